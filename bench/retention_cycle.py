@@ -41,7 +41,7 @@ async def create(runtime: Runtime, streams: range, policy: RetentionPolicy) -> N
 
     async def worker() -> None:
         for number in numbers:
-            await runtime.controller.create_stream(stream(number), StreamConfig(retention=policy))
+            await runtime.controller.streams.create(stream(number), StreamConfig(retention=policy))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(AT_ONCE):
@@ -72,7 +72,7 @@ async def cycle_costs(directory: Path, streams: int, runs: int) -> list[Figure]:
     changed = max(1, int(streams * CHANGED_SHARE))
     async with open_runtime(settings) as runtime:
         loop = runtime.controller._loop
-        await runtime.controller.create_scope("bench")
+        await runtime.controller.scopes.create("bench")
         await create(runtime, range(streams), RetentionPolicy(type=RetentionType.SIZE, minimum=1 << 20))
         await quiet()
         began = time.process_time()
@@ -104,7 +104,7 @@ async def lateness(directory: Path, seconds: float, streams: int) -> list[Figure
     late: list[float] = []
     written: dict[int, list[tuple[int, float]]] = {number: [] for number in range(streams)}
     async with open_runtime(settings) as runtime:
-        await runtime.controller.create_scope("bench")
+        await runtime.controller.scopes.create("bench")
         policy = RetentionPolicy(type=RetentionType.TIME, minimum=LIMIT_MS, maximum=LIMIT_MS)
         await create(runtime, range(streams), policy)
         ends = time.monotonic() + seconds

@@ -21,7 +21,7 @@ from penstock.codec.events import frame_events
 from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import VERSION_HIGH, VERSION_LOW, encode
 from penstock.model.names import StreamName, segment_name
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.testing.server import ServerProcess
 
 CONNECTIONS = 64
@@ -148,7 +148,7 @@ def _drive(connections: Sequence[Connection]) -> None:
 async def _endpoints(address: str, stream: Any) -> list[tuple[str, Endpoint]]:
     async with open_remote(address) as (_, controller):
         names = [segment_name(StreamName.parse(str(stream.name)), item.segment) for item in stream.describe().segments]
-        return [(name, await controller.endpoint(name)) for name in names]
+        return [(name, await controller.layout.endpoint(name)) for name in names]
 
 
 def _cpu_s(pid: int) -> float:

@@ -24,7 +24,8 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, ScalingPolicy, StreamConfig
-from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
@@ -78,8 +79,8 @@ class Growth:
             async with self._opened() as (segments, controller):
                 store = AsyncStore(segments, controller, self._clock, self._rng)
                 if self._hour == 0:
-                    await controller.create_scope(STREAM.scope)
-                    await controller.create_stream(STREAM, StreamConfig(scaling=ScalingPolicy(min_segments=2)))
+                    await controller.scopes.create(STREAM.scope)
+                    await controller.streams.create(STREAM, StreamConfig(scaling=ScalingPolicy(min_segments=2)))
                 while self._hour < end:
                     await self._use(store, segments, controller)
                     self._hour += 1
@@ -126,13 +127,13 @@ class Growth:
         await self._made_and_deleted(store, controller, hour)
         if hour % 24 == 23:
             await store.stream(STREAM).truncate(await store.stream(STREAM).tail())
-            await controller.run_retention(AUDIT_STREAM)
+            await controller.retention.run(AUDIT_STREAM)
         await asyncio.sleep(HOUR_S)
         await controller.sweep()
         await controller.drain_audit()
 
     async def _foreign_session(self, segments: SegmentStore, controller: Controller) -> None:
-        first, *_ = await controller.current_segments(STREAM)
+        first, *_ = await controller.layout.current(STREAM)
         name, writer = segment_name(STREAM, first.segment), self._rng.uuid()
         last = await segments.setup_append(name, writer)
         await segments.append(Append(segment=name, writer=writer, data=bytes(8), event_number=1, previous=last))
@@ -140,16 +141,16 @@ class Growth:
     async def _batch(
         self, segments: SegmentStore, controller: Controller, writer: str, batch: int, *, one_job: bool = False
     ) -> None:
-        begun = await controller.create_transaction(STREAM, lease_ms=60_000)
+        begun = await controller.transactions.create(STREAM, lease_ms=60_000)
         for item in begun.segments:
             name, session = transaction_segment_name(segment_name(STREAM, item.segment), begun.id), self._rng.uuid()
             last = await segments.setup_append(name, session)
             await segments.append(Append(segment=name, writer=session, data=bytes(8), event_number=1, previous=last))
-        await controller.commit_batch(STREAM, writer=writer, batch=batch, transactions=[begun.id], one_job=one_job)
+        await controller.batches.commit(STREAM, writer=writer, batch=batch, transactions=[begun.id], one_job=one_job)
 
     async def _made_and_deleted(self, store: AsyncStore, controller: Controller, hour: int) -> None:
         name = StreamName(STREAM.scope, f"made-{hour}")
-        await controller.create_stream(name, StreamConfig(scaling=ScalingPolicy(min_segments=2)))
+        await controller.streams.create(name, StreamConfig(scaling=ScalingPolicy(min_segments=2)))
         group = ReaderGroupConfig(
             scope=name.scope,
             name=f"group-{hour}",
@@ -157,12 +158,12 @@ class Growth:
             retention=ReaderGroupRetention.MANUAL,
             start_cuts={name: StreamCut(name, {})},
         )
-        await controller.create_reader_group(group)
+        await controller.groups.create(group)
         async with store.stream(name).writer() as writer:
             await writer.write(b"x")
-        await controller.delete_reader_group(group.scope, group.name)
-        await controller.seal_stream(name)
-        await controller.delete_stream(name)
+        await controller.groups.delete(group.scope, group.name)
+        await controller.streams.seal(name)
+        await controller.streams.delete(name)
 
     async def _size(self) -> Size:
         kinds: dict[str, tuple[int, int]] = {}

@@ -30,7 +30,7 @@ async def serving(data, workers):
         runtime = server.runtime
 
         async def ask(segment, command):
-            place = await runtime.controller.endpoint(segment)
+            place = await runtime.controller.layout.endpoint(segment)
             reader, writer = await asyncio.open_connection(place.host, place.port)
 
             async def say(said):

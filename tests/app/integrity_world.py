@@ -64,7 +64,7 @@ def block(number: int, size: int = 3000) -> bytes:
 async def fill(runtime: Runtime) -> None:
     """Streams, a transaction, a truncation, a scale, a table; some bytes in every container."""
     controller = runtime.controller
-    await controller.create_scope("demo")
+    await controller.scopes.create("demo")
     store = AsyncStore(runtime.segments, controller, runtime.clock, runtime.rng)
     await store.create_stream("demo/clicks", segments=3)
     for other in range(6):
@@ -79,7 +79,7 @@ async def fill(runtime: Runtime) -> None:
         for number in range(50):
             await txn.write(b"in a transaction %d" % number, key=str(number))
     await runtime.segments.flush()
-    await controller.truncate_stream(STREAM, StreamCut(STREAM, {0: 2997 * 30, 1: 2997 * 3, 2: 0}))
+    await controller.streams.truncate(STREAM, StreamCut(STREAM, {0: 2997 * 30, 1: 2997 * 3, 2: 0}))
     await store.create_stream("demo/scaled", segments=1)
     await append(runtime, "demo/scaled/0.#epoch.0", block(1))
     await store.stream("demo/scaled").scale(2)
@@ -93,7 +93,7 @@ async def contents(runtime: Runtime) -> Contents:
     found = Contents()
     store = AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
     found.streams = [f"demo/{name}" for name in await store.streams("demo", internal=True)]
-    found.head = dict((await runtime.controller.describe_stream(STREAM)).head.positions)
+    found.head = dict((await runtime.controller.streams.describe(STREAM)).head.positions)
     for segment in _segment_names(found.streams):
         try:
             info = await runtime.segments.info(segment)

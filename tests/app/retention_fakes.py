@@ -26,8 +26,10 @@ from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.model.retention import EMPTY, EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
 from penstock.model.segments import make_segment_id
-from penstock.ports.controller_service import StreamDescription, SubscriberInfo
+from penstock.ports.control.streams import StreamDescription
+from penstock.ports.control.subscribers import SubscriberInfo
 from tests.example_answers import explanation, plan_answer
+from tests.flat_control import FlatControl
 
 NOW_MS = 1_800_000_000_000
 FIRST = make_segment_id(0, 0)
@@ -43,11 +45,11 @@ class FakeStream:
     subscribers: dict[str, int | None] = field(default_factory=dict)
 
 
-class FakeController:
+class FakeController(FlatControl):
     """Rules: a maximum of bytes truncates; nothing else does."""
 
     def __init__(self, streams: Mapping[str, FakeStream]) -> None:
-        self.streams = {StreamName.parse(name): stream for name, stream in streams.items()}
+        self.made = {StreamName.parse(name): stream for name, stream in streams.items()}
         self.documents: dict[PolicyTarget, PolicyDocument] = {}
         self.held: dict[str, HoldInfo] = {}
         self.set_calls = 0
@@ -62,57 +64,57 @@ class FakeController:
         return Store(opened)
 
     def _of(self, name: StreamName) -> FakeStream:
-        if name not in self.streams:
+        if name not in self.made:
             raise StreamNotFoundError("no such stream", stream=str(name))
-        return self.streams[name]
+        return self.made[name]
 
     def _cut(self, name: StreamName, offset: int) -> StreamCut:
         return StreamCut(name, {FIRST: offset})
 
-    async def list_scopes(self, *, after: str = "", limit: int = 1000) -> Sequence[str]:
-        return sorted({name.scope for name in self.streams if name.scope > after})[:limit]
+    async def scopes_list(self, *, after: str = "", limit: int = 1000) -> Sequence[str]:
+        return sorted({name.scope for name in self.made if name.scope > after})[:limit]
 
-    async def list_streams(
+    async def streams_list(
         self, scope: str, *, tag: str | None = None, after: str = "", limit: int = 1000
     ) -> Sequence[str]:
-        return sorted(name.stream for name in self.streams if name.scope == scope and name.stream > after)[:limit]
+        return sorted(name.stream for name in self.made if name.scope == scope and name.stream > after)[:limit]
 
-    async def head(self, name: StreamName) -> StreamCut:
+    async def cuts_head(self, name: StreamName) -> StreamCut:
         return self._cut(name, self._of(name).head)
 
-    async def tail(self, name: StreamName) -> StreamCut:
+    async def cuts_tail(self, name: StreamName) -> StreamCut:
         return self._cut(name, self._of(name).tail)
 
-    async def describe_stream(self, name: StreamName) -> StreamDescription:
+    async def streams_describe(self, name: StreamName) -> StreamDescription:
         found = self._of(name)
         document = self.documents.get(name, EMPTY)
         return StreamDescription(
             stream=name, config=StreamConfig(retention=pravega_view(document)), epoch=0, sealed=False, segments=(),
             head=self._cut(name, found.head), tail=self._cut(name, found.tail), size_bytes=found.tail - found.head,
-            written_bytes=found.tail, subscribers=await self.describe_subscribers(name), held_by="", disk_bytes=0,
+            written_bytes=found.tail, subscribers=await self.subscribers_describe(name), held_by="", disk_bytes=0,
             pending_free_bytes=0, freed_bytes=found.head,
         )  # fmt: skip
 
-    async def get_policy(self, target: PolicyTarget) -> PolicyDocument:
+    async def policies_get(self, target: PolicyTarget) -> PolicyDocument:
         if isinstance(target, StreamName):
             self._of(target)
-        elif target is not None and target not in await self.list_scopes():
+        elif target is not None and target not in await self.scopes_list():
             raise ScopeNotFoundError("no such scope", scope=target)
         return self.documents.get(target, EMPTY)
 
-    async def set_policy(self, target: PolicyTarget, document: PolicyDocument) -> None:
-        await self.get_policy(target)
+    async def policies_set(self, target: PolicyTarget, document: PolicyDocument) -> None:
+        await self.policies_get(target)
         self.documents[target] = validate(document, target)
         self.set_calls += 1
 
-    async def effective_policy(self, name: StreamName) -> EffectivePolicy:
+    async def policies_effective(self, name: StreamName) -> EffectivePolicy:
         return await self._effective(name, self.documents.get(name, EMPTY))
 
     async def _effective(self, name: StreamName, document: PolicyDocument) -> EffectivePolicy:
         self._of(name)
         return resolve(document, self.documents.get(name.scope, EMPTY), self.documents.get(None, EMPTY))
 
-    async def plan_retention(
+    async def retention_plan(
         self, name: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
     ) -> RetentionPlan:
         found = self._of(name)
@@ -140,9 +142,9 @@ class FakeController:
             evict=evict, held_by=[Holding(kind="no-policy", name="", bytes=found.tail - cut)],
         )  # fmt: skip
 
-    async def explain_retention(self, name: StreamName, *, position: StreamCut | None = None) -> Explanation:
+    async def retention_explain(self, name: StreamName, *, position: StreamCut | None = None) -> Explanation:
         found = self._of(name)
-        plan = await self.plan_retention(name)
+        plan = await self.retention_plan(name)
         decision = {field: getattr(plan, field) for field in RetentionRun.__struct_fields__}
         head, size = {"0#0": found.head}, found.tail - found.head
         held = ExplainedRange(
@@ -155,22 +157,22 @@ class FakeController:
             return explanation(**decision, earliest_release_ms=None, gone=gone)
         return explanation(**decision, ranges=[held], earliest_release_ms=NOW_MS, gone=None)
 
-    async def run_retention(self, name: StreamName) -> RetentionRun:
-        decision = await self.plan_retention(name)
+    async def retention_run(self, name: StreamName) -> RetentionRun:
+        decision = await self.retention_plan(name)
         found = self._of(name)
         if decision.frees_bytes:
             found.truncated.append(found.head)
             found.head += decision.frees_bytes
         return decision
 
-    async def reclaim_report(self, name: StreamName) -> Mapping[str, Any]:
+    async def retention_reclaim(self, name: StreamName) -> Mapping[str, Any]:
         self._of(name)
         return {
             "version": 1, "disk_bytes": 3_000_000, "freed_bytes": 1_000_000, "pending_bytes": 2000, "at_ms": NOW_MS,
             "pending": [{"bytes": 2000, "why": "grace", "until_ms": NOW_MS + 1000, "name": ""}],
         }  # fmt: skip
 
-    async def forecast_retention(self, name: StreamName) -> Mapping[str, Any]:
+    async def retention_forecast(self, name: StreamName) -> Mapping[str, Any]:
         found = self._of(name)
         steps = [[NOW_MS - 60_000 * (10 - n), found.tail * n // 10, found.head * n // 10] for n in range(11)]
         return {
@@ -182,8 +184,8 @@ class FakeController:
             ],
         }  # fmt: skip
 
-    async def undo_truncations(self, name: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
-        head = await self.undo_truncation(name)
+    async def retention_undo(self, name: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+        head = await self.retention_undo_last(name)
         return {
             "head": encode_cut(head.positions),
             "head_cut": head.to_text(),
@@ -194,14 +196,14 @@ class FakeController:
             "not_restored": [],
         }
 
-    async def undo_truncation(self, name: StreamName) -> StreamCut:
+    async def retention_undo_last(self, name: StreamName) -> StreamCut:
         found = self._of(name)
         if not found.truncated:
             raise ConflictError("no truncation can be taken back", stream=str(name))
         found.head = found.truncated.pop()
         return self._cut(name, found.head)
 
-    async def add_hold(
+    async def holds_add(
         self, target: StreamName | str, *, owner: str, reason: str, until_ms: int | None = None,
         cut: StreamCut | None = None, hold_id: str | None = None,
     ) -> HoldInfo:  # fmt: skip
@@ -213,19 +215,19 @@ class FakeController:
         self.held[hold.id] = hold
         return hold
 
-    async def list_holds(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
+    async def holds_list(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
         scope = target.scope if isinstance(target, StreamName) else target
         return [hold for _, hold in sorted(self.held.items()) if scope in (None, hold.scope)]
 
-    async def erasures(self, stream: StreamName | None = None) -> Sequence[Mapping[str, Any]]:
+    async def erasures_list(self, stream: StreamName | None = None) -> Sequence[Mapping[str, Any]]:
         return ()
 
-    async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:
+    async def holds_release(self, hold_id: str, *, owner: str) -> HoldInfo:
         if hold_id not in self.held:
             raise NotFoundError("no such hold", hold=hold_id)
         return replace(self.held.pop(hold_id), owner=owner)
 
-    async def describe_subscribers(self, name: StreamName) -> Sequence[SubscriberInfo]:
+    async def subscribers_describe(self, name: StreamName) -> Sequence[SubscriberInfo]:
         found = self._of(name)
         return [
             SubscriberInfo(
@@ -237,7 +239,7 @@ class FakeController:
             for who, at in found.subscribers.items()
         ]  # fmt: skip
 
-    async def move_subscriber(
+    async def subscribers_move(
         self, name: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
     ) -> Mapping[str, Any]:
         found = self._of(name)
@@ -251,6 +253,6 @@ class FakeController:
             found.subscribers[subscriber] = to
         return {"from": {"0#0": was}, "to": {"0#0": to}, "bytes": to - was, "events": (to - was) // 10}
 
-    async def remove_subscriber(self, name: StreamName, subscriber: str) -> None:
+    async def subscribers_remove(self, name: StreamName, subscriber: str) -> None:
         if self._of(name).subscribers.pop(subscriber, "absent") == "absent":
             raise SubscriberNotFoundError("no such subscriber of the stream", subscriber=subscriber)

@@ -215,7 +215,7 @@ def test_a_position_of_the_original_never_means_other_events(tmp_path: Path) -> 
             after_scale = await store.stream("s/scaled").tail()
             # The same scale as that of a restore.
             (old,) = (await store.stream("s/replaced").describe()).segments
-            await runtime.controller.scale(STREAM_R, sealed=[old.segment], new_ranges=[old.keys])
+            await runtime.controller.layout.scale(STREAM_R, sealed=[old.segment], new_ranges=[old.keys])
             await store.create_stream("s/made-later", segments=1)
             await store.stream("s/sealed").delete()
             await store.create_stream("s/sealed", segments=1)
@@ -260,12 +260,12 @@ def test_open_transactions_of_the_backup_are_aborted(tmp_path: Path) -> None:
         async with running(tmp_path / "store") as runtime:
             store = client_of(runtime)
             await store.create_stream("s/t", segments=2, create_scope=True)
-            txn = await runtime.controller.create_transaction(STREAM_T, lease_ms=600_000)
+            txn = await runtime.controller.transactions.create(STREAM_T, lease_ms=600_000)
             await take_backup(tmp_path / "store", tmp_path / "backup")
-            await runtime.controller.abort_transaction(STREAM_T, txn.id)
+            await runtime.controller.transactions.abort(STREAM_T, txn.id)
         await restore_backup(tmp_path / "backup", tmp_path / "restored")
         async with running(tmp_path / "restored") as runtime:
-            status = await runtime.controller.transaction_status(STREAM_T, txn.id)
+            status = await runtime.controller.transactions.status(STREAM_T, txn.id)
             assert status.name in ("ABORTED", "ABORTING")
 
     asyncio.run(main())
@@ -281,7 +281,7 @@ def test_an_interrupted_first_opening_is_repeated(tmp_path: Path) -> None:
         fields = {"format": 1, "backup_ms": 0, "jump": 1 << 20}
         (tmp_path / "restored" / MARKER).write_text(json.dumps(fields))
         async with running(tmp_path / "restored") as runtime:
-            assert (await runtime.controller.describe_stream(STREAM)).epoch == 2
+            assert (await runtime.controller.streams.describe(STREAM)).epoch == 2
             assert not (tmp_path / "restored" / MARKER).exists()
             for damaged, error in ((b"{", CorruptDataError), (b'{"format": 9, "jump": 1}', VersionTooNewError)):
                 (tmp_path / "store" / MARKER).write_bytes(damaged)
@@ -367,7 +367,7 @@ def test_a_backup_holds_space_and_a_store_gives_it_back_afterwards(tmp_path: Pat
                 with pytest.raises(UnavailableError), hold_chunks(data, wait_s=0.0):
                     pass
                 tail = await client_of(runtime).stream(STREAM).tail()
-                await runtime.controller.truncate_stream(STREAM, tail)
+                await runtime.controller.streams.truncate(STREAM, tail)
                 await runtime.segments.flush()
                 assert set(chunks) <= set((data / "chunks").rglob("*"))
             await runtime.segments.flush()

@@ -296,11 +296,11 @@ def test_explain_run_undo_reclaim_and_forecast_speak(penstock: Run, world: FakeC
     assert "released" in penstock("retention", "explain", "s/t", "--at", "head")[1]
     first = StreamCut(S, {FIRST: 0}).to_text()
     assert "400 B" in penstock("retention", "run", "s/t")[1]
-    assert world.streams[S].head == 400
+    assert world.made[S].head == 400
     out = penstock("retention", "explain", "s/t", "--at", first)[1]
     assert "2027-01-15 08:00:00Z or earlier, by maximum, with 400 B" in out
     assert "begins again" in penstock("retention", "undo", "s/t")[1]
-    assert world.streams[S].head == 0
+    assert world.made[S].head == 0
     status, _, err = penstock("retention", "undo", "s/t")
     assert status == 4
     assert "taken back" in err
@@ -372,11 +372,11 @@ def test_subscribers_are_listed_described_moved_and_removed(penstock: Run, world
     status, _, err = penstock(*move, "latest")
     assert status == 2
     assert "--yes" in err
-    assert world.streams[S].subscribers["s/g"] == 400
+    assert world.made[S].subscribers["s/g"] == 400
     assert penstock(*move, "latest", answer="n\n")[0] == 1
-    assert world.streams[S].subscribers["s/g"] == 400
+    assert world.made[S].subscribers["s/g"] == 400
     assert penstock(*move, "latest", answer="y\n")[0] == 0
-    assert world.streams[S].subscribers["s/g"] == 1000
+    assert world.made[S].subscribers["s/g"] == 1000
     # Backwards nothing can be lost, so nothing is asked.
     assert "no longer acknowledges 1 kB, 100 events" in penstock(*move, "head")[1]
 
@@ -384,7 +384,7 @@ def test_subscribers_are_listed_described_moved_and_removed(penstock: Run, world
     assert penstock("subscriber", "remove", "s/t", "s/g", "--yes")[0] == 0
     assert penstock("subscriber", "remove", "s/t", "s/silent")[0] == 0, "it held nothing"
     assert penstock("subscriber", "remove", "s/t", "s/silent")[0] == 3
-    assert world.streams[S].subscribers == {}
+    assert world.made[S].subscribers == {}
 
 
 def test_a_move_that_passes_data_at_one_key_only_is_asked_for() -> None:

@@ -14,7 +14,7 @@ import penstock as api
 from penstock.app.cli.main import main
 from penstock.client.blocking.stores import Stream
 from penstock.model.errors import CorruptDataError, StreamNotFoundError
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 
 Run = Callable[..., tuple[int, str, str]]
 

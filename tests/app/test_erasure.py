@@ -273,7 +273,7 @@ def test_what_was_looked_for_is_json_or_nothing_is_erased(store, value):
     asked = {"erasure": "e", "who": "ann", "why": "x", "looked_for": {"user": value}}
     for ask in (
         lambda: stream.erase(hits, who="ann", why="x", looked_for=asked["looked_for"]),
-        lambda: store._thread.call(store._inner.controller.erase(stream.name, asked, {})),
+        lambda: store._thread.call(store._inner.controller.erasures.erase(stream.name, asked, {})),
     ):
         with pytest.raises(InvalidArgumentError, match="what was looked for"):
             ask()
@@ -305,7 +305,7 @@ def test_an_erasure_that_was_decided_is_finished_by_the_next_opening(tmp_path):
         store._inner.segments.erase = never
         asked = {"erasure": "e", "who": "ann", "why": "x", "looked_for": {"by": "positions"}}
         positions = {0: [event.offset for event in hits]}
-        store._thread.call(store._inner.controller.erase(stream.name, asked, positions))
+        store._thread.call(store._inner.controller.erasures.erase(stream.name, asked, positions))
         state = store._thread.call(_failed(store._inner.controller))
         assert "the disk is away" in state["waits_for"]
         assert state["progress"] == {"phase": "chunks", "segments": 0, "of": 1}
@@ -319,7 +319,7 @@ def test_an_erasure_that_was_decided_is_finished_by_the_next_opening(tmp_path):
 
 async def _failed(controller):
     while True:
-        state = await controller.erasure("e")
+        state = await controller.erasures.get("e")
         if "waits_for" in state:
             return state
         await asyncio.sleep(0.01)

@@ -145,8 +145,8 @@ def test_a_deferred_erasure_is_there_after_a_restart_and_continues_then(tmp_path
         assert store.erasures().show("e")["state"] == "deferred"
         # Repeated by a client that does not know what became of it.
         deferred(store.stream("s/t"), hits)
-        store._inner.controller._erasures.resume_soon = lambda: None
-        store._inner.controller._holds._ended = lambda: None
+        store._inner.controller.erasures.resume_soon = lambda: None
+        store._inner.controller.holds._ended = lambda: None
         store.holds().release("case-5", owner="law")
     with penstock.open(data) as store:
         assert store.erasures().wait("e")["where"]["events"] == len(hits)
@@ -201,11 +201,11 @@ def test_an_erasure_whose_pages_never_came_can_be_withdrawn(store, stream):
     asked = {"erasure": "e", **ASKED, "looked_for": {}, "run": run}
     controller = store._inner.controller
     (first, *_) = hits_of(events_of(stream))
-    call = controller.erase(stream.name, asked, {0: [first.offset]}, page=0, last=False)
+    call = controller.erasures.erase(stream.name, asked, {0: [first.offset]}, page=0, last=False)
     assert store._thread.call(call)["state"] == "gathering"
     assert stream.erasures.withdraw("e", who="bob", why="x")["state"] == "withdrawn"
     with pytest.raises(ErasureWithdrawnError):
-        store._thread.call(controller.erase(stream.name, asked, {0: [first.offset]}, page=1, last=True))
+        store._thread.call(controller.erasures.erase(stream.name, asked, {0: [first.offset]}, page=1, last=True))
     assert marks_and_pages(store) == []
 
 
@@ -214,16 +214,16 @@ def test_a_hold_on_the_scope_defers_the_erasure_of_a_stream_that_can_be_restored
     hold(stream)
     deferred(stream, hits_of(before))
     controller = store._inner.controller
-    ended, controller._holds._ended = controller._holds._ended, lambda: None
+    ended, controller.holds._ended = controller.holds._ended, lambda: None
     store.holds().release("case-5", owner="law")
     stream.delete(seal=True)
     store.holds("s").add(owner="law", reason="all of it", hold_id="scope")
-    controller._holds._ended = ended
+    controller.holds._ended = ended
     for _ in range(2):
         store._thread.call(controller.sweep())
         state = store.erasures().show("e")
         assert (state["state"], [item["hold"] for item in state["deferred"]["holds"]]) == ("deferred", ["scope"])
-    store._thread.call(controller.restore_stream(stream.name))
+    store._thread.call(controller.streams.restore(stream.name))
     assert events_of(store.stream("s/t")) == before
     store.holds().release("scope", owner="law")
     store.erasures().wait("e")
@@ -236,7 +236,7 @@ def test_a_stream_deleted_when_its_hold_has_ended_is_erased_in_full(tmp_path, st
     deferred(stream, hits)
     with pytest.raises(RetentionHoldError):
         stream.delete(seal=True)
-    store._inner.controller._holds._ended = lambda: None
+    store._inner.controller.holds._ended = lambda: None
     store.holds().release("case-5", owner="law")
     stream.delete(seal=True)
     again = store.create_stream("s/t")

@@ -15,6 +15,7 @@ from penstock.core.segments.erasure_receipt import positions_digest, request_dig
 from penstock.model.errors import AlreadyExistsError, CorruptDataError, ErasureDeferredError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange
+from tests.flat_control import FlatControl
 
 SECRET = b"canary-7f3a"
 NAME = StreamName("s", "t")
@@ -52,7 +53,7 @@ def asked(run=None, **changes):
 
 
 def page(store, run, pages, number, **changes):
-    call = store._inner.controller.erase(
+    call = store._inner.controller.erasures.erase(
         NAME, asked(run, **changes), {0: pages[number]}, page=number, last=number == len(pages) - 1
     )
     return store._thread.call(call)["state"]
@@ -132,21 +133,18 @@ def test_a_repeat_in_several_pages_is_compared_whole(store):
     assert [event.offset for event in events_of(stream)] == [events[0].offset, events[-1].offset]
 
 
-class DecidedBehind:
+class DecidedBehind(FlatControl):
     """A controller with which another run decides an erasure behind the given page."""
 
     def __init__(self, controller, behind, decide):
-        self._controller, self._behind, self._decide = controller, behind, decide
+        self._inner, self._behind, self._decide = controller, behind, decide
 
-    async def erase(self, *args, **named):
-        found = await self._controller.erase(*args, **named)
+    async def erasures_erase(self, *args, **named):
+        found = await self._inner.erasures.erase(*args, **named)
         if named["page"] == self._behind:
             self._behind = None
             await self._decide()
         return found
-
-    def __getattr__(self, name):
-        return getattr(self._controller, name)
 
 
 @pytest.mark.parametrize("undecided", [0, 1])
@@ -403,7 +401,7 @@ def test_the_digest_of_a_request_covers_what_is_asked_for_and_nothing_else():
     assert found["looked_for"]["not_seen"] == "arrays"
 
 
-class Before:
+class Before(FlatControl):
     """A controller that answers as before the receipt of ``erasure``: it is under way (``shown``), or nobody knows of it."""
 
     def __init__(self, inner, erasure, *, shown):
@@ -411,11 +409,8 @@ class Before:
         self._erasure = erasure
         self._shown = shown
 
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    async def erasures(self, stream=None):
-        found = await self._inner.erasures(stream)
+    async def erasures_list(self, stream=None):
+        found = await self._inner.erasures.list(stream)
         others = [item for item in found if item["erasure"] != self._erasure]
         own = [{**item, "state": "asked", "receipt": None} for item in found if item["erasure"] == self._erasure]
         return others + own if self._shown else others

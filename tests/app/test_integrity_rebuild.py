@@ -76,12 +76,12 @@ def test_a_rebuilt_store_goes_on(tmp_path: Path, old: Contents) -> None:
             )
             with pytest.raises(SegmentSealedError):
                 await append(runtime, SEGMENTS[2], block(41))
-            current = await runtime.controller.current_segments(STREAM)
+            current = await runtime.controller.layout.current(STREAM)
             assert [item.keys for item in current] == list(even_ranges(3))
             name = segment_name(STREAM, current[2].segment)
             assert await append(runtime, name, block(41)) == 0
             await runtime.segments.flush()
-            await runtime.controller.seal_stream(STREAM)
+            await runtime.controller.streams.seal(STREAM)
         return name
 
     new = asyncio.run(go_on())

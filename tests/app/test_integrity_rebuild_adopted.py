@@ -28,7 +28,7 @@ def store_of(runtime: LocalRuntime) -> AsyncStore:
 
 async def imported(runtime: LocalRuntime, batch: int, events: list[bytes], *, lose: bool = False) -> None:
     """One batch as the sink of Spark commits it: chunks of two attempts, of which the second is adopted."""
-    txn = await runtime.controller.create_transaction(STREAM, lease_ms=30_000)
+    txn = await runtime.controller.transactions.create(STREAM, lease_ms=30_000)
     segment = transaction_segment_name(segment_name(STREAM, txn.segments[0].segment), txn.id)
     for _ in range(2 if lose else 1):
         grant = await runtime.segments.grant_import(segment)
@@ -41,7 +41,7 @@ async def imported(runtime: LocalRuntime, batch: int, events: list[bytes], *, lo
         await place.settle()
     assert len(made) > 1
     await runtime.segments.adopt_chunks(segment, 0, made)
-    assert await runtime.controller.commit_batch(STREAM, writer="sink", batch=batch, transactions=[txn.id])
+    assert await runtime.controller.batches.commit(STREAM, writer="sink", batch=batch, transactions=[txn.id])
 
 
 async def read(runtime: LocalRuntime) -> list[Event]:

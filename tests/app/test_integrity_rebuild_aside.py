@@ -54,9 +54,9 @@ async def open_damaged(tmp_path: Path, row: bytes, *, more: str | None = None) -
 def test_what_was_acknowledged_before_the_row_rotted_is_there(tmp_path: Path, checkpoint: bool) -> None:
     async def main() -> None:
         async with running(tmp_path / "old") as runtime:
-            await runtime.controller.create_scope("s")
-            await runtime.controller.create_stream(STREAM, StreamConfig())
-            (name,) = [segment_name(STREAM, item.segment) for item in await runtime.controller.current_segments(STREAM)]
+            await runtime.controller.scopes.create("s")
+            await runtime.controller.streams.create(STREAM, StreamConfig())
+            (name,) = [segment_name(STREAM, item.segment) for item in await runtime.controller.layout.current(STREAM)]
             await append(runtime, name, block(1))
             await runtime.segments.flush()
             last = await append(runtime, name, block(2))
@@ -80,16 +80,16 @@ def test_a_committed_transaction_whose_row_rotted_is_in_its_place(tmp_path: Path
     async def main() -> None:
         async with running(tmp_path / "old") as runtime:
             controller = runtime.controller
-            await controller.create_scope("s")
-            await controller.create_stream(STREAM, StreamConfig())
-            txn = await controller.create_transaction(STREAM, lease_ms=100_000)
+            await controller.scopes.create("s")
+            await controller.streams.create(STREAM, StreamConfig())
+            txn = await controller.transactions.create(STREAM, lease_ms=100_000)
             name = segment_name(STREAM, txn.segments[0].segment)
             part = transaction_segment_name(name, txn.id)
             await append(runtime, name, block(1))
             await append(runtime, part, block(2))
             await runtime.segments.flush()
             row = row_of(runtime, part)
-            await controller.commit_transaction(STREAM, txn.id)
+            await controller.transactions.commit(STREAM, txn.id)
             await append(runtime, name, block(3))
             shutil.copytree(tmp_path / "old", tmp_path / "crash")
         report = await open_damaged(tmp_path, row, more=name)

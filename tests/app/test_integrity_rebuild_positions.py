@@ -16,7 +16,8 @@ from penstock.app.integrity.rebuild import rebuild
 from penstock.client.store import AsyncStore
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotConnectedError
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.control.transactions import TransactionStatus
+from tests.flat_control import SUBJECTS, Around
 
 STREAM = StreamName("s", "t")
 
@@ -67,7 +68,9 @@ def test_a_position_beyond_the_rebuilt_tail_is_refused_and_one_within_goes_on(tm
             await write(store, "s/t", ["lost"] * 50)
             ahead = await store.stream("s/t").tail()
             (old,) = (await store.stream("s/scaled").describe()).segments
-            await runtime.controller.scale(StreamName("s", "scaled"), sealed=[old.segment], new_ranges=[old.keys])
+            await runtime.controller.layout.scale(
+                StreamName("s", "scaled"), sealed=[old.segment], new_ranges=[old.keys]
+            )
             await store.create_stream("s/later", segments=1)
             for name in ("s/scaled", "s/later"):
                 await write(store, name, ["lost"])
@@ -101,10 +104,15 @@ class Line:
         self.heard: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
+        if name in SUBJECTS:
+            return getattr(Around(self.inner, self._line), name)
+        return self._line(name, getattr(self.inner, name))
+
+    def _line(self, name: str, made: Any) -> Any:
         async def call(*arguments: Any, **named: Any) -> Any:
             if self.state == "down":
                 raise NotConnectedError("store is away")
-            answer = await getattr(self.inner, name)(*arguments, **named)
+            answer = await made(*arguments, **named)
             if self.state == "mute" and name == "append":
                 self.heard.append(arguments[0].event_number)
                 raise NotConnectedError("answer lost")
@@ -177,7 +185,7 @@ def test_what_a_group_has_acknowledged_beyond_the_rebuilt_tail_is_reported_until
             await write(store, "s/t", ["new" * 50] * 20)
             (info,) = await store.stream("s/t").subscribers()
             assert info.name == "s/g"
-            await runtime.controller.run_retention(STREAM)
+            await runtime.controller.retention.run(STREAM)
             group = await store.open_reader_group("s/g")
             async with group.reader("r") as reader:
                 with pytest.raises(InvalidArgumentError, match="behind the end of a sealed segment"):
@@ -211,7 +219,7 @@ def test_open_transactions_are_aborted_and_decided_ones_are_committed(tmp_path: 
             lose(tmp_path)
             await txn.abort()
         async with running(await rebuilt(tmp_path)) as runtime:
-            status = await runtime.controller.transaction_status(STREAM, txn.id)
+            status = await runtime.controller.transactions.status(STREAM, txn.id)
             assert status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED)
             assert await read_all(client_of(runtime), "s/t") == ["committed"]
 

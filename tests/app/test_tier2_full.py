@@ -87,7 +87,7 @@ def test_a_store_starts_on_a_full_tier_2(tmp_path: Path, monkeypatch: pytest.Mon
             assert set(told) == {"appends", "tiering"}
             assert "disk is full" in told["appends"]
             stream = StreamName("s", "t")
-            await runtime.controller.truncate_stream(stream, StreamCut(stream, {0: 4 * len(BLOCK)}))
+            await runtime.controller.streams.truncate(stream, StreamCut(stream, {0: 4 * len(BLOCK)}))
             assert (await runtime.segments.info(SEGMENT)).start_offset == 4 * len(BLOCK)
         FullFiles.full = False
         async with open_runtime(settings) as runtime:

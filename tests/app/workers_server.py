@@ -37,7 +37,7 @@ def places(server: ServerProcess, stream: Any) -> dict[str, str]:
             found = {}
             for item in stream.describe().segments:
                 name = segment_name(StreamName.parse(str(stream.name)), item.segment)
-                endpoint = await controller.endpoint(name)
+                endpoint = await controller.layout.endpoint(name)
                 found[name] = f"{endpoint.host}:{endpoint.port}"
             return found
 

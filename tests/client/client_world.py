@@ -12,7 +12,7 @@ from penstock.client.store import AsyncStore
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import NotConnectedError
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store
@@ -21,6 +21,7 @@ from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_log import MemoryLog
 from penstock.testing.simulation.machine.loop import SimLoop
 from penstock.testing.simulation.machine.world import SimClock, SimRng
+from tests.flat_control import SUBJECTS, Around
 
 T = TypeVar("T")
 
@@ -78,8 +79,8 @@ class LossyService:
         "table_get",
         "create_transient",
         "merge",
-        "successors",
-        "commit_transaction",
+        "layout.successors",
+        "transactions.commit",
     )
 
     def __init__(self, inner: Any, rng: random.Random, rate: float) -> None:
@@ -91,7 +92,11 @@ class LossyService:
     submit_append = None
 
     def __getattr__(self, name: str) -> Any:
-        call = getattr(self._inner, name)
+        if name in SUBJECTS:
+            return getattr(Around(self._inner, self._lossy), name)
+        return self._lossy(name, getattr(self._inner, name))
+
+    def _lossy(self, name: str, call: Callable[..., Any]) -> Any:
         if name not in self.LOSSY:
             return call
 

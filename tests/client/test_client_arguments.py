@@ -169,7 +169,7 @@ def test_a_group_on_a_stream_that_was_made_anew_says_so(stream, store):
         with pytest.raises(GenerationMismatchError, match="make it again") as caught:
             again()
         assert caught.value.fields == {"group": "a/g", "stream": "a/s"}
-    store.call(lambda inner: inner.controller.delete_reader_group("a", "g"))
+    store.call(lambda inner: inner.controller.groups.delete("a", "g"))
     assert store.reader_group("g", ["a/s"]).positions() == {stream.name: stream.head()}
 
 

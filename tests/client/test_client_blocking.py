@@ -29,9 +29,10 @@ from penstock.model.errors import (
     UnsupportedError,
 )
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.control.transactions import TransactionStatus
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
+from tests.flat_control import FlatControl
 
 
 @pytest.fixture
@@ -218,7 +219,7 @@ def test_what_an_open_writer_holds_is_written_when_the_store_is_closed():
     async def opener():
         async with open_services(RealClock(), RealRng()) as (segments, controller):
             yield segments, controller
-            written.append((await controller.describe_stream(StreamName("a", "s"))).size_bytes)
+            written.append((await controller.streams.describe(StreamName("a", "s"))).size_bytes)
 
     store = Store(opener)
     stream = store.create_stream("a/s", create_scope=True)
@@ -443,18 +444,15 @@ def test_what_was_submitted_while_the_store_closed_is_ended_and_not_forgotten(re
 def test_a_commit_with_a_lost_answer_succeeds_even_if_the_store_is_full_at_the_retry(refusal):
     fates = ["lose the answer", "refuse"]
 
-    class Controller:
+    class Controller(FlatControl):
         def __init__(self, inner):
             self._inner = inner
 
-        def __getattr__(self, name):
-            return getattr(self._inner, name)
-
-        async def commit_transaction(self, *arguments, **named):
+        async def transactions_commit(self, *arguments, **named):
             fate = fates.pop(0) if fates else "pass"
             if fate == "refuse":
                 raise refusal("no room")
-            status = await self._inner.commit_transaction(*arguments, **named)
+            status = await self._inner.transactions.commit(*arguments, **named)
             if fate == "lose the answer":
                 raise NotConnectedError("answer lost")
             return status

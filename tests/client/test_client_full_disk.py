@@ -11,27 +11,28 @@ from client_world import World, read_all, simulate
 
 from penstock.client.store import AsyncStore
 from penstock.model.errors import StorageFullError
-from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.control.transactions import TransactionStatus
 from penstock.testing.simulation.machine.world import SimRng
+from tests.flat_control import SUBJECTS, Around
 
 READS = (
-    "current_segments",
-    "describe_stream",
-    "effective_policy",
-    "get_config",
-    "get_reader_group",
-    "head",
+    "layout.current",
+    "streams.describe",
+    "policies.effective",
+    "streams.config",
+    "groups.get",
+    "cuts.head",
     "info",
-    "is_cut_valid",
-    "list_subscribers",
+    "cuts.is_valid",
+    "subscribers.list",
     "read",
-    "segment_ranges",
-    "segments_between",
+    "layout.ranges",
+    "cuts.segments_between",
     "setup_append",
-    "successors",
+    "layout.successors",
     "table_get",
-    "tail",
-    "transaction_status",
+    "cuts.tail",
+    "transactions.status",
 )
 SOON_S = 5
 
@@ -48,7 +49,11 @@ class FullDisk:
     submit_append = None
 
     def __getattr__(self, name: str) -> Any:
-        call = getattr(self._inner, name)
+        if name in SUBJECTS:
+            return getattr(Around(self._inner, self._checked), name)
+        return self._checked(name, getattr(self._inner, name))
+
+    def _checked(self, name: str, call: Callable[..., Any]) -> Any:
         if name.startswith("_") or name in READS:
             return call
 
@@ -202,7 +207,7 @@ def test_a_commit_that_found_no_space_is_asked_for_again() -> None:
         await txn.open()
         await txn.write(b"2", "k")
         await txn.flush()
-        full.fill("commit_transaction")
+        full.fill("transactions.commit")
         with pytest.raises(StorageFullError):
             await txn.commit()
         full.heal()
@@ -240,9 +245,9 @@ def test_a_transaction_that_waits_for_its_caller_keeps_its_lease_over_a_full_dis
         txn = full.store.stream("a/s").transaction(lease_s=60)
         await txn.open()
         await txn.write(b"2", "k")
-        full.fill("ping_transaction")
+        full.fill("transactions.ping")
         await asyncio.sleep(40)
-        assert "ping_transaction" in full.refused
+        assert "transactions.ping" in full.refused
         full.heal()
         await txn.commit()
         assert await read_all(world.safe.stream("a/s")) == [b"1", b"2"]

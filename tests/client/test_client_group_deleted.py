@@ -20,6 +20,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.model.segments import even_ranges, make_segment_id
 from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval
+from tests.flat_control import FlatControl
 
 LOGGER = "penstock.client.reading.group_reader"
 
@@ -214,21 +215,18 @@ def test_a_stream_deleted_before_the_group_began_is_left_out():
     simulate(test)
 
 
-class Slow:
+class Slow(FlatControl):
     """A controller whose next answer about successors or ranges never comes."""
 
     def __init__(self, inner):
         self._inner = inner
         self.hold_next = False
 
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    async def segment_ranges(self, *arguments):
+    async def layout_ranges(self, *arguments):
         if self.hold_next:
             self.hold_next = False
             await asyncio.Event().wait()
-        return await self._inner.segment_ranges(*arguments)
+        return await self._inner.layout.ranges(*arguments)
 
 
 def test_a_read_that_is_cancelled_while_a_stream_leaves_is_continued_by_the_next(caplog):
@@ -307,19 +305,16 @@ def test_a_living_stream_whose_metadata_is_damaged_stays_in_the_group(caplog):
     assert not lost(caplog)
 
 
-class Denying:
+class Denying(FlatControl):
     """A controller that denies segments of a stream, although the stream lives."""
 
     def __init__(self, inner):
         self._inner = inner
 
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    async def successors(self, stream, segment):
+    async def layout_successors(self, stream, segment):
         raise SegmentNotFoundError("the stream never had this segment", segment=segment)
 
-    async def segment_ranges(self, stream, segments):
+    async def layout_ranges(self, stream, segments):
         raise SegmentNotFoundError("the stream never had this segment", segment=segments[0])
 
 

@@ -25,8 +25,9 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
-from penstock.ports.controller_service import Successor
+from penstock.ports.control.layout import Successor
 from penstock.ports.data.tables import TableRemoval
+from tests.flat_control import FlatControl
 
 TABLE = "a/_GROUPg/0.#epoch.0"
 
@@ -286,7 +287,7 @@ def test_a_late_deletion_leaves_the_state_of_the_next_group_of_the_name():
         stream = await store.create_stream("a/s", create_scope=True)
         await fill(stream, 3)
         old = await store.reader_group("g", ["a/s"])
-        await world.controller.delete_reader_group("a", "g", group_id=old.config.id)
+        await world.controller.groups.delete("a", "g", group_id=old.config.id)
         new = await store.reader_group("g", ["a/s"])
         with pytest.raises(ReaderGroupNotFoundError):
             await old.delete()
@@ -314,7 +315,7 @@ def test_a_client_of_an_earlier_group_does_not_replace_the_state_of_the_next():
         stream = await store.create_stream("a/s", create_scope=True)
         await fill(stream, 3)
         old = await store.reader_group("g", ["a/s"])
-        await world.controller.delete_reader_group("a", "g", group_id=old.config.id)
+        await world.controller.groups.delete("a", "g", group_id=old.config.id)
         new = await store.reader_group("g", ["a/s"])
         before = (await state_of(world)).encode()
         with pytest.raises(ReaderGroupNotFoundError):
@@ -460,21 +461,18 @@ def test_a_reader_that_is_cancelled_while_it_joins_again_is_fenced_by_a_newer_on
     simulate(test)
 
 
-class MadeAgain:
+class MadeAgain(FlatControl):
     """A controller that deletes and creates the group anew just before it first answers what the group is."""
 
     def __init__(self, inner, make_again):
         self._inner = inner
         self._make_again = make_again
 
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    async def get_reader_group(self, scope, name):
+    async def groups_get(self, scope, name):
         make_again, self._make_again = self._make_again, None
         if make_again is not None:
             await make_again()
-        return await self._inner.get_reader_group(scope, name)
+        return await self._inner.groups.get(scope, name)
 
 
 def test_a_handle_of_an_earlier_group_never_becomes_one_of_the_next():
@@ -485,11 +483,11 @@ def test_a_handle_of_an_earlier_group_never_becomes_one_of_the_next():
         tail = await stream.tail()
 
         async def make_again():
-            await world.controller.delete_reader_group("a", "g", group_id=old.config.id)
+            await world.controller.groups.delete("a", "g", group_id=old.config.id)
             await world.safe.reader_group("g", ["a/s"], retention="manual")
 
         old = await store.reader_group("g", ["a/s"], retention="manual")
-        await world.controller.update_reader_group(replace(old.config, refresh_ms=2000))
+        await world.controller.groups.update(replace(old.config, refresh_ms=2000))
         old._controller = MadeAgain(world.controller, make_again)
         with pytest.raises(GenerationMismatchError):
             await old.publish(tail)

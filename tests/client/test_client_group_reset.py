@@ -18,9 +18,10 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, InvalidCutError, PenstockError, TruncatedError
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.queries import QuerySource
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
+from tests.flat_control import SUBJECTS, Around, FlatControl
 
-MUTATING = ("move_subscriber", "table_update")
+MUTATING = ("subscribers.move", "table_update")
 
 
 async def fill(stream, count, start=0):
@@ -160,14 +161,13 @@ def test_a_reader_that_joins_in_the_middle_is_named_and_what_was_held_is_given_b
         await world.store.reset_reader_group("a/g", "tail")
         late = group.reader("late")
 
-        class Joins:
-            def __getattr__(self, name):
-                return getattr(world.controller, name)
+        class Joins(FlatControl):
+            _inner = world.controller
 
-            async def move_subscriber(self, *arguments, dry_run=False, **named):
+            async def subscribers_move(self, *arguments, dry_run=False, **named):
                 if not dry_run and not late.assigned():
                     await late.open()
-                return await world.controller.move_subscriber(*arguments, dry_run=dry_run, **named)
+                return await world.controller.subscribers.move(*arguments, dry_run=dry_run, **named)
 
         raced = AsyncStore(world.segments, Joins(), world.clock, world.rng)
         with pytest.raises(ConflictError, match="late"):
@@ -192,13 +192,13 @@ class Dying:
     def of(self, inner):
         return _Face(self, inner)
 
-    async def call(self, inner, name, arguments, named):
+    async def call(self, name, made, arguments, named):
         changes = name in MUTATING and not named.get("dry_run", False)
         self.changes += changes
         self.left -= changes
         if changes and self.left == 0 and not self.after:
             raise Crash("crash")
-        answer = await getattr(inner, name)(*arguments, **named)
+        answer = await made(*arguments, **named)
         if changes:
             await self.check()
             if self.left == 0:
@@ -207,10 +207,10 @@ class Dying:
 
     async def check(self):
         """All that the readers have before them is held: what is acknowledged is not beyond them at any key."""
-        config = await self.world.controller.get_reader_group("a", "g")
+        config = await self.world.controller.groups.get("a", "g")
         state = await GroupTable(self.world.segments, self.world.rng, "a", "g", config.id).load()
         cut = await acknowledged(self.stream)
-        await self.world.controller.measure(self.stream.name, cut, state.cuts()[self.stream.name])
+        await self.world.controller.cuts.measure(self.stream.name, cut, state.cuts()[self.stream.name])
 
 
 class _Face:
@@ -218,10 +218,13 @@ class _Face:
         self._dying, self._inner = dying, inner
 
     def __getattr__(self, name):
+        if name in SUBJECTS:
+            return getattr(Around(self._inner, self._around), name)
         found = getattr(self._inner, name)
-        if not callable(found):
-            return found
-        return lambda *arguments, **named: self._dying.call(self._inner, name, arguments, named)
+        return self._around(name, found) if callable(found) else found
+
+    def _around(self, name, call):
+        return lambda *arguments, **named: self._dying.call(name, call, arguments, named)
 
 
 def test_readers_of_an_automatic_group_acknowledge_what_an_interrupted_reset_skipped():
@@ -275,8 +278,8 @@ def test_a_crash_at_any_step_releases_nothing_and_a_repeated_reset_finishes(seed
                 await world.safe.reset_reader_group("a/g", to)
             (here,) = await positions(world.safe, "a/g")
             for one, other in ((to, here), (to, await acknowledged(stream))):
-                assert await world.controller.measure(stream.name, one, other) == ()
-                assert await world.controller.measure(stream.name, other, one) == ()
+                assert await world.controller.cuts.measure(stream.name, one, other) == ()
+                assert await world.controller.cuts.measure(stream.name, other, one) == ()
         assert ends > 2
 
     simulate(test, seed=seed)
@@ -291,12 +294,12 @@ class Interrupted:
     def of(self, inner):
         return _Face(self, inner)
 
-    async def call(self, inner, name, arguments, named):
+    async def call(self, name, made, arguments, named):
         self.left -= name in MUTATING and not named.get("dry_run", False)
         if self.left == 0:
             self.left = -1
             await self.other()
-        return await getattr(inner, name)(*arguments, **named)
+        return await made(*arguments, **named)
 
 
 @pytest.mark.parametrize("first", ["head", "middle", "tail"])
@@ -317,7 +320,7 @@ def test_of_two_resets_at_once_none_acknowledges_what_the_readers_have_before_th
                     await raced.reset_reader_group("a/g", places[first])
                 (here,) = await positions(world.store, "a/g")
                 # Raises if it is beyond the readers.
-                await world.controller.measure(stream.name, await acknowledged(stream), here)
+                await world.controller.cuts.measure(stream.name, await acknowledged(stream), here)
 
     simulate(test)
 
@@ -379,14 +382,14 @@ def test_positions_that_another_program_keeps_are_not_reset():
         stream = await store.create_stream("a/s", create_scope=True)
         await fill(stream, 10)
         await store.reader_group("a/query", ["a/s"], retention="manual")
-        await world.controller.update_subscriber_cut(
+        await world.controller.subscribers.publish(
             "a/query", group_id=None, generation=None, cut=await stream.head(), source=QuerySource(query="q-7", run="1")
         )
         made = ReaderGroupConfig(
             scope="a", name="new", id=uuid5(UUID(int=7), "x"), retention=ReaderGroupRetention.MANUAL,
             start_cuts={stream.name: await stream.head()},
         )  # fmt: skip
-        await world.controller.create_reader_group(made)
+        await world.controller.groups.create(made)
         await store.reader_group("a/own", ["a/s"], retention="manual")
         java = await store.reader_group("a/java", ["a/s"], retention="manual")
         async with store.stream("a/_RGjava").writer() as writer:

@@ -330,7 +330,7 @@ def test_checkpoints_are_valid_cuts_that_lose_nothing(seed):
         everything = {b"k%d:%d" % (number % 10, number) for number in range(800)}
         assert set(done) == everything
         for cut, before in cuts:
-            assert await world.controller.is_cut_valid(stream.name, cut)
+            assert await world.controller.cuts.is_valid(stream.name, cut)
             async with stream.reader(start=cut, until_tail=True) as reader:
                 rest = {event.data async for event in reader}
             # What is not behind the cut was done with when the checkpoint was complete (or was being recorded then).

@@ -68,7 +68,7 @@ def test_a_reader_resumes_from_a_position_without_gap_or_repeat(stop_after):
                     if len(first) == stop_after + 1:
                         break  # this one is not done with: it comes again
             position = reader.position()
-        assert await world.controller.is_cut_valid(stream.name, position)
+        assert await world.controller.cuts.is_valid(stream.name, position)
         async with stream.reader(start=position, until_tail=True) as reader:
             rest = [event.data async for event in reader]
         assert sorted(first[:stop_after] + rest, key=int) == [b"%d" % number for number in range(400)]
@@ -124,7 +124,7 @@ def test_a_merged_segment_waits_for_the_older_one_of_a_start_and_is_read_once(un
     async def test(world):
         stream = await world.store.create_stream("a/s", create_scope=True)
         await stream.scale(2)
-        halves = [item.segment for item in await world.controller.current_segments(stream.name)]
+        halves = [item.segment for item in await world.controller.layout.current(stream.name)]
         keys = [f"k{number}" for number in range(20)]
         async with stream.writer(block_bytes=1024) as writer:
             for number in range(40):
@@ -133,13 +133,13 @@ def test_a_merged_segment_waits_for_the_older_one_of_a_start_and_is_read_once(un
                     await writer.flush()
                     await stream.scale(1)
         await stream.seal()
-        (merged,) = {item.range.segment for item in await world.controller.successors(stream.name, halves[0])}
+        (merged,) = {item.range.segment for item in await world.controller.layout.successors(stream.name, halves[0])}
         # One half is read to its end, the other one is not begun.
         start = StreamCut(stream.name, {halves[unread]: 0, merged: merged_at})
         found = defaultdict(list)
         order = []
         async with stream.reader(start=start) as reader:
-            assert await world.controller.is_cut_valid(stream.name, reader.position())
+            assert await world.controller.cuts.is_valid(stream.name, reader.position())
             async for event in reader:
                 key, _, number = event.data.decode().partition(":")
                 found[key].append(int(number))

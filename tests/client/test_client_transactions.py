@@ -19,8 +19,9 @@ from penstock.model.errors import (
     UnsupportedError,
 )
 from penstock.model.names import segment_name, transaction_segment_name
-from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.control.transactions import TransactionStatus
 from penstock.ports.data.segments import NO_EVENT, Append
+from tests.flat_control import FlatControl
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -49,19 +50,16 @@ def test_a_transaction_is_read_once_whole_or_not_at_all_under_loss(seed, block_b
     simulate(test, seed=seed, loss=0.1)
 
 
-class Refusing:
+class Refusing(FlatControl):
     """A controller that takes a commit with events only after it has refused some, having stored the first block of each."""
 
     def __init__(self, inner, segments, errors):
         self._inner, self._segments, self._errors = inner, segments, errors
         self.asked = 0
 
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    async def commit_transaction(self, stream, txn, *, blocks=()):
+    async def transactions_commit(self, stream, txn, *, blocks=()):
         if not blocks:
-            return await self._inner.commit_transaction(stream, txn)
+            return await self._inner.transactions.commit(stream, txn)
         self.asked += 1
         block = blocks[0]
         await self._segments.append(
@@ -118,21 +116,18 @@ def test_a_quota_that_refuses_a_commit_with_events_leaves_the_transaction_undeci
     simulate(test)
 
 
-class Silent:
+class Silent(FlatControl):
     """A controller whose answers to commits get lost: ``times`` of them, of which some were heard."""
 
     def __init__(self, inner, times, *, heard):
         self._inner, self._times, self._heard = inner, times, heard
 
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    async def commit_transaction(self, stream, txn, **blocks):
+    async def transactions_commit(self, stream, txn, **blocks):
         if self._times <= 0:
-            return await self._inner.commit_transaction(stream, txn, **blocks)
+            return await self._inner.transactions.commit(stream, txn, **blocks)
         self._times -= 1
         if self._heard:
-            await self._inner.commit_transaction(stream, txn, **blocks)
+            await self._inner.transactions.commit(stream, txn, **blocks)
         raise NotConnectedError("answer lost")
 
 
@@ -164,7 +159,7 @@ def test_a_commit_that_a_quota_refused_is_asked_for_again_with_all_events():
         await txn.write_many([b"%d" % number for number in range(30)], [f"k{number}" for number in range(30)])
         with pytest.raises(QuotaExceededError):
             await txn.commit()
-        refusing.commit_transaction = world.controller.commit_transaction
+        refusing.transactions_commit = world.controller.transactions.commit
         await txn.commit()
         assert sorted(await read_all(world.safe.stream("a/s"))) == sorted(b"%d" % number for number in range(30))
 

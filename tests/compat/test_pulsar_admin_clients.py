@@ -112,7 +112,7 @@ class Tools:
         return int(stats["subscriptions"][subscription]["msgBacklog"])
 
     async def write(self, *events: bytes, stream: StreamName = STREAM, partition: int = 0) -> None:
-        current = await self.runtime.controller.current_segments(stream)
+        current = await self.runtime.controller.layout.current(stream)
         segment, writer = segment_name(stream, current[partition].segment), UUID(int=5)
         last = await self.runtime.segments.setup_append(segment, writer)
         number = len(events) + (0 if last == NO_EVENT else last)
@@ -132,7 +132,7 @@ async def started(classpath: str, data: Path) -> AsyncIterator[Tools]:
     async with open_runtime(embedded_settings(data, {"retention_cycle_ms": 3_600_000})) as runtime:
         controller, segments, clock = runtime.controller, runtime.segments, runtime.clock
         routes = pulsar_routes(controller, segments, clock)
-        async with RestServer(controller, segments, epochs=controller, clock=clock, port=0, routes=routes) as server:
+        async with RestServer(controller, segments, clock=clock, port=0, routes=routes) as server:
             process = await asyncio.create_subprocess_exec(
                 *("java", "-Xmx512m", "-cp", classpath, "AdminHost", f"http://127.0.0.1:{server.port}"),
                 stdin=asyncio.subprocess.PIPE,

@@ -18,12 +18,12 @@ def keeping(**retain: Any) -> PolicyDocument:
 
 
 async def left(controller: Controller) -> int:
-    return (await controller.describe_stream(STREAM)).size_bytes
+    return (await controller.streams.describe(STREAM)).size_bytes
 
 
 async def over_a_store(work: Any, count: int = 1) -> None:
     disks = Disks()
     async with disks.opened() as (store, controller):
-        await controller.create_scope("s")
-        await controller.create_stream(STREAM, config(count))
+        await controller.scopes.create("s")
+        await controller.streams.create(STREAM, config(count))
         await work(store, controller, disks.clock)

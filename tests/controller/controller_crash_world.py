@@ -30,7 +30,7 @@ from penstock.model.errors import (
     UnavailableError,
 )
 from penstock.model.policies import ReaderGroupRetention
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 
 ID = UUID(int=5)
 STEPS_MAX = 200
@@ -70,8 +70,8 @@ class Workflow:
 
 
 async def base(controller: Controller, world: World, **fields: Any) -> None:
-    await controller.create_scope("s")
-    await controller.create_stream(STREAM, config(2, **fields))
+    await controller.scopes.create("s")
+    await controller.streams.create(STREAM, config(2, **fields))
     world.segments.write(name_of(seg(0, 0)), b"a" * 10)
     world.segments.write(name_of(seg(0, 1)), b"b" * 20)
 
@@ -87,10 +87,10 @@ def group(positions: dict[int, int] | None = None) -> ReaderGroupConfig:
 
 
 async def scale(controller: Controller, world: World) -> None:
-    await controller.scale(
+    await controller.layout.scale(
         STREAM,
         sealed=[seg(0, 0), seg(0, 1)],
-        new_ranges=[item.keys for item in await controller.current_segments(STREAM)],
+        new_ranges=[item.keys for item in await controller.layout.current(STREAM)],
     )
 
 

@@ -22,7 +22,9 @@ from penstock.model.names import StreamName, segment_name, transaction_segment_n
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, ScalingPolicy, StreamConfig
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
 from penstock.model.segments import SegmentId, even_ranges, make_segment_id
-from penstock.ports.controller_service import Endpoint, ReaderGroupConfig, TransactionStatus
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import Endpoint
+from penstock.ports.control.transactions import TransactionStatus
 
 STREAM = StreamName("s", "t")
 GROUP_ID = UUID(int=3)
@@ -107,8 +109,8 @@ async def with_stream(
     segments: MemorySegments, count: int = 1, clock: FakeClock | None = None, **fields
 ) -> AsyncIterator[Controller]:
     async with opened(segments, clock, fields.pop("settings", QUIET)) as controller:
-        await controller.create_scope("s")
-        await controller.create_stream(STREAM, config(count, **fields))
+        await controller.scopes.create("s")
+        await controller.streams.create(STREAM, config(count, **fields))
         yield controller
 
 
@@ -126,7 +128,7 @@ def cut_at(positions: dict[SegmentId, int], stream: StreamName = STREAM) -> Stre
 
 async def write_transaction(controller: Controller, segments: MemorySegments, data: bytes) -> UUID:
     """Begin a transaction and write ``data`` into each of its segments."""
-    txn = await controller.create_transaction(STREAM, lease_ms=10_000)
+    txn = await controller.transactions.create(STREAM, lease_ms=10_000)
     for item in txn.segments:
         segments.write(transaction_segment_name(name_of(item.segment), txn.id), data)
     return txn.id
@@ -138,15 +140,15 @@ async def finish_all(controller: Controller) -> None:
 
 
 async def scale_to(controller: Controller, count: int, stream: StreamName = STREAM):
-    active = [item.segment for item in await controller.current_segments(stream)]
-    return await controller.scale(stream, sealed=active, new_ranges=even_ranges(count))
+    active = [item.segment for item in await controller.layout.current(stream)]
+    return await controller.layout.scale(stream, sealed=active, new_ranges=even_ranges(count))
 
 
 async def stream_bytes(
     controller: Controller, segments: MemorySegments, stream: StreamName = STREAM
 ) -> dict[SegmentId, bytes]:
     """All bytes of the stream by segment, deleted segments left out."""
-    between = await controller.segments_between(stream, StreamCut(stream, {}), StreamCut(stream, {}))
+    between = await controller.cuts.segments_between(stream, StreamCut(stream, {}), StreamCut(stream, {}))
     return {item: bytes(segments.segments[name_of(item, stream)].data) for item in between}
 
 
@@ -177,11 +179,11 @@ async def check_invariants(controller: Controller, segments: MemorySegments, str
     left = [key for key in table_keys(segments) if key.startswith(("queue/", "group-work/", "scope-work/"))]
     assert left == []
     known: set[str] = set()
-    for scope in await controller.list_scopes():
-        for text in await controller.list_streams(scope):
+    for scope in await controller.scopes.list():
+        for text in await controller.streams.list(scope):
             name = StreamName(scope, text)
-            description = await controller.describe_stream(name)
-            live = await controller.segments_between(name, description.head, StreamCut(name, {}))
+            description = await controller.streams.describe(name)
+            live = await controller.cuts.segments_between(name, description.head, StreamCut(name, {}))
             for item in live:
                 assert name_of(item, name) in segments.segments, f"{name} lost a live segment"
                 known.add(name_of(item, name))
@@ -190,14 +192,14 @@ async def check_invariants(controller: Controller, segments: MemorySegments, str
                 sealed = segments.segments[name_of(item, name)].sealed
                 assert sealed == (item not in active)
                 if sealed and not description.sealed:
-                    assert await controller.successors(name, item), (
+                    assert await controller.layout.successors(name, item), (
                         "a sealed segment without successors ends the stream"
                     )
             for item, offset in description.head.positions.items():
                 assert segments.segments[name_of(item, name)].start == max(offset, 0)
             for txn, status in await _open_transactions(controller, segments, name):
                 assert status is TransactionStatus.OPEN
-                for item in await controller.epoch_segments(name, txn.int >> 96):
+                for item in await controller.layout.of_epoch(name, txn.int >> 96):
                     known.add(transaction_segment_name(name_of(item.segment, name), txn))
     kept = {name for name, item in segments.segments.items() if item.kept is not None and item.start == len(item.data)}
     own = {name for name in segments.segments if name.startswith("_system/")}
@@ -220,11 +222,11 @@ def _deleted_segments(segments: MemorySegments) -> set[str]:
 async def _open_transactions(controller: Controller, segments: MemorySegments, name: StreamName):
     prefix = keys.transactions(name)
     found = [key for key in segments.tables[keys.TABLE].entries if key.startswith(prefix)]
-    return [(keys.txn_of(key), await controller.transaction_status(name, keys.txn_of(key))) for key in found]
+    return [(keys.txn_of(key), await controller.transactions.status(name, keys.txn_of(key))) for key in found]
 
 
 async def join(controller: Controller, group: str, positions: dict[SegmentId, int] | None = None) -> None:
-    await controller.create_reader_group(
+    await controller.groups.create(
         ReaderGroupConfig(
             scope="s",
             name=group,
@@ -236,11 +238,11 @@ async def join(controller: Controller, group: str, positions: dict[SegmentId, in
 
 
 async def publish(controller: Controller, group: str, positions: dict[SegmentId, int]) -> None:
-    await controller.update_subscriber_cut(f"s/{group}", group_id=GROUP_ID, generation=0, cut=cut_at(positions))
+    await controller.subscribers.publish(f"s/{group}", group_id=GROUP_ID, generation=0, cut=cut_at(positions))
 
 
 async def cuts(controller: Controller) -> dict[str, dict[SegmentId, int] | None]:
-    found = await controller.describe_subscribers(STREAM)
+    found = await controller.subscribers.describe(STREAM)
     return {item.name: None if item.cut is None else dict(item.cut.positions) for item in found}
 
 

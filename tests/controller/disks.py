@@ -17,7 +17,7 @@ from controller_world import (
 from penstock.codec.events import frame_events
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings

@@ -88,11 +88,11 @@ class QuietWorld:
         """Write, scale, acknowledge, hold and run cycles, in any order."""
         chance, controller = self.chance, self.controller
         groups = [f"g{number}" for number in range(chance.randint(0, 2))]
-        start = {item.segment: 0 for item in await controller.current_segments(STREAM)}
+        start = {item.segment: 0 for item in await controller.layout.current(STREAM)}
         for group in groups:
             await join(controller, group, start)
         for _ in range(chance.randint(2, 6)):
-            for item in await controller.current_segments(STREAM):
+            for item in await controller.layout.current(STREAM):
                 size = chance.choice([0, chance.randint(1, 4000)])
                 event_bytes = chance.choice(EVENT_BYTES)
                 with suppress(QuotaHeldError, QuotaExceededError):
@@ -105,17 +105,17 @@ class QuietWorld:
                 if chance.random() < 0.4:
                     await self._acknowledge(group)
             if chance.random() < 0.5:
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
             if chance.random() < 0.2:
                 await self.set_policy()
         if chance.random() < 0.3:
-            tail = (await controller.tail(STREAM)).positions
+            tail = (await controller.cuts.tail(STREAM)).positions
             where = chance.choice([None, cut_at({item: self._boundary(item) for item in tail})])
             with suppress(InvalidCutError):  # It lies before the head.
-                await controller.add_hold(STREAM, owner="legal", reason="case", cut=where)
+                await controller.holds.add(STREAM, owner="legal", reason="case", cut=where)
 
     async def _acknowledge(self, group: str) -> None:
-        tail = (await self.controller.tail(STREAM)).positions
+        tail = (await self.controller.cuts.tail(STREAM)).positions
         cut = {item: self._boundary(item) for item in tail}
         with suppress(PenstockError):  # It lies behind what was acknowledged before.
             await publish(self.controller, group, cut)
@@ -126,57 +126,57 @@ class QuietWorld:
     async def set_policy(self) -> None:
         while True:
             try:
-                return await self.controller.set_policy(STREAM, some_document(self.chance, self.total))
+                return await self.controller.policies.set(STREAM, some_document(self.chance, self.total))
             except InvalidArgumentError:
                 continue  # The minimum lies above the maximum.
 
     async def check(self) -> int:
         """Plan, bring to a rest, compare; returns the number of steps that were planned."""
         controller = self.controller
-        before = await controller.describe_stream(STREAM)
-        plan = await controller.plan_retention(STREAM)
-        explained = await controller.explain_retention(STREAM)
+        before = await controller.streams.describe(STREAM)
+        plan = await controller.retention.plan(STREAM)
+        explained = await controller.retention.explain(STREAM)
         due = sum(item.bytes for item in explained.ranges if item.kind == "due")
         assert due == explained.frees_bytes == plan.frees_bytes == sum(s.frees_bytes for s in plan.steps)
         assert sum(item.bytes for item in explained.ranges) == before.size_bytes
         await self._check_line(plan)
-        held = dict.fromkeys((item.name for item in await controller.describe_subscribers(STREAM)), 0)
+        held = dict.fromkeys((item.name for item in await controller.subscribers.describe(STREAM)), 0)
         for item in explained.ranges:
             if item.kind == "subscriber":
                 held[item.name] += item.bytes
-        assert held == {item.name: item.held_bytes for item in await controller.describe_subscribers(STREAM)}
-        done = await controller.run_retention(STREAM)
+        assert held == {item.name: item.held_bytes for item in await controller.subscribers.describe(STREAM)}
+        done = await controller.retention.run(STREAM)
         assert [getattr(done, name) for name in TAKEN[:7]] == [getattr(plan, name) for name in TAKEN[:7]]
         await self._check_actions(done)
         for _ in range(2):
-            after = await controller.describe_stream(STREAM)
+            after = await controller.streams.describe(STREAM)
             assert before.size_bytes - after.size_bytes == plan.frees_bytes
             if plan.steps and plan.frees_bytes:
                 assert after.head == cut_at(_cut(plan.truncate))
-            left = await controller.plan_retention(STREAM)
+            left = await controller.retention.plan(STREAM)
             assert (left.frees_bytes, left.steps, left.events) == (0, [], 0)
-            ranges = (await controller.explain_retention(STREAM)).ranges
+            ranges = (await controller.retention.explain(STREAM)).ranges
             assert all(item.kind != "due" for item in ranges)
-            assert (await controller.run_retention(STREAM)).steps == []
+            assert (await controller.retention.run(STREAM)).steps == []
         return len(plan.steps)
 
     async def _check_line(self, plan: RetentionPlan) -> None:
         """The facts on paper lead to where the plan does. With several segments a maximum that passes subscribers may take
         another of the cuts that are given all at once."""
-        line = read_facts(json.dumps(await self.controller.retention_facts(STREAM)))
+        line = read_facts(json.dumps(await self.controller.retention.facts(STREAM)))
         found = settle(line.facts, now_ms=line.now_ms)
         rules = {step.rule for step in plan.steps}
         if rules & {"subscribers-maximum", "overlap-maximum"} and len(plan.truncate or ()) > 1:
             return
         assert (found.frees_bytes, encode_cut(found.truncate)) == (plan.frees_bytes, plan.truncate)
         assert (found.last.deletes_stream, list(found.hurt)) == (plan.delete_stream, plan.subscribers)
-        text = plan_line(json.dumps(await self.controller.retention_facts(STREAM)))
+        text = plan_line(json.dumps(await self.controller.retention.facts(STREAM)))
         said = text.get("settled", text)
         assert (said["frees_bytes"], said["truncate"]) == (plan.frees_bytes, plan.truncate)
 
     async def _check_actions(self, done: RetentionRun) -> None:
         """Each quota does what is said of it, and nothing that is said of another."""
-        policy = await self.controller.effective_policy(STREAM)
+        policy = await self.controller.policies.effective(STREAM)
         own = {
             "backlog-bytes": policy.bytes_action,
             "backlog-events": policy.events_action,

@@ -17,7 +17,7 @@ from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite
 from penstock.model.errors import TransactionStateError, UnavailableError
 from penstock.model.queries import QuerySource
-from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.control.transactions import TransactionStatus
 
 OLD = QuerySource(query="q1", run="r1")
 NEW = QuerySource(query="q2", run="r2", replaces="q1")
@@ -45,7 +45,7 @@ async def _half_merged(controller: Controller, segments: Failing, merged: int) -
     txns = [await write_transaction(controller, segments, rows) for rows in ROWS]
     segments.bad = txns[merged]
     with pytest.raises(UnavailableError):
-        await controller.commit_batch(STREAM, writer="w", batch=0, transactions=txns, source=OLD)
+        await controller.batches.commit(STREAM, writer="w", batch=0, transactions=txns, source=OLD)
     assert bytes(segments.segments[TARGET].data) == b"".join(ROWS[:merged])
     return txns
 
@@ -59,18 +59,18 @@ def test_a_decided_batch_stays_whole_when_another_query_takes_the_name_over(merg
             txns = await _half_merged(controller, segments, merged)
             with pytest.raises(UnavailableError):
                 # The name is not taken over before what was decided under it is performed.
-                await controller.commit_batch(STREAM, writer="w", batch=0, transactions=[], source=NEW)
+                await controller.batches.commit(STREAM, writer="w", batch=0, transactions=[], source=NEW)
             if aborted_by == "client":
                 for txn in txns[merged:]:
                     with pytest.raises(TransactionStateError):
-                        await controller.abort_transaction(STREAM, txn)
+                        await controller.transactions.abort(STREAM, txn)
             else:
                 clock.ms += 3_600_000
                 await controller.sweep()
             segments.bad = None
-            await controller.commit_batch(STREAM, writer="w", batch=0, transactions=[], source=NEW)
+            await controller.batches.commit(STREAM, writer="w", batch=0, transactions=[], source=NEW)
             await controller.sweep()
-            states = [await controller.transaction_status(STREAM, txn) for txn in txns]
+            states = [await controller.transactions.status(STREAM, txn) for txn in txns]
             assert states == [TransactionStatus.COMMITTED] * 3
             assert bytes(segments.segments[TARGET].data) == b"".join(ROWS)
 
@@ -90,9 +90,9 @@ def test_the_first_decision_about_a_transaction_is_the_one_that_is_performed(com
                 for place, verdict in enumerate([commit, not commit])
             ]
             await segments.table_update(keys.TABLE, puts)
-            await controller.seal_stream(STREAM)
+            await controller.streams.seal(STREAM)
             assert bytes(segments.segments[TARGET].data) == (ROWS[0] if commit else b"")
             wanted = TransactionStatus.COMMITTED if commit else TransactionStatus.ABORTED
-            assert await controller.transaction_status(STREAM, txn) is wanted
+            assert await controller.transactions.status(STREAM, txn) is wanted
 
     asyncio.run(work())

@@ -17,7 +17,7 @@ from penstock.model.callers import Caller, calling
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Idle, PolicyDocument, Retain
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 
 ANN = Caller(who="ann", why="ticket 7", via="cli")
 DAY_MS = 86_400_000
@@ -30,48 +30,48 @@ Deed = Callable[[Controller], Awaitable[object]]
 
 
 async def truncate(controller: Controller) -> None:
-    await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 50}))
+    await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 50}))
 
 
 async def delete_stream(controller: Controller) -> None:
-    await controller.delete_stream(STREAM, seal=True)
+    await controller.streams.delete(STREAM, seal=True)
 
 
 async def delete_scope(controller: Controller) -> None:
-    await controller.delete_scope("empty")
+    await controller.scopes.delete("empty")
 
 
 async def delete_group(controller: Controller) -> None:
-    await controller.delete_reader_group("s", "plain")
+    await controller.groups.delete("s", "plain")
 
 
 async def delete_subscribing_group(controller: Controller) -> None:
-    await controller.delete_reader_group("s", "g")
+    await controller.groups.delete("s", "g")
 
 
 async def remove_subscriber(controller: Controller) -> None:
-    await controller.remove_subscriber(STREAM, "s/g")
+    await controller.subscribers.remove(STREAM, "s/g")
 
 
 async def move_subscriber(controller: Controller) -> None:
-    await controller.move_subscriber(STREAM, "s/g", await controller.tail(STREAM))
+    await controller.subscribers.move(STREAM, "s/g", await controller.cuts.tail(STREAM))
 
 
 async def set_policy(controller: Controller) -> None:
-    await controller.set_policy(STREAM, LIMITS)
+    await controller.policies.set(STREAM, LIMITS)
 
 
 async def set_scope_policy(controller: Controller) -> None:
-    await controller.set_policy("s", LIMITS)
+    await controller.policies.set("s", LIMITS)
 
 
 async def update(controller: Controller) -> None:
     """As Pravega's clients and the REST interface change a policy: with the whole configuration."""
-    await controller.update_stream(STREAM, replace(await controller.get_config(STREAM), retention=POLICY))
+    await controller.streams.update(STREAM, replace(await controller.streams.config(STREAM), retention=POLICY))
 
 
 async def release_hold(controller: Controller) -> None:
-    await controller.release_hold("case-7", owner="legal")
+    await controller.holds.release("case-7", owner="legal")
 
 
 DEEDS: Mapping[str, tuple[Deed, str, str]] = {
@@ -97,13 +97,13 @@ def test_every_deed_leaves_one_entry_with_who_and_why(name: str) -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 100)
-            await controller.create_scope("empty")
-            await controller.set_policy("empty", LIMITS)
+            await controller.scopes.create("empty")
+            await controller.policies.set("empty", LIMITS)
             await join(controller, "g")
-            await controller.create_reader_group(ReaderGroupConfig(scope="s", name="plain", id=UUID(int=5)))
+            await controller.groups.create(ReaderGroupConfig(scope="s", name="plain", id=UUID(int=5)))
             held = replace(STREAM, stream="held")
-            await controller.create_stream(held, await controller.get_config(STREAM))
-            await controller.add_hold(held, owner="legal", reason="case 7", hold_id="case-7")
+            await controller.streams.create(held, await controller.streams.config(STREAM))
+            await controller.holds.add(held, owner="legal", reason="case 7", hold_id="case-7")
             before = len(await audit_entries(controller, segments))
             with calling(ANN):
                 await deed(controller)
@@ -121,7 +121,7 @@ def test_what_a_rule_does_names_no_caller() -> None:
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(max_bytes=0)))
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(max_bytes=0)))
             segments.write(name_of(seg(0, 0)), b"x" * 100)
             await controller.run_retention_cycles()
             (entry,) = await audit_entries(controller, segments, "truncate")
@@ -131,23 +131,23 @@ def test_what_a_rule_does_names_no_caller() -> None:
 
 
 async def restore(controller: Controller) -> None:
-    await controller.restore_stream(STREAM)
+    await controller.streams.restore(STREAM)
 
 
 async def undo(controller: Controller) -> None:
-    await controller.undo_truncation(STREAM)
+    await controller.retention.undo_last(STREAM)
 
 
 async def begin_again(controller: Controller) -> None:
-    await controller.create_scope("empty")
+    await controller.scopes.create("empty")
 
 
 async def tag(controller: Controller) -> None:
-    await controller.update_stream(STREAM, replace(await controller.get_config(STREAM), tags=("new",)))
+    await controller.streams.update(STREAM, replace(await controller.streams.config(STREAM), tags=("new",)))
 
 
 async def seal(controller: Controller) -> None:
-    await controller.seal_stream(STREAM)
+    await controller.streams.seal(STREAM)
 
 
 async def make_group(controller: Controller) -> None:
@@ -192,18 +192,18 @@ def test_a_call_that_finishes_what_another_began_is_not_named_for_it(name: str) 
 
 async def prepare(controller: Controller, name: str, clock: FakeClock) -> None:
     """A scope, a group and a stream that the deed of that name finds."""
-    await controller.create_scope("empty")
+    await controller.scopes.create("empty")
     await join(controller, "g")
     if name.startswith("restore"):
-        await controller.delete_stream(STREAM, seal=True)
-        await controller.delete_reader_group("s", "g")
+        await controller.streams.delete(STREAM, seal=True)
+        await controller.groups.delete("s", "g")
     if name.startswith("undo"):
         document = PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=60), grace_s=3600)
-        await controller.set_policy(STREAM, document)
+        await controller.policies.set(STREAM, document)
         for _ in range(3):
             clock.ms += 50_000
-            await controller.run_retention(STREAM)
-        assert (await controller.head(STREAM)).positions[seg(0, 0)] == 100
+            await controller.retention.run(STREAM)
+        assert (await controller.cuts.head(STREAM)).positions[seg(0, 0)] == 100
 
 
 def test_whoever_opens_the_store_is_not_named_for_what_it_does_by_itself() -> None:
@@ -213,10 +213,10 @@ def test_whoever_opens_the_store_is_not_named_for_what_it_does_by_itself() -> No
             with calling(ANN):
                 settings = replace(GRACE, sweep_ms=1)
                 controller = await stack.enter_async_context(with_stream(segments, 1, clock, settings=settings))
-            await controller.delete_stream(STREAM, seal=True)
+            await controller.streams.delete(STREAM, seal=True)
             clock.ms += HOUR_MS
             async with asyncio.timeout(10):
-                while await controller.list_deleted_streams():
+                while await controller.streams.list_deleted():
                     await asyncio.sleep(0)
             (entry,) = await audit_entries(controller, segments, "release")
             assert "caller" not in entry
@@ -228,9 +228,9 @@ def test_an_update_that_leaves_the_policy_alone_tells_nothing() -> None:
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments, retention=POLICY) as controller:
-            await controller.update_stream(STREAM, replace(await controller.get_config(STREAM), tags=("new",)))
+            await controller.streams.update(STREAM, replace(await controller.streams.config(STREAM), tags=("new",)))
             assert await audit_entries(controller, segments, "policy") == []
-            await controller.update_stream(STREAM, replace(await controller.get_config(STREAM), retention=None))
+            await controller.streams.update(STREAM, replace(await controller.streams.config(STREAM), retention=None))
             (entry,) = await audit_entries(controller, segments, "policy")
             assert entry["before"]["retain"]["min_age_s"] == 86_400
             assert "min_age_s" not in entry["after"].get("retain", {})
@@ -242,9 +242,9 @@ def test_the_entry_of_a_scope_keeps_the_policy_that_went_with_it() -> None:
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            await controller.create_scope("empty")
-            await controller.set_policy("empty", LIMITS)
-            await controller.delete_scope("empty")
+            await controller.scopes.create("empty")
+            await controller.policies.set("empty", LIMITS)
+            await controller.scopes.delete("empty")
             (entry,) = await audit_entries(controller, segments, "delete")
             assert (entry["target"], entry["rule"]) == ("empty", "manual")
             assert entry["document"] == {"retain": {"max_age_s": 86_400}}

@@ -12,6 +12,7 @@ import sys
 import types
 import typing
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,7 +25,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.retention import PolicyDocument
 from penstock.model.segments import KeyRange, SegmentId, make_segment_id
-from penstock.ports.controller_service import ControllerService, EpochHistory
+from tests.flat_control import calls_of_the_port
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
 from grpc_store_world import running
@@ -97,14 +98,13 @@ async def call(rng: random.Random, controller: Any, name: str, function: Any) ->
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
         if parameter.default is not inspect.Parameter.empty and rng.random() < 0.5:
             continue
-        is_asked = (name, parameter.name) == ("erase", "asked")
+        is_asked = (name, parameter.name) == ("erasures.erase", "asked")
         drawn[parameter.name] = asked(rng) if is_asked else value_of(rng, hints[parameter.name])
     async with asyncio.timeout(20):
-        await getattr(controller, name)(**drawn)
+        await attrgetter(name)(controller)(**drawn)
 
 
-CALLS = inspect.getmembers(ControllerService, inspect.iscoroutinefunction)
-LOCAL_CALLS = inspect.getmembers(EpochHistory, inspect.iscoroutinefunction)
+CALLS = calls_of_the_port()
 
 
 def no_argument_ends_anything(seed: int, turns: int, *, remote: bool) -> None:
@@ -112,16 +112,16 @@ def no_argument_ends_anything(seed: int, turns: int, *, remote: bool) -> None:
 
     async def work() -> None:
         async with running() as world:
-            await world.remote.create_scope("whole")
-            await world.remote.create_stream(WHOLE, StreamConfig())
+            await world.remote.scopes.create("whole")
+            await world.remote.streams.create(WHOLE, StreamConfig())
             target: Any = world.remote if remote else world.controller
             for _ in range(turns):
                 for scope in ("s", "t"):
                     with suppress(PenstockError):
-                        await world.remote.create_scope(scope)
+                        await world.remote.scopes.create(scope)
                     with suppress(PenstockError):
-                        await world.remote.create_stream(StreamName(scope, "a"), StreamConfig())
-                for name, function in CALLS if remote else [*CALLS, *LOCAL_CALLS]:
+                        await world.remote.streams.create(StreamName(scope, "a"), StreamConfig())
+                for name, function in CALLS:
                     try:
                         await call(rng, target, name, function)
                     except PenstockError:
@@ -132,8 +132,8 @@ def no_argument_ends_anything(seed: int, turns: int, *, remote: bool) -> None:
                     assert world.store.offline is None, name
             await world.append(segment_name(WHOLE, make_segment_id(0, 0)), b"on")
             tail = StreamCut(WHOLE, {make_segment_id(0, 0): 2})
-            assert await world.remote.tail(WHOLE) == tail
-            await world.remote.set_policy(WHOLE, PolicyDocument())
+            assert await world.remote.cuts.tail(WHOLE) == tail
+            await world.remote.policies.set(WHOLE, PolicyDocument())
             await world.controller.sweep()
 
     asyncio.run(work())

@@ -210,9 +210,9 @@ def test_a_truncation_after_many_failed_ones_has_its_entry_and_no_gap():
             segments.throttled = True
             for _ in range(20):
                 with pytest.raises(ThrottledError):
-                    await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 30}))
+                    await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 30}))
             segments.throttled = False
-            await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 30}))
+            await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 30}))
             entries = await audit_entries(controller, segments)
             assert [(item["kind"], item.get("bytes")) for item in entries] == [("truncate", 30)]
 
@@ -280,10 +280,10 @@ def test_it_is_there_from_the_first_start_of_a_store_that_serves():
     async def run():
         segments = MemorySegments()
         async with opened(segments, settings=ControllerSettings()) as controller:
-            assert await controller.stream_exists(AUDIT_STREAM)
+            assert await controller.streams.exists(AUDIT_STREAM)
             assert SEGMENT in segments.segments
             written = segments.mutations
-            assert await controller.list_scopes() == []
+            assert await controller.scopes.list() == []
         async with opened(segments, settings=ControllerSettings()):
             # The next start writes who owns the buckets, and nothing for the audit stream.
             assert segments.mutations - written <= 3
@@ -299,18 +299,18 @@ def test_nobody_writes_changes_or_removes_it():
             await controller.drain_audit()
             size = len(segments.segments[SEGMENT].data)
             for refused in (
-                controller.truncate_stream(AUDIT_STREAM, StreamCut(AUDIT_STREAM, {seg(0, 0): size})),
-                controller.seal_stream(AUDIT_STREAM),
-                controller.delete_stream(AUDIT_STREAM),
-                controller.update_stream(AUDIT_STREAM, config(2)),
-                controller.scale(AUDIT_STREAM, sealed=[seg(0, 0)], new_ranges=even_ranges(2)),
-                controller.set_policy(AUDIT_STREAM, PolicyDocument()),
-                controller.create_transaction(AUDIT_STREAM, lease_ms=10_000),
+                controller.streams.truncate(AUDIT_STREAM, StreamCut(AUDIT_STREAM, {seg(0, 0): size})),
+                controller.streams.seal(AUDIT_STREAM),
+                controller.streams.delete(AUDIT_STREAM),
+                controller.streams.update(AUDIT_STREAM, config(2)),
+                controller.layout.scale(AUDIT_STREAM, sealed=[seg(0, 0)], new_ranges=even_ranges(2)),
+                controller.policies.set(AUDIT_STREAM, PolicyDocument()),
+                controller.transactions.create(AUDIT_STREAM, lease_ms=10_000),
             ):
                 with pytest.raises(InvalidArgumentError):
                     await refused
             with pytest.raises((InvalidArgumentError, NotEmptyError)):
-                await controller.delete_scope("_system")
+                await controller.scopes.delete("_system")
             assert numbers(await audit_entries(controller, segments)) == [1]
 
     asyncio.run(run())
@@ -322,18 +322,18 @@ def test_its_own_retention_is_the_settings_and_no_level_speaks_for_it():
         settings = replace(QUIET, audit_max_age_ms=2 * DAY_MS)
         async with with_stream(segments, clock=clock, settings=settings) as controller:
             with suppress(PenstockError):
-                await controller.set_policy(None, PolicyDocument(retain=Retain(min_bytes=1 << 40, min_age_s=None)))
+                await controller.policies.set(None, PolicyDocument(retain=Retain(min_bytes=1 << 40, min_age_s=None)))
             await decide(controller, 1)
             await controller.drain_audit()
-            policy = await controller.effective_policy(AUDIT_STREAM)
+            policy = await controller.policies.effective(AUDIT_STREAM)
             assert (policy.min_age_ms, policy.max_age_ms) == (2 * DAY_MS, 2 * DAY_MS)
             assert audit_policy(settings).maximum == 2 * DAY_MS
-            await controller.run_retention(AUDIT_STREAM)
+            await controller.retention.run(AUDIT_STREAM)
             clock.ms += 2 * DAY_MS - 1
-            await controller.run_retention(AUDIT_STREAM)
+            await controller.retention.run(AUDIT_STREAM)
             assert segments.segments[SEGMENT].start == 0
             clock.ms += 1
-            await controller.run_retention(AUDIT_STREAM)
+            await controller.retention.run(AUDIT_STREAM)
             assert segments.segments[SEGMENT].start > 0
 
     asyncio.run(run())
@@ -345,7 +345,7 @@ def test_another_setting_applies_from_the_next_start_on():
         async with opened(segments, clock, ControllerSettings()):
             pass
         async with opened(segments, clock, ControllerSettings(audit_max_age_ms=3 * DAY_MS)) as controller:
-            assert (await controller.effective_policy(AUDIT_STREAM)).max_age_ms == 3 * DAY_MS
+            assert (await controller.policies.effective(AUDIT_STREAM)).max_age_ms == 3 * DAY_MS
 
     asyncio.run(run())
 
@@ -360,7 +360,7 @@ def test_a_truncation_by_hand_says_what_it_took():
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, clock=clock) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 50, event_bytes=10)
-            await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 30}))
+            await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 30}))
             (entry,) = await audit_entries(controller, segments, "truncate")
             assert (entry["target"], entry["bytes"], entry["events"]) == ("s/t", 30, 3)
             assert (entry["before"], entry["after"]) == ({"0": 0}, {"0": 30})

@@ -26,11 +26,11 @@ ONE = seg(0, 0)
 
 async def planned_and_run(controller: Controller) -> RetentionRun:
     """One cycle, which does exactly what the plan and the explanation before it said."""
-    plan = await controller.plan_retention(STREAM)
-    explained = await controller.explain_retention(STREAM)
+    plan = await controller.retention.plan(STREAM)
+    explained = await controller.retention.explain(STREAM)
     assert explained.frees_bytes == sum(item.bytes for item in explained.ranges if item.kind == "due")
     before = await left(controller)
-    decision = await controller.run_retention(STREAM)
+    decision = await controller.retention.run(STREAM)
     assert asdict(plan).items() >= asdict(decision).items()
     # The explanation says who keeps the rest, too.
     assert explained.why.startswith(decision.why)
@@ -55,12 +55,12 @@ def test_the_first_cycle_takes_unread_data_down_to_the_maximum_and_no_further() 
             await write_events(store, name_of(ONE), sizes[first : first + 40])
         written = ends_of(sizes)[-1]
         assert await left(controller) == written == 22_300
-        await controller.set_policy(STREAM, keeping(max_bytes=10_000))
+        await controller.policies.set(STREAM, keeping(max_bytes=10_000))
         decision = await planned_and_run(controller)
         wanted = min(end for end in ends_of(sizes) if written - end <= 10_000)
         assert decision.truncate == {"0#0": wanted}
         assert decision.rule == "subscribers-maximum"
-        (lost,) = await controller.list_evictions(STREAM)
+        (lost,) = await controller.retention.list_evictions(STREAM)
         assert (lost["bytes"], lost["events"]) == (wanted, ends_of(sizes).index(wanted))
         clock.ms += 60_000
         assert (await planned_and_run(controller)).frees_bytes == 0
@@ -72,7 +72,7 @@ def test_a_minimum_near_the_tail_does_not_keep_a_maximum_from_freeing_what_came_
     async def work(store: SegmentService, controller: Controller, clock: FakeClock) -> None:
         sizes = [92] * 560
         await join(controller, "g", {ONE: 0})
-        await controller.set_policy(STREAM, keeping(min_bytes=1_000, max_bytes=20_000))
+        await controller.policies.set(STREAM, keeping(min_bytes=1_000, max_bytes=20_000))
         await write_events(store, name_of(ONE), sizes)
         assert (await planned_and_run(controller)).truncate == {"0#0": 36_000}
         # All is read: down to the minimum, and no byte below.
@@ -88,7 +88,7 @@ def test_a_minimum_near_the_tail_does_not_keep_a_maximum_from_freeing_what_came_
 def test_nobody_subscribes_and_a_policy_comes_late_the_maximum_goes_first_then_the_minimum() -> None:
     async def work(store: SegmentService, controller: Controller, clock: FakeClock) -> None:
         await write_events(store, name_of(ONE), [92] * 500)
-        await controller.set_policy(STREAM, keeping(min_bytes=3_050, max_bytes=20_000))
+        await controller.policies.set(STREAM, keeping(min_bytes=3_050, max_bytes=20_000))
         decision = await planned_and_run(controller)
         assert [(step.rule, step.truncate) for step in decision.steps] == [
             ("maximum", {"0#0": 30_000}),
@@ -111,7 +111,7 @@ def test_an_age_takes_nothing_of_an_old_stream_before_a_record_has_it() -> None:
             retain=Retain(min_age_s=60, max_age_s=3600, min_bytes=1_000, combine=Combine.ALL),
             backlog=Backlog(ttl_s=1800),
         )
-        await controller.set_policy(STREAM, document)
+        await controller.policies.set(STREAM, document)
         first = await planned_and_run(controller)
         assert (first.frees_bytes, first.expire) == (0, [])
         clock.ms += 1_799_999
@@ -131,7 +131,7 @@ def test_each_segment_is_met_by_itself_where_limits_are_measured_so() -> None:
         await join(controller, "g", {seg(0, 0): 0, seg(0, 1): 0, seg(0, 2): 0})
         for number, count in enumerate((300, 70, 5)):
             await write_events(store, name_of(seg(0, number)), [92] * count)
-        await controller.set_policy(STREAM, keeping(measure=Measure.SEGMENT, min_bytes=1_050, max_bytes=5_020))
+        await controller.policies.set(STREAM, keeping(measure=Measure.SEGMENT, min_bytes=1_050, max_bytes=5_020))
         assert (await planned_and_run(controller)).truncate == {"0#0": 25_000, "1#0": 2_000, "2#0": 0}
         await publish(controller, "g", {seg(0, 0): 30_000, seg(0, 1): 7_000, seg(0, 2): 500})
         clock.ms += 1000
@@ -145,10 +145,10 @@ def test_limits_of_segments_reach_into_earlier_epochs_of_the_same_keys() -> None
         await join(controller, "g", {seg(0, 0): 0, seg(0, 1): 0})
         for number in (0, 1):
             await write_events(store, name_of(seg(0, number)), [92] * 100)
-        active = await controller.current_segments(STREAM)
-        await controller.scale(STREAM, sealed=[seg(0, 0)], new_ranges=[active[0].keys])
+        active = await controller.layout.current(STREAM)
+        await controller.layout.scale(STREAM, sealed=[seg(0, 0)], new_ranges=[active[0].keys])
         await write_events(store, name_of(seg(1, 2)), [92] * 10)
-        await controller.set_policy(STREAM, keeping(measure=Measure.SEGMENT, max_bytes=3_000))
+        await controller.policies.set(STREAM, keeping(measure=Measure.SEGMENT, max_bytes=3_000))
         # 30 events of each are left: 20 of them in the sealed one.
         assert (await planned_and_run(controller)).truncate == {"0#0": 8_000, "1#0": 7_000}
 
@@ -165,12 +165,12 @@ def test_a_head_in_the_middle_of_a_scale_does_not_keep_a_boundary_from_being_fou
         await write_events(store, name_of(seg(2, 3)), [92] * 100)
         # One of the two is read, and what follows both is not begun.
         await publish(controller, "g", {seg(1, 1): 4_000, seg(2, 3): -1})
-        await controller.set_policy(STREAM, keeping(min_bytes=0))
+        await controller.policies.set(STREAM, keeping(min_bytes=0))
         assert (await planned_and_run(controller)).truncate == {"1#1": 4_000, "3#2": -1}
-        await controller.set_policy(STREAM, keeping(max_bytes=13_000))
+        await controller.policies.set(STREAM, keeping(max_bytes=13_000))
         clock.ms += 1000
         assert (await planned_and_run(controller)).truncate == {"1#1": 7_000, "3#2": -1}
-        await controller.set_policy(STREAM, keeping(max_bytes=4_050))
+        await controller.policies.set(STREAM, keeping(max_bytes=4_050))
         clock.ms += 1000
         assert (await planned_and_run(controller)).truncate == {"3#2": 6_000}
 
@@ -184,9 +184,9 @@ def test_whatever_was_written_the_minimum_stays_and_the_maximum_is_met_to_the_ev
         written: dict[int, list[int]] = {}
         subscribed = chance.random() < 0.6
         if subscribed:
-            await join(controller, "g", {item.segment: 0 for item in await controller.current_segments(STREAM)})
+            await join(controller, "g", {item.segment: 0 for item in await controller.layout.current(STREAM)})
         for _ in range(chance.randint(1, 3)):
-            for item in await controller.current_segments(STREAM):
+            for item in await controller.layout.current(STREAM):
                 sizes = [chance.choice([0, 5, 40, 300]) for _ in range(chance.randint(0, 60))]
                 written.setdefault(item.segment, []).extend(sizes)
                 if sizes:
@@ -197,7 +197,7 @@ def test_whatever_was_written_the_minimum_stays_and_the_maximum_is_met_to_the_ev
         minimum = chance.randint(0, max(total, 1))
         maximum = minimum + chance.choice([0, 100, total // 3])
         more = chance.choice([{}, {"min_age_s": 0, "combine": Combine.ALL}])
-        await controller.set_policy(
+        await controller.policies.set(
             STREAM,
             PolicyDocument(
                 retain=Retain(min_bytes=minimum, max_bytes=maximum, **more),
@@ -221,7 +221,7 @@ def test_whatever_was_written_the_minimum_stays_and_the_maximum_is_met_to_the_ev
             clock.ms += 1000
 
     async def _first_id(controller: Controller) -> int:
-        return (await controller.current_segments(STREAM))[0].segment
+        return (await controller.layout.current(STREAM))[0].segment
 
     async def _first(controller: Controller) -> str:
         return segment_name(STREAM, await _first_id(controller))
@@ -257,13 +257,13 @@ def test_a_stream_with_records_near_the_limit_is_not_searched(measure: Measure) 
         segments, clock = AskedSegments(), FakeClock()
         async with with_stream(segments, 2, clock) as controller:
             await join(controller, "g", {seg(0, 0): 0, seg(0, 1): 0})
-            await controller.set_policy(STREAM, keeping(measure=measure, min_bytes=5_000, max_bytes=10_000))
+            await controller.policies.set(STREAM, keeping(measure=measure, min_bytes=5_000, max_bytes=10_000))
             for _ in range(250):
                 for number in (0, 1):
                     segments.write(name_of(seg(0, number)), b"x" * 50, event_bytes=10)
                 clock.ms += 1000
-                await controller.run_retention(STREAM)
-            description = await controller.describe_stream(STREAM)
+                await controller.retention.run(STREAM)
+            description = await controller.streams.describe(STREAM)
             whole = 10_000 if measure is Measure.STREAM else 20_000
             assert whole - 100 <= description.size_bytes <= whole
             assert segments.asked == 0
@@ -285,13 +285,13 @@ def test_no_data_goes_while_the_store_cannot_tell_boundaries() -> None:
         async with with_stream(segments, 1, clock) as controller:
             await join(controller, "g", {ONE: 0})
             segments.write(name_of(ONE), b"x" * 5_000, event_bytes=10)
-            await controller.set_policy(STREAM, keeping(max_bytes=1_005))
+            await controller.policies.set(STREAM, keeping(max_bytes=1_005))
             segments.broken = True
             with pytest.raises(OSError, match="the disk is away"):
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
             segments.broken = False
             assert await left(controller) == 5_000
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert await left(controller) == 1_000
 
     asyncio.run(run())

@@ -42,7 +42,8 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
-from penstock.ports.controller_service import EventBlock, ReaderGroupConfig, TransactionStatus
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.transactions import EventBlock, TransactionStatus
 
 SECOND = StreamName("s", "u")
 
@@ -51,7 +52,7 @@ SECOND = StreamName("s", "u")
 
 
 async def create(controller: Controller, world: World) -> None:
-    await controller.create_stream(SECOND, config(3, RetentionPolicy(type=RetentionType.SIZE)))
+    await controller.streams.create(SECOND, config(3, RetentionPolicy(type=RetentionType.SIZE)))
 
 
 async def create_again(controller: Controller, world: World) -> None:
@@ -62,23 +63,23 @@ async def create_again(controller: Controller, world: World) -> None:
 
 
 async def created(controller: Controller, world: World) -> None:
-    assert len(await controller.current_segments(SECOND)) == 3
-    assert await controller.stream_exists(StreamName("s", "_MARKu"))
+    assert len(await controller.layout.current(SECOND)) == 3
+    assert await controller.streams.exists(StreamName("s", "_MARKu"))
     assert await controller.run_retention_cycles() == 1
 
 
 async def prepare_deletion(controller: Controller, world: World) -> None:
     await base(controller, world, retention=RetentionPolicy(type=RetentionType.TIME, minimum=1))
-    await controller.create_reader_group(group())
+    await controller.groups.create(group())
     await write_transaction(controller, world.segments, b"t")
     txn = await write_transaction(controller, world.segments, b"u")
-    await controller.commit_batch(STREAM, writer="w", batch=1, transactions=[txn])
-    await controller.run_retention(STREAM)
-    await controller.seal_stream(STREAM)
+    await controller.batches.commit(STREAM, writer="w", batch=1, transactions=[txn])
+    await controller.retention.run(STREAM)
+    await controller.streams.seal(STREAM)
 
 
 async def delete(controller: Controller, world: World) -> None:
-    await controller.delete_stream(STREAM)
+    await controller.streams.delete(STREAM)
 
 
 async def delete_again(controller: Controller, world: World) -> None:
@@ -90,18 +91,18 @@ async def delete_again(controller: Controller, world: World) -> None:
 
 async def delete_in_use(controller: Controller, world: World) -> None:
     try:
-        await controller.delete_stream(STREAM, seal=True)
+        await controller.streams.delete(STREAM, seal=True)
     except StreamNotFoundError:
-        assert not await controller.stream_exists(STREAM)
+        assert not await controller.streams.exists(STREAM)
 
 
 async def deleted(controller: Controller, world: World) -> None:
-    assert not await controller.stream_exists(STREAM)
+    assert not await controller.streams.exists(STREAM)
     assert not [key for key in world.segments.segments if key.startswith("s/t/")]
     left = [key for table in world.segments.tables.values() for key in table.entries if b"/s/t/" in key]
     assert left == []
-    await controller.create_stream(STREAM, config(1))
-    assert [item.segment for item in await controller.current_segments(STREAM)] == [seg(0, 2)]
+    await controller.streams.create(STREAM, config(1))
+    assert [item.segment for item in await controller.layout.current(STREAM)] == [seg(0, 2)]
 
 
 async def scale_again(controller: Controller, world: World) -> None:
@@ -112,20 +113,20 @@ async def scale_again(controller: Controller, world: World) -> None:
 
 
 async def scaled(controller: Controller, world: World) -> None:
-    assert [item.segment for item in await controller.current_segments(STREAM)] == [seg(1, 2), seg(1, 3)]
-    description = await controller.describe_stream(STREAM)
+    assert [item.segment for item in await controller.layout.current(STREAM)] == [seg(1, 2), seg(1, 3)]
+    description = await controller.streams.describe(STREAM)
     assert (description.epoch, description.written_bytes) == (1, 30)
     await scale_to(controller, 3)
-    assert [item.segment for item in await controller.current_segments(STREAM)] == [seg(2, 4), seg(2, 5), seg(2, 6)]
+    assert [item.segment for item in await controller.layout.current(STREAM)] == [seg(2, 4), seg(2, 5), seg(2, 6)]
 
 
 async def update(controller: Controller, world: World) -> None:
-    await controller.update_stream(STREAM, config(3, RetentionPolicy(type=RetentionType.SIZE, minimum=1), ("tag",)))
+    await controller.streams.update(STREAM, config(3, RetentionPolicy(type=RetentionType.SIZE, minimum=1), ("tag",)))
 
 
 async def updated(controller: Controller, world: World) -> None:
-    assert (await controller.get_config(STREAM)).tags == ("tag",)
-    assert len(await controller.current_segments(STREAM)) == 3
+    assert (await controller.streams.config(STREAM)).tags == ("tag",)
+    assert len(await controller.layout.current(STREAM)) == 3
     assert await controller.run_retention_cycles() == 1
 
 
@@ -136,13 +137,13 @@ async def prepare_truncation(controller: Controller, world: World) -> None:
 
 
 async def truncate(controller: Controller, world: World) -> None:
-    await controller.truncate_stream(STREAM, cut_at({seg(1, 2): 2, seg(0, 1): 7}))
+    await controller.streams.truncate(STREAM, cut_at({seg(1, 2): 2, seg(0, 1): 7}))
 
 
 async def truncated(controller: Controller, world: World) -> None:
-    assert (await controller.head(STREAM)).positions == {seg(1, 2): 2, seg(0, 1): 7}
+    assert (await controller.cuts.head(STREAM)).positions == {seg(1, 2): 2, seg(0, 1): 7}
     assert name_of(seg(0, 0)) not in world.segments.segments
-    description = await controller.describe_stream(STREAM)
+    description = await controller.streams.describe(STREAM)
     assert (description.size_bytes, description.freed_bytes) == (3 + 13, 10 + 2 + 7)
 
 
@@ -155,17 +156,17 @@ async def prepare_sealing(controller: Controller, world: World) -> None:
 
 async def seal(controller: Controller, world: World) -> None:
     # The commit takes a rolling one, which sealing has to finish first.
-    await controller.commit_transaction(STREAM, world.facts["old"])
-    await controller.seal_stream(STREAM)
+    await controller.transactions.commit(STREAM, world.facts["old"])
+    await controller.streams.seal(STREAM)
 
 
 async def sealed(controller: Controller, world: World) -> None:
-    assert await controller.current_segments(STREAM) == ()
-    assert await controller.transaction_status(STREAM, world.facts["open"]) is TransactionStatus.ABORTED
-    assert await controller.transaction_status(STREAM, world.facts["old"]) is TransactionStatus.COMMITTED
+    assert await controller.layout.current(STREAM) == ()
+    assert await controller.transactions.status(STREAM, world.facts["open"]) is TransactionStatus.ABORTED
+    assert await controller.transactions.status(STREAM, world.facts["old"]) is TransactionStatus.COMMITTED
     data = await stream_bytes(controller, world.segments)
     assert sorted(data.values()) == sorted([b"a" * 10, b"b" * 20, b"", b"", b"old", b"old", b"", b""])
-    assert set((await controller.tail(STREAM)).positions.values()) == {0}
+    assert set((await controller.cuts.tail(STREAM)).positions.values()) == {0}
 
 
 async def prepare_commit(controller: Controller, world: World) -> None:
@@ -175,9 +176,9 @@ async def prepare_commit(controller: Controller, world: World) -> None:
 
 
 async def commit(controller: Controller, world: World) -> None:
-    await controller.commit_transaction(STREAM, world.facts["two"])
-    await controller.abort_transaction(STREAM, world.facts["gone"])
-    await controller.commit_transaction(STREAM, world.facts["one"])
+    await controller.transactions.commit(STREAM, world.facts["two"])
+    await controller.transactions.abort(STREAM, world.facts["gone"])
+    await controller.transactions.commit(STREAM, world.facts["one"])
     await controller.sweep()
 
 
@@ -195,9 +196,9 @@ async def outcomes(controller: Controller, world: World) -> None:
         world.facts["gone"]: TransactionStatus.ABORTED,
     }
     for txn, status in expected.items():
-        assert await controller.transaction_status(STREAM, txn) is status
-    assert dict(await controller.list_completed_transactions(STREAM)) == expected
-    assert len(await controller.list_completed_transactions(STREAM)) == 3
+        assert await controller.transactions.status(STREAM, txn) is status
+    assert dict(await controller.transactions.list_completed(STREAM)) == expected
+    assert len(await controller.transactions.list_completed(STREAM)) == 3
 
 
 def blocks_of(text: bytes, writer: int) -> list[EventBlock]:
@@ -211,13 +212,13 @@ def blocks_of(text: bytes, writer: int) -> list[EventBlock]:
 async def prepare_commit_with_events(controller: Controller, world: World) -> None:
     await base(controller, world)
     for name in ("one", "two", "gone"):
-        world.facts[name] = (await controller.create_transaction(STREAM, lease_ms=10_000)).id
+        world.facts[name] = (await controller.transactions.create(STREAM, lease_ms=10_000)).id
 
 
 async def commit_with_events(controller: Controller, world: World) -> None:
-    await controller.commit_transaction(STREAM, world.facts["two"], blocks=blocks_of(b"<two>", 20))
-    await controller.abort_transaction(STREAM, world.facts["gone"])
-    await controller.commit_transaction(STREAM, world.facts["one"], blocks=blocks_of(b"<one>", 10))
+    await controller.transactions.commit(STREAM, world.facts["two"], blocks=blocks_of(b"<two>", 20))
+    await controller.transactions.abort(STREAM, world.facts["gone"])
+    await controller.transactions.commit(STREAM, world.facts["one"], blocks=blocks_of(b"<one>", 10))
     await controller.sweep()
 
 
@@ -237,19 +238,19 @@ async def rolled(controller: Controller, world: World) -> None:
         else:
             assert data[segment] == b""
     assert by_key == [b"a" * 10 + b"<two><one>", b"b" * 20 + b"<two><one>"]
-    assert len(await controller.current_segments(STREAM)) == 3
+    assert len(await controller.layout.current(STREAM)) == 3
 
 
 async def batch(controller: Controller, world: World) -> None:
     txns = [world.facts["one"], world.facts["two"]]
-    assert await controller.commit_batch(STREAM, writer="w", batch=4, transactions=txns)
+    assert await controller.batches.commit(STREAM, writer="w", batch=4, transactions=txns)
 
 
 async def batched(controller: Controller, world: World) -> None:
-    assert await controller.last_batch(STREAM, writer="w") == 4
+    assert await controller.batches.last(STREAM, writer="w") == 4
     data = await stream_bytes(controller, world.segments)
     assert [data[seg(0, 0)], data[seg(0, 1)]] == [b"a" * 10 + b"<one><two>", b"b" * 20 + b"<one><two>"]
-    assert await controller.transaction_status(STREAM, world.facts["gone"]) is TransactionStatus.OPEN
+    assert await controller.transactions.status(STREAM, world.facts["gone"]) is TransactionStatus.OPEN
 
 
 KEY = UUID(int=77)
@@ -257,17 +258,17 @@ KEY = UUID(int=77)
 
 async def join(controller: Controller, world: World) -> None:
     """Two writers share a transaction, and it is committed."""
-    joined, again = [await controller.join_transaction(STREAM, KEY, lease_ms=10_000) for _ in range(2)]
+    joined, again = [await controller.transactions.join(STREAM, KEY, lease_ms=10_000) for _ in range(2)]
     assert joined == again
     for item in joined.segments:
         name = transaction_segment_name(name_of(item.segment), joined.id)
         if not world.segments.segments[name].data:
             world.segments.write(name, b"<joined>")
-    assert await controller.commit_batch(STREAM, writer="w", batch=1, transactions=[joined.id])
+    assert await controller.batches.commit(STREAM, writer="w", batch=1, transactions=[joined.id])
 
 
 async def join_again(controller: Controller, world: World) -> None:
-    if await controller.last_batch(STREAM, writer="w") is None:
+    if await controller.batches.last(STREAM, writer="w") is None:
         await join(controller, world)
 
 
@@ -282,40 +283,40 @@ async def joined(controller: Controller, world: World) -> None:
 
 async def prepare_retention(controller: Controller, world: World) -> None:
     await base(controller, world, retention=RetentionPolicy(type=RetentionType.SIZE, minimum=0, maximum=32))
-    await controller.create_reader_group(group({seg(0, 0): 0, seg(0, 1): 0}))
-    await controller.run_retention(STREAM)
+    await controller.groups.create(group({seg(0, 0): 0, seg(0, 1): 0}))
+    await controller.retention.run(STREAM)
     await scale(controller, world)
     world.segments.write(name_of(seg(1, 2)), b"c" * 5)
     world.clock.ms += 1000
 
 
 async def retain(controller: Controller, world: World) -> None:
-    await controller.run_retention(STREAM)
+    await controller.retention.run(STREAM)
 
 
 async def retained(controller: Controller, world: World) -> None:
-    assert (await controller.head(STREAM)).positions == {seg(0, 0): 10, seg(0, 1): 20}
-    assert [item["bytes"] for item in await controller.list_evictions(STREAM)] == [30]
+    assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 10, seg(0, 1): 20}
+    assert [item["bytes"] for item in await controller.retention.list_evictions(STREAM)] == [30]
 
 
 async def create_group(controller: Controller, world: World) -> None:
-    await controller.create_reader_group(group({seg(0, 0): 0, seg(0, 1): 1}))
+    await controller.groups.create(group({seg(0, 0): 0, seg(0, 1): 1}))
 
 
 async def group_created(controller: Controller, world: World) -> None:
-    assert await controller.list_reader_groups("s") == ["g"]
-    assert await controller.list_subscribers(STREAM) == ("s/g",)
-    assert await controller.stream_exists(StreamName("s", "_RGg"))
+    assert await controller.groups.list("s") == ["g"]
+    assert await controller.subscribers.list(STREAM) == ("s/g",)
+    assert await controller.streams.exists(StreamName("s", "_RGg"))
 
 
 async def prepare_group(controller: Controller, world: World) -> None:
     await base(controller, world)
-    await controller.create_stream(SECOND, config())
-    await controller.create_reader_group(group())
+    await controller.streams.create(SECOND, config())
+    await controller.groups.create(group())
 
 
 async def move_group(controller: Controller, world: World) -> None:
-    current = await controller.get_reader_group("s", "g")
+    current = await controller.groups.get("s", "g")
     wanted = ReaderGroupConfig(
         scope="s",
         name="g",
@@ -324,16 +325,16 @@ async def move_group(controller: Controller, world: World) -> None:
         retention=ReaderGroupRetention.MANUAL,
         start_cuts={SECOND: StreamCut(SECOND, {seg(0, 0): 0})},
     )
-    await controller.update_reader_group(wanted)
+    await controller.groups.update(wanted)
 
 
 async def group_moved(controller: Controller, world: World) -> None:
-    assert await controller.list_subscribers(STREAM) == ()
-    assert await controller.list_subscribers(SECOND) == ("s/g",)
+    assert await controller.subscribers.list(STREAM) == ()
+    assert await controller.subscribers.list(SECOND) == ("s/g",)
 
 
 async def delete_group(controller: Controller, world: World) -> None:
-    await controller.delete_reader_group("s", "g")
+    await controller.groups.delete("s", "g")
 
 
 async def delete_group_again(controller: Controller, world: World) -> None:
@@ -344,23 +345,23 @@ async def delete_group_again(controller: Controller, world: World) -> None:
 
 
 async def group_deleted(controller: Controller, world: World) -> None:
-    assert await controller.list_reader_groups("s") == []
-    assert await controller.list_subscribers(STREAM) == ()
-    assert not await controller.stream_exists(StreamName("s", "_RGg"))
+    assert await controller.groups.list("s") == []
+    assert await controller.subscribers.list(STREAM) == ()
+    assert not await controller.streams.exists(StreamName("s", "_RGg"))
 
 
 async def prepare_scope(controller: Controller, world: World) -> None:
-    await controller.create_scope("s")
+    await controller.scopes.create("s")
 
 
 async def delete_scope(controller: Controller, world: World) -> None:
-    if await controller.scope_exists("s"):
-        await controller.delete_scope("s")
+    if await controller.scopes.exists("s"):
+        await controller.scopes.delete("s")
 
 
 async def scope_deleted(controller: Controller, world: World) -> None:
-    assert await controller.list_scopes() == []
-    await controller.create_scope("s")
+    assert await controller.scopes.list() == []
+    await controller.scopes.create("s")
 
 
 __all__ = ["Workflow", "World", "crash_once", "reopen_with_crash"]

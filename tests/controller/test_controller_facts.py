@@ -23,15 +23,15 @@ def test_who_decides_on_the_told_facts_decides_as_the_controller() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_age_s=20)))
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_age_s=20)))
             for _ in range(5):
                 segments.write(NAME, b"x" * 10)
                 clock.ms += 10_000
-                await controller.run_retention(STREAM)
-            await controller.add_hold(STREAM, owner="legal", reason="case", hold_id="case")
+                await controller.retention.run(STREAM)
+            await controller.holds.add(STREAM, owner="legal", reason="case", hold_id="case")
             for change in (None, PolicyDocument(retain=Retain(min_age_s=5, max_age_s=50)), PolicyDocument()):
-                line = await controller.retention_facts(STREAM, change=change)
-                plan = await controller.plan_retention(STREAM, change=change)
+                line = await controller.retention.facts(STREAM, change=change)
+                plan = await controller.retention.plan(STREAM, change=change)
                 told = plan_line(json.dumps(line))
                 assert {name: told[name] for name in OWN} == {name: as_json(plan)[name] for name in OWN}
                 assert (line["id"], line["stream"]["scope"]) == (str(STREAM), STREAM.scope)
@@ -44,8 +44,8 @@ def test_facts_are_told_of_what_is_there_with_a_change_that_can_be() -> None:
     async def work() -> None:
         async with with_stream(MemorySegments(), 1) as controller:
             with pytest.raises(StreamNotFoundError):
-                await controller.retention_facts(StreamName("s", "absent"))
+                await controller.retention.facts(StreamName("s", "absent"))
             with pytest.raises(InvalidArgumentError):
-                await controller.retention_facts(STREAM, change=PolicyDocument(retain=Retain(min_bytes=2, max_bytes=1)))
+                await controller.retention.facts(STREAM, change=PolicyDocument(retain=Retain(min_bytes=2, max_bytes=1)))
 
     asyncio.run(work())

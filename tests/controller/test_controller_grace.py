@@ -43,7 +43,7 @@ def scenario(work, count=1):
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, count, clock) as controller:
             segments.write(name_of(ONE), b"x" * 100)
-            await controller.set_policy(STREAM, GRACE)
+            await controller.policies.set(STREAM, GRACE)
             await work(controller, segments, clock)
 
     asyncio.run(run())
@@ -51,15 +51,15 @@ def scenario(work, count=1):
 
 def test_readers_start_at_the_cut_at_once_and_the_bytes_go_when_due():
     async def work(controller, segments, clock):
-        await controller.truncate_stream(STREAM, cut_at({ONE: 60}))
+        await controller.streams.truncate(STREAM, cut_at({ONE: 60}))
         segment = segments.segments[name_of(ONE)]
         assert (segment.start, segment.oldest) == (60, 0)
-        assert (await controller.describe_stream(STREAM)).size_bytes == 40
+        assert (await controller.streams.describe(STREAM)).size_bytes == 40
         clock.ms += HOUR_MS - 1
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         assert segment.oldest == 0
         clock.ms += 1
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         assert (segment.start, segment.oldest) == (60, 60)
         assert graces(segments) == []
         told = await audit_entries(controller, segments, "release")
@@ -70,7 +70,7 @@ def test_readers_start_at_the_cut_at_once_and_the_bytes_go_when_due():
 
 def test_the_cycle_over_all_streams_releases_what_is_due():
     async def work(controller, segments, clock):
-        await controller.truncate_stream(STREAM, cut_at({ONE: 60}))
+        await controller.streams.truncate(STREAM, cut_at({ONE: 60}))
         clock.ms += HOUR_MS
         await controller.run_retention_cycles()
         assert graces(segments) == []
@@ -80,24 +80,24 @@ def test_the_cycle_over_all_streams_releases_what_is_due():
 
 def test_undo_gives_back_all_of_it_and_rules_leave_it_alone_for_the_rest_of_the_grace():
     async def work(controller, segments, clock):
-        await controller.set_policy(STREAM, PolicyDocument(grace_s=3600, retain=Retain(min_bytes=10)))
+        await controller.policies.set(STREAM, PolicyDocument(grace_s=3600, retain=Retain(min_bytes=10)))
         segments.write(name_of(ONE), b"y" * 50)
         clock.ms += 1000
-        decision = await controller.run_retention(STREAM)
+        decision = await controller.retention.run(STREAM)
         assert decision.truncate == {"0#0": 140}
-        assert (await controller.undo_truncation(STREAM)).positions == {ONE: 0}
+        assert (await controller.retention.undo_last(STREAM)).positions == {ONE: 0}
         assert segments.segments[name_of(ONE)].start == 0
-        description = await controller.describe_stream(STREAM)
+        description = await controller.streams.describe(STREAM)
         assert (description.size_bytes, dict(description.head.positions)) == (150, {ONE: 0})
         clock.ms += HOUR_MS - 1
-        decision = await controller.run_retention(STREAM)
+        decision = await controller.retention.run(STREAM)
         assert decision.truncate is None
         assert decision.next_due_ms is not None
-        explained = await controller.explain_retention(STREAM)
+        explained = await controller.retention.explain(STREAM)
         assert explained.ranges[0].kind == "hold"
         clock.ms += 1
         segments.write(name_of(ONE), b"z" * 20)
-        decision = await controller.run_retention(STREAM)
+        decision = await controller.retention.run(STREAM)
         # A record is near enough to where the minimum begins.
         assert decision.truncate == {"0#0": 150}
 
@@ -106,13 +106,13 @@ def test_undo_gives_back_all_of_it_and_rules_leave_it_alone_for_the_rest_of_the_
 
 def test_only_the_last_truncation_is_taken_back_then_the_one_before():
     async def work(controller, segments, clock):
-        await controller.truncate_stream(STREAM, cut_at({ONE: 20}))
-        await controller.truncate_stream(STREAM, cut_at({ONE: 50}))
+        await controller.streams.truncate(STREAM, cut_at({ONE: 20}))
+        await controller.streams.truncate(STREAM, cut_at({ONE: 50}))
         assert len(graces(segments)) == 2
-        assert (await controller.undo_truncation(STREAM)).positions == {ONE: 20}
-        assert (await controller.undo_truncation(STREAM)).positions == {ONE: 0}
+        assert (await controller.retention.undo_last(STREAM)).positions == {ONE: 20}
+        assert (await controller.retention.undo_last(STREAM)).positions == {ONE: 0}
         with pytest.raises(ConflictError):
-            await controller.undo_truncation(STREAM)
+            await controller.retention.undo_last(STREAM)
         assert await stream_bytes(controller, segments) == {ONE: b"x" * 100}
         told = await audit_entries(controller, segments, "truncate", "undo")
         assert [entry["kind"] for entry in told] == ["truncate", "truncate", "undo", "undo"]
@@ -122,40 +122,40 @@ def test_only_the_last_truncation_is_taken_back_then_the_one_before():
 
 def test_after_its_time_nothing_can_be_taken_back():
     async def work(controller, segments, clock):
-        await controller.truncate_stream(STREAM, cut_at({ONE: 20}))
+        await controller.streams.truncate(STREAM, cut_at({ONE: 20}))
         clock.ms += HOUR_MS
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         with pytest.raises(ConflictError):
-            await controller.undo_truncation(STREAM)
+            await controller.retention.undo_last(STREAM)
 
     scenario(work)
 
 
 def test_a_truncation_without_grace_waits_for_those_before_it():
     async def work(controller, segments, clock):
-        await controller.truncate_stream(STREAM, cut_at({ONE: 20}))
-        await controller.set_policy(STREAM, PolicyDocument())
-        await controller.truncate_stream(STREAM, cut_at({ONE: 50}))
-        await controller.run_retention(STREAM)
+        await controller.streams.truncate(STREAM, cut_at({ONE: 20}))
+        await controller.policies.set(STREAM, PolicyDocument())
+        await controller.streams.truncate(STREAM, cut_at({ONE: 50}))
+        await controller.retention.run(STREAM)
         assert kept_bytes(segments) == 50
-        assert (await controller.undo_truncation(STREAM)).positions == {ONE: 20}
-        assert (await controller.undo_truncation(STREAM)).positions == {ONE: 0}
+        assert (await controller.retention.undo_last(STREAM)).positions == {ONE: 20}
+        assert (await controller.retention.undo_last(STREAM)).positions == {ONE: 0}
 
     scenario(work)
 
 
 def test_a_hold_stops_the_release_of_what_it_covers_and_all_behind():
     async def work(controller, segments, clock):
-        await controller.truncate_stream(STREAM, cut_at({ONE: 20}))
-        await controller.truncate_stream(STREAM, cut_at({ONE: 50}))
-        await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
+        await controller.streams.truncate(STREAM, cut_at({ONE: 20}))
+        await controller.streams.truncate(STREAM, cut_at({ONE: 50}))
+        await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h")
         clock.ms += 2 * HOUR_MS
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         assert kept_bytes(segments) == 50
-        report = await controller.reclaim_report(STREAM)
+        report = await controller.retention.reclaim(STREAM)
         assert {item["why"] for item in report["pending"]} <= {"hold"}
-        await controller.release_hold("h", owner="o")
-        await controller.run_retention(STREAM)
+        await controller.holds.release("h", owner="o")
+        await controller.retention.run(STREAM)
         assert kept_bytes(segments) == 0
 
     scenario(work)
@@ -163,10 +163,10 @@ def test_a_hold_stops_the_release_of_what_it_covers_and_all_behind():
 
 def test_a_hold_from_the_new_head_on_does_not_keep_what_is_before_it():
     async def work(controller, segments, clock):
-        await controller.truncate_stream(STREAM, cut_at({ONE: 20}))
-        await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h", cut=cut_at({ONE: 20}))
+        await controller.streams.truncate(STREAM, cut_at({ONE: 20}))
+        await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h", cut=cut_at({ONE: 20}))
         clock.ms += HOUR_MS
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         assert kept_bytes(segments) == 0
 
     scenario(work)
@@ -175,15 +175,15 @@ def test_a_hold_from_the_new_head_on_does_not_keep_what_is_before_it():
 def test_segments_passed_whole_stay_and_come_back_across_a_scale():
     async def work(controller, segments, clock):
         await scale_to(controller, 2)
-        left, right = [item.segment for item in await controller.current_segments(STREAM)]
+        left, right = [item.segment for item in await controller.layout.current(STREAM)]
         segments.write(name_of(left), b"l" * 30)
-        await controller.truncate_stream(STREAM, cut_at({left: 10, right: 0}))
+        await controller.streams.truncate(STREAM, cut_at({left: 10, right: 0}))
         assert segments.segments[name_of(ONE)].oldest == 0
-        assert (await controller.undo_truncation(STREAM)).positions == {ONE: 0}
+        assert (await controller.retention.undo_last(STREAM)).positions == {ONE: 0}
         assert (await stream_bytes(controller, segments))[ONE] == b"x" * 100
-        await controller.truncate_stream(STREAM, cut_at({left: 10, right: 0}))
+        await controller.streams.truncate(STREAM, cut_at({left: 10, right: 0}))
         clock.ms += HOUR_MS
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         assert name_of(ONE) not in segments.segments
         assert segments.segments[name_of(left)].oldest == 10
 
@@ -193,28 +193,28 @@ def test_segments_passed_whole_stay_and_come_back_across_a_scale():
 def test_a_segment_that_had_not_been_started_is_not_started_again_by_an_undo():
     async def work(controller, segments, clock):
         await scale_to(controller, 2)
-        left, right = [item.segment for item in await controller.current_segments(STREAM)]
+        left, right = [item.segment for item in await controller.layout.current(STREAM)]
         for segment in (left, right):
             segments.write(name_of(segment), b"l" * 30)
         await scale_to(controller, 1)
-        (merged,) = [item.segment for item in await controller.current_segments(STREAM)]
+        (merged,) = [item.segment for item in await controller.layout.current(STREAM)]
         segments.write(name_of(merged), b"m" * 50)
         between = {left: 10, merged: NOT_STARTED}
-        await controller.truncate_stream(STREAM, cut_at(between))
-        await controller.truncate_stream(STREAM, cut_at({merged: 20}))
-        assert (await controller.undo_truncation(STREAM)).positions == between
-        assert (await controller.describe_stream(STREAM)).size_bytes == 70
-        assert (await controller.undo_truncation(STREAM)).positions == {ONE: 0}
-        assert (await controller.describe_stream(STREAM)).size_bytes == 210
+        await controller.streams.truncate(STREAM, cut_at(between))
+        await controller.streams.truncate(STREAM, cut_at({merged: 20}))
+        assert (await controller.retention.undo_last(STREAM)).positions == between
+        assert (await controller.streams.describe(STREAM)).size_bytes == 70
+        assert (await controller.retention.undo_last(STREAM)).positions == {ONE: 0}
+        assert (await controller.streams.describe(STREAM)).size_bytes == 210
 
     scenario(work)
 
 
 def test_deleting_the_stream_takes_its_grace_with_it():
     async def work(controller, segments, clock):
-        await controller.truncate_stream(STREAM, cut_at({ONE: 20}))
-        await controller.seal_stream(STREAM)
-        await controller.delete_stream(STREAM)
+        await controller.streams.truncate(STREAM, cut_at({ONE: 20}))
+        await controller.streams.seal(STREAM)
+        await controller.streams.delete(STREAM)
         assert graces(segments) == []
         assert not [name for name in segments.segments if name.startswith("s/t/")]
 
@@ -224,13 +224,13 @@ def test_deleting_the_stream_takes_its_grace_with_it():
 @pytest.mark.parametrize("jump_ms", [-HOUR_MS, HOUR_MS])
 def test_a_wall_clock_that_jumps_releases_nothing_early(jump_ms):
     async def work(controller, segments, clock):
-        await controller.truncate_stream(STREAM, cut_at({ONE: 20}))
+        await controller.streams.truncate(STREAM, cut_at({ONE: 20}))
         clock.jump(jump_ms)
         clock.ms += HOUR_MS - 1
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         assert kept_bytes(segments) == 20
         clock.ms += 1
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         assert kept_bytes(segments) == 0
 
     scenario(work)
@@ -240,28 +240,28 @@ def test_a_wall_clock_that_jumps_releases_nothing_early(jump_ms):
 
 
 async def prepare(controller, world):
-    await controller.create_scope("s")
-    await controller.create_stream(STREAM, config(1))
+    await controller.scopes.create("s")
+    await controller.streams.create(STREAM, config(1))
     world.segments.write(name_of(ONE), b"a" * 10)
     await scale_to(controller, 2)
     world.segments.write(name_of(LEFT), b"b" * 20)
-    await controller.set_policy(STREAM, GRACE)
+    await controller.policies.set(STREAM, GRACE)
     await scale_to(controller, 1)
-    (world.facts["new"],) = [item.segment for item in await controller.current_segments(STREAM)]
+    (world.facts["new"],) = [item.segment for item in await controller.layout.current(STREAM)]
     world.segments.write(name_of(world.facts["new"]), b"c" * 30)
     await controller.drain_audit()
 
 
 async def truncate(controller, world):
-    await controller.truncate_stream(STREAM, cut_at({world.facts["new"]: 5}))
+    await controller.streams.truncate(STREAM, cut_at({world.facts["new"]: 5}))
     await controller.drain_audit()
 
 
 async def truncated(controller, world):
-    assert (await controller.head(STREAM)).positions == {world.facts["new"]: 5}
+    assert (await controller.cuts.head(STREAM)).positions == {world.facts["new"]: 5}
     assert kept_bytes(world.segments) == 35
     assert len(await audit_entries(controller, world.segments, "truncate")) == 1
-    assert (await controller.undo_truncation(STREAM)).positions == {ONE: 0}
+    assert (await controller.retention.undo_last(STREAM)).positions == {ONE: 0}
 
 
 async def prepare_undo(controller, world):
@@ -270,7 +270,7 @@ async def prepare_undo(controller, world):
 
 
 async def undo(controller, world):
-    await controller.undo_truncation(STREAM)
+    await controller.retention.undo_last(STREAM)
     await controller.drain_audit()
 
 
@@ -282,9 +282,9 @@ async def undo_again(controller, world):
 
 
 async def undone(controller, world):
-    assert (await controller.head(STREAM)).positions == {ONE: 0}
+    assert (await controller.cuts.head(STREAM)).positions == {ONE: 0}
     assert sorted((await stream_bytes(controller, world.segments)).values()) == [b"", b"a" * 10, b"b" * 20, b"c" * 30]
-    assert (await controller.describe_stream(STREAM)).size_bytes == 60
+    assert (await controller.streams.describe(STREAM)).size_bytes == 60
     assert len(await audit_entries(controller, world.segments, "undo")) == 1
 
 
@@ -294,7 +294,7 @@ async def prepare_release(controller, world):
 
 
 async def release(controller, world):
-    await controller.run_retention(STREAM)
+    await controller.retention.run(STREAM)
     await controller.drain_audit()
 
 
@@ -304,18 +304,18 @@ async def released(controller, world):
     assert name_of(ONE) not in world.segments.segments
     assert name_of(LEFT) not in world.segments.segments
     assert len(await audit_entries(controller, world.segments, "release")) == 1
-    report = await controller.reclaim_report(STREAM)
+    report = await controller.retention.reclaim(STREAM)
     assert (report["freed_bytes"], report["pending_bytes"]) == (35, 0)
 
 
 async def prepare_deletion(controller, world):
     await prepare_undo(controller, world)
-    await controller.seal_stream(STREAM)
+    await controller.streams.seal(STREAM)
 
 
 async def delete(controller, world):
     with suppress(StreamNotFoundError):
-        await controller.delete_stream(STREAM)
+        await controller.streams.delete(STREAM)
     await controller.drain_audit()
 
 

@@ -24,7 +24,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.retention import Idle, PolicyDocument, Retain
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 
 ID = UUID(int=7)
 OTHER = UUID(int=8)
@@ -56,20 +56,20 @@ def test_a_group_is_created_once_with_its_stream_and_comes_back_as_it_was() -> N
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            created = await controller.create_reader_group(group())
+            created = await controller.groups.create(group())
             assert created == group()
-            again = await controller.create_reader_group(group(NONE, {}, group_id=OTHER))
+            again = await controller.groups.create(group(NONE, {}, group_id=OTHER))
             assert again == group()
-            assert await controller.get_reader_group("s", "g") == group()
-            assert await controller.list_reader_groups("s") == ["g"]
-            assert "_RGg" in await controller.list_streams("s")
-            assert await controller.list_subscribers(STREAM) == ("s/g",)
+            assert await controller.groups.get("s", "g") == group()
+            assert await controller.groups.list("s") == ["g"]
+            assert "_RGg" in await controller.streams.list("s")
+            assert await controller.subscribers.list(STREAM) == ("s/g",)
             with pytest.raises(ReaderGroupNotFoundError):
-                await controller.get_reader_group("s", "none")
+                await controller.groups.get("s", "none")
             with pytest.raises(ScopeNotFoundError):
-                await controller.list_reader_groups("nowhere")
+                await controller.groups.list("nowhere")
             with pytest.raises(StreamNotFoundError):
-                await controller.list_subscribers(StreamName("s", "none"))
+                await controller.subscribers.list(StreamName("s", "none"))
             await check_invariants(controller, segments)
 
     asyncio.run(run())
@@ -89,10 +89,10 @@ def test_creation_refuses_what_it_must_and_leaves_nothing() -> None:
             ]
             for wrong, error in refused:
                 with pytest.raises(error):
-                    await controller.create_reader_group(wrong)
-            assert await controller.list_reader_groups("s") == []
-            assert await controller.list_subscribers(STREAM) == ()
-            assert await controller.list_streams("s") == ["_MARKt", "t"]
+                    await controller.groups.create(wrong)
+            assert await controller.groups.list("s") == []
+            assert await controller.subscribers.list(STREAM) == ()
+            assert await controller.streams.list("s") == ["_MARKt", "t"]
 
     asyncio.run(run())
 
@@ -101,10 +101,10 @@ def test_an_explicit_start_is_acknowledged_in_the_act_of_registering_and_an_unbo
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}}))
-            await controller.create_reader_group(group(name="silent", group_id=OTHER))
-            await controller.create_reader_group(group(NONE, {STREAM: {seg(0, 0): 0}}, name="idle"))
-            ours, silent = (await controller.describe_stream(STREAM)).subscribers
+            await controller.groups.create(group(starts={STREAM: {seg(0, 0): 0}}))
+            await controller.groups.create(group(name="silent", group_id=OTHER))
+            await controller.groups.create(group(NONE, {STREAM: {seg(0, 0): 0}}, name="idle"))
+            ours, silent = (await controller.streams.describe(STREAM)).subscribers
             assert (ours.name, ours.cut) == ("s/g", cut_at({seg(0, 0): 0}))
             assert (silent.name, silent.cut) == ("s/silent", None)
 
@@ -115,14 +115,14 @@ def test_publications_are_checked_in_the_order_of_the_protocol() -> None:
     async def run() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 2, clock) as controller:
-            await controller.create_reader_group(group())
-            await controller.update_reader_group(group())
+            await controller.groups.create(group())
+            await controller.groups.update(group())
             for segment in (seg(0, 0), seg(0, 1)):
                 segments.write(name_of(segment), b"x" * 9)
             good = {seg(0, 0): 4, seg(0, 1): 2}
 
             async def publish(subscriber="s/g", group_id=ID, generation=1, positions=good, stream=STREAM) -> None:
-                await controller.update_subscriber_cut(
+                await controller.subscribers.publish(
                     subscriber, group_id=group_id, generation=generation, cut=StreamCut(stream, positions)
                 )
 
@@ -146,7 +146,7 @@ def test_publications_are_checked_in_the_order_of_the_protocol() -> None:
                 with pytest.raises(InvalidCutError):
                     await publish(positions=back)
             await publish(positions={seg(0, 0): 4, seg(0, 1): 3}, group_id=None, generation=None)
-            (info,) = (await controller.describe_stream(STREAM)).subscribers
+            (info,) = (await controller.streams.describe(STREAM)).subscribers
             assert info.cut == cut_at({seg(0, 0): 4, seg(0, 1): 3})
             assert (info.generation, info.updated_ms) == (1, clock.ms)
 
@@ -157,28 +157,28 @@ def test_updates_need_generation_and_id_and_move_subscriptions() -> None:
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            await controller.create_stream(SECOND, config())
+            await controller.streams.create(SECOND, config())
             with pytest.raises(ReaderGroupNotFoundError):
-                await controller.update_reader_group(group())
+                await controller.groups.update(group())
             segments.write(name_of(seg(0, 0)), b"x" * 3)
-            await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 3}}))
+            await controller.groups.create(group(starts={STREAM: {seg(0, 0): 3}}))
             for stale in (group(generation=1), group(group_id=OTHER)):
                 with pytest.raises(GenerationMismatchError):
-                    await controller.update_reader_group(stale)
+                    await controller.groups.update(stale)
             with pytest.raises(StreamNotFoundError):
-                await controller.update_reader_group(group(starts={StreamName("s", "none"): {}}))
+                await controller.groups.update(group(starts={StreamName("s", "none"): {}}))
             both = {STREAM: {seg(0, 0): 0}, SECOND: {seg(0, 0): 0}}
-            assert await controller.update_reader_group(group(starts=both)) == 1
-            (first,) = (await controller.describe_stream(STREAM)).subscribers
+            assert await controller.groups.update(group(starts=both)) == 1
+            (first,) = (await controller.streams.describe(STREAM)).subscribers
             # Asked to go back: the group may, what it has acknowledged does not.
             assert (first.generation, first.cut) == (1, cut_at({seg(0, 0): 3}))
-            assert await controller.list_subscribers(SECOND) == ("s/g",)
-            assert await controller.update_reader_group(group(starts={SECOND: {}}, generation=1)) == 2
-            assert await controller.list_subscribers(STREAM) == ()
-            assert await controller.list_subscribers(SECOND) == ("s/g",)
-            assert await controller.update_reader_group(group(NONE, {SECOND: {}}, generation=2)) == 3
-            assert await controller.list_subscribers(SECOND) == ()
-            assert (await controller.get_reader_group("s", "g")).generation == 3
+            assert await controller.subscribers.list(SECOND) == ("s/g",)
+            assert await controller.groups.update(group(starts={SECOND: {}}, generation=1)) == 2
+            assert await controller.subscribers.list(STREAM) == ()
+            assert await controller.subscribers.list(SECOND) == ("s/g",)
+            assert await controller.groups.update(group(NONE, {SECOND: {}}, generation=2)) == 3
+            assert await controller.subscribers.list(SECOND) == ()
+            assert (await controller.groups.get("s", "g")).generation == 3
             await check_invariants(controller, segments)
 
     asyncio.run(run())
@@ -188,17 +188,17 @@ def test_deleting_a_group_takes_its_stream_and_subscriptions_along() -> None:
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            await controller.create_reader_group(group())
+            await controller.groups.create(group())
             with pytest.raises(ReaderGroupNotFoundError):
-                await controller.delete_reader_group("s", "g", group_id=OTHER)
-            await controller.delete_reader_group("s", "g", group_id=ID)
-            assert await controller.list_reader_groups("s") == []
-            assert await controller.list_subscribers(STREAM) == ()
-            assert await controller.list_streams("s") == ["_MARKt", "t"]
+                await controller.groups.delete("s", "g", group_id=OTHER)
+            await controller.groups.delete("s", "g", group_id=ID)
+            assert await controller.groups.list("s") == []
+            assert await controller.subscribers.list(STREAM) == ()
+            assert await controller.streams.list("s") == ["_MARKt", "t"]
             with pytest.raises(ReaderGroupNotFoundError):
-                await controller.delete_reader_group("s", "g")
-            assert (await controller.create_reader_group(group(group_id=OTHER))).id == OTHER
-            (info,) = (await controller.describe_stream(STREAM)).subscribers
+                await controller.groups.delete("s", "g")
+            assert (await controller.groups.create(group(group_id=OTHER))).id == OTHER
+            (info,) = (await controller.streams.describe(STREAM)).subscribers
             assert info.cut is None
             await check_invariants(controller, segments)
 
@@ -209,13 +209,13 @@ def test_a_subscription_does_not_pass_to_a_later_stream_of_the_same_name() -> No
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}}))
-            await controller.seal_stream(STREAM)
-            await controller.delete_stream(STREAM)
-            await controller.create_stream(STREAM, config())
-            assert await controller.list_subscribers(STREAM) == ()
+            await controller.groups.create(group(starts={STREAM: {seg(0, 0): 0}}))
+            await controller.streams.seal(STREAM)
+            await controller.streams.delete(STREAM)
+            await controller.streams.create(STREAM, config())
+            assert await controller.subscribers.list(STREAM) == ()
             with pytest.raises(SubscriberNotFoundError):
-                await controller.update_subscriber_cut("s/g", group_id=ID, generation=0, cut=cut_at({seg(0, 1): 0}))
+                await controller.subscribers.publish("s/g", group_id=ID, generation=0, cut=cut_at({seg(0, 1): 0}))
             await check_invariants(controller, segments)
 
     asyncio.run(run())
@@ -241,7 +241,7 @@ def test_generations_and_cuts_follow_the_model(steps) -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 5)
-            await controller.create_reader_group(group())
+            await controller.groups.create(group())
         number, generation, subscribed, acked = 1, 0, True, None
         position = 0
         while position <= len(steps):
@@ -252,7 +252,7 @@ def test_generations_and_cuts_follow_the_model(steps) -> None:
                     current = UUID(int=6 + number)
                     if verb == "publish":
                         given_generation = generation if right else argument
-                        call = controller.update_subscriber_cut(
+                        call = controller.subscribers.publish(
                             "s/g", group_id=current, generation=given_generation, cut=cut_at({seg(0, 0): offset})
                         )
                         if not subscribed:
@@ -276,25 +276,25 @@ def test_generations_and_cuts_follow_the_model(steps) -> None:
                         )
                         if not right:
                             with pytest.raises(GenerationMismatchError):
-                                await controller.update_reader_group(wanted)
+                                await controller.groups.update(wanted)
                             continue
                         generation += 1
-                        assert await controller.update_reader_group(wanted) == generation
+                        assert await controller.groups.update(wanted) == generation
                         if argument is NONE:
                             subscribed, acked = False, None
                         elif not subscribed:
                             subscribed, acked = True, offset or None
                     else:
-                        await controller.delete_reader_group("s", "g", group_id=current)
+                        await controller.groups.delete("s", "g", group_id=current)
                         number, generation = number + 1, 0
                         subscribed = argument is MANUAL
                         acked = (offset or None) if subscribed else None
-                        await controller.create_reader_group(
+                        await controller.groups.create(
                             group(
                                 argument, {STREAM: {seg(0, 0): offset} if offset else {}}, group_id=UUID(int=6 + number)
                             )
                         )
-                    infos = (await controller.describe_stream(STREAM)).subscribers
+                    infos = (await controller.streams.describe(STREAM)).subscribers
                     cut = None if acked is None else cut_at({seg(0, 0): acked})
                     found = [(info.generation, info.cut) for info in infos]
                     assert found == ([(generation, cut)] if subscribed else [])
@@ -310,29 +310,29 @@ def test_creating_a_group_again_registers_a_subscription_that_was_ended(ended_by
         async with with_stream(segments, 2, clock) as controller:
             positions = {seg(0, 0): 0, seg(0, 1): 0}
             for name, start in (("explicit", positions), ("silent", {})):
-                await controller.create_reader_group(group(starts={STREAM: start}, name=name))
-            await controller.create_reader_group(group(NONE, name="none"))
+                await controller.groups.create(group(starts={STREAM: start}, name=name))
+            await controller.groups.create(group(NONE, name="none"))
             for segment in positions:
                 segments.write(name_of(segment), b"x" * 10)
             if ended_by == "a person":
-                for name in await controller.list_subscribers(STREAM):
-                    await controller.remove_subscriber(STREAM, name)
+                for name in await controller.subscribers.list(STREAM):
+                    await controller.subscribers.remove(STREAM, name)
             else:
                 idle = PolicyDocument(retain=Retain(min_bytes=1000), idle=Idle(subscriber_s=100))
-                await controller.set_policy(STREAM, idle)
+                await controller.policies.set(STREAM, idle)
                 clock.ms += 100_000
-                await controller.run_retention(STREAM)
-            assert await controller.list_subscribers(STREAM) == ()
-            await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 10, seg(0, 1): 4}))
+                await controller.retention.run(STREAM)
+            assert await controller.subscribers.list(STREAM) == ()
+            await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 10, seg(0, 1): 4}))
             segments.write(name_of(seg(0, 0)), b"x" * 10)
-            stored = await controller.get_reader_group("s", "explicit")
+            stored = await controller.groups.get("s", "explicit")
             again = group(starts={STREAM: {seg(0, 0): 12, seg(0, 1): 5}}, name="explicit", group_id=OTHER)
-            assert await controller.create_reader_group(again) == stored
-            await controller.create_reader_group(group(name="silent", group_id=OTHER))
-            await controller.create_reader_group(group(NONE, name="none", group_id=OTHER))
-            explicit, silent = await controller.describe_subscribers(STREAM)
+            assert await controller.groups.create(again) == stored
+            await controller.groups.create(group(name="silent", group_id=OTHER))
+            await controller.groups.create(group(NONE, name="none", group_id=OTHER))
+            explicit, silent = await controller.subscribers.describe(STREAM)
             # Its own start, not that of the second create call: unread data may lie between the two.
-            assert (explicit.name, explicit.cut) == ("s/explicit", await controller.head(STREAM))
+            assert (explicit.name, explicit.cut) == ("s/explicit", await controller.cuts.head(STREAM))
             assert (silent.name, silent.cut) == ("s/silent", None)
             assert explicit.updated_ms == silent.updated_ms == clock.ms
             await check_invariants(controller, segments)
@@ -347,12 +347,12 @@ def test_creating_a_group_again_neither_moves_nor_renews_an_existing_subscriptio
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 10)
-            await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}}))
-            await controller.update_subscriber_cut("s/g", group_id=ID, generation=0, cut=cut_at({seg(0, 0): 6}))
+            await controller.groups.create(group(starts={STREAM: {seg(0, 0): 0}}))
+            await controller.subscribers.publish("s/g", group_id=ID, generation=0, cut=cut_at({seg(0, 0): 6}))
             published_ms = clock.ms
             clock.ms += 50_000
-            await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}}))
-            (known,) = await controller.describe_subscribers(STREAM)
+            await controller.groups.create(group(starts={STREAM: {seg(0, 0): 0}}))
+            (known,) = await controller.subscribers.describe(STREAM)
             assert (known.cut, known.updated_ms) == (cut_at({seg(0, 0): 6}), published_ms)
 
     asyncio.run(run())
@@ -362,12 +362,12 @@ def test_a_group_is_not_registered_with_a_stream_that_was_created_again() -> Non
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            made = await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}}))
-            await controller.seal_stream(STREAM)
-            await controller.delete_stream(STREAM)
-            assert await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}})) == made
-            await controller.create_stream(STREAM, config())
-            assert await controller.create_reader_group(group(starts={STREAM: {seg(0, 0): 0}})) == made
-            assert await controller.list_subscribers(STREAM) == ()
+            made = await controller.groups.create(group(starts={STREAM: {seg(0, 0): 0}}))
+            await controller.streams.seal(STREAM)
+            await controller.streams.delete(STREAM)
+            assert await controller.groups.create(group(starts={STREAM: {seg(0, 0): 0}})) == made
+            await controller.streams.create(STREAM, config())
+            assert await controller.groups.create(group(starts={STREAM: {seg(0, 0): 0}})) == made
+            assert await controller.subscribers.list(STREAM) == ()
 
     asyncio.run(run())

@@ -50,26 +50,26 @@ def test_a_hold_beats_truncation_by_hand_by_rule_and_deletion_and_names_itself()
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, retention=EVERYTHING_GOES) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 10)
-            await controller.add_hold(STREAM, owner="legal", reason="case 7", hold_id="h1")
+            await controller.holds.add(STREAM, owner="legal", reason="case 7", hold_id="h1")
             expected = {"hold": "h1", "owner": "legal", "reason": "case 7"}
             with pytest.raises(RetentionHoldError) as caught:
-                await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 1}))
+                await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 1}))
             assert caught.value.fields == expected
             clock.ms += 1000
-            decision = await controller.run_retention(STREAM)
+            decision = await controller.retention.run(STREAM)
             assert (decision.candidate, decision.truncate) == ({"0#0": 10}, None)
-            assert (await controller.describe_stream(STREAM)).held_by == "hold h1"
-            await controller.seal_stream(STREAM)
+            assert (await controller.streams.describe(STREAM)).held_by == "hold h1"
+            await controller.streams.seal(STREAM)
             with pytest.raises(RetentionHoldError) as caught:
-                await controller.delete_stream(STREAM)
+                await controller.streams.delete(STREAM)
             assert caught.value.fields == expected
             with pytest.raises(RetentionHoldError) as caught:
-                await controller.delete_scope("s")
+                await controller.scopes.delete("s")
             assert caught.value.fields == expected
-            assert (await controller.release_hold("h1", owner="court")).id == "h1"
-            await controller.run_retention(STREAM)
-            assert (await controller.describe_stream(STREAM)).size_bytes == 0
-            await controller.delete_stream(STREAM)
+            assert (await controller.holds.release("h1", owner="court")).id == "h1"
+            await controller.retention.run(STREAM)
+            assert (await controller.streams.describe(STREAM)).size_bytes == 0
+            await controller.streams.delete(STREAM)
             assert hold_keys(segments) == []
 
     run(work)
@@ -82,13 +82,13 @@ def test_segments_are_held_as_their_streams_are() -> None:
             segments.write(name_of(seg(0, 0)), b"x" * 10)
             for check in (controller.check_removal, controller.check_client_removal):
                 await check(name_of(seg(0, 0)), 10)
-            await controller.add_hold(STREAM, owner="o", reason="r", cut=cut_at({seg(0, 0): 4}), hold_id="cut")
+            await controller.holds.add(STREAM, owner="o", reason="r", cut=cut_at({seg(0, 0): 4}), hold_id="cut")
             for check in (controller.check_removal, controller.check_client_removal):
                 await check(name_of(seg(0, 0)), 4)
                 for offset in (5, None):
                     with pytest.raises(RetentionHoldError):
                         await check(name_of(seg(0, 0)), offset)
-            await controller.add_hold("s", owner="o", reason="r", hold_id="all")
+            await controller.holds.add("s", owner="o", reason="r", hold_id="all")
             for check in (controller.check_removal, controller.check_client_removal):
                 with pytest.raises(RetentionHoldError):
                     await check(name_of(seg(0, 0)), 1)
@@ -120,16 +120,16 @@ def test_a_hold_from_a_cut_on_lets_go_what_lies_before() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, retention=EVERYTHING_GOES) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 10)
-            await controller.add_hold(STREAM, owner="o", reason="r", cut=cut_at({seg(0, 0): 4}))
-            await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 3}))
+            await controller.holds.add(STREAM, owner="o", reason="r", cut=cut_at({seg(0, 0): 4}))
+            await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 3}))
             with pytest.raises(RetentionHoldError):
-                await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 5}))
+                await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 5}))
             clock.ms += 1000
-            assert (await controller.run_retention(STREAM)).truncate == {"0#0": 4}
+            assert (await controller.retention.run(STREAM)).truncate == {"0#0": 4}
             with pytest.raises(InvalidCutError):
-                await controller.add_hold(STREAM, owner="o", reason="too late", cut=cut_at({seg(0, 0): 3}))
+                await controller.holds.add(STREAM, owner="o", reason="too late", cut=cut_at({seg(0, 0): 3}))
             with pytest.raises(InvalidCutError):
-                await controller.add_hold(STREAM, owner="o", reason="nonsense", cut=cut_at({seg(5, 0): 3}))
+                await controller.holds.add(STREAM, owner="o", reason="nonsense", cut=cut_at({seg(5, 0): 3}))
 
     run(work)
 
@@ -138,16 +138,16 @@ def test_a_hold_on_a_scope_covers_all_its_streams_those_to_come_included() -> No
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            hold = await controller.add_hold("s", owner="o", reason="r")
-            await controller.create_stream(OTHER, config(1, EVERYTHING_GOES))
-            await controller.create_scope("free")
+            hold = await controller.holds.add("s", owner="o", reason="r")
+            await controller.streams.create(OTHER, config(1, EVERYTHING_GOES))
+            await controller.scopes.create("free")
             segments.write(name_of(seg(0, 0), OTHER), b"x")
             clock.ms += 1000
-            assert (await controller.run_retention(OTHER)).truncate is None
+            assert (await controller.retention.run(OTHER)).truncate is None
             with pytest.raises(RetentionHoldError):
-                await controller.truncate_stream(OTHER, cut_at({seg(0, 0): 1}, OTHER))
-            assert [item.id for item in await controller.list_holds(OTHER)] == [hold.id]
-            await controller.delete_scope("free")
+                await controller.streams.truncate(OTHER, cut_at({seg(0, 0): 1}, OTHER))
+            assert [item.id for item in await controller.holds.list(OTHER)] == [hold.id]
+            await controller.scopes.delete("free")
 
     run(work)
 
@@ -156,20 +156,20 @@ def test_the_same_hold_again_changes_nothing_and_another_of_its_id_is_refused() 
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.create_scope("z")
-            first = await controller.add_hold(STREAM, owner="o", reason="r", until_ms=clock.ms + 50, hold_id="h")
+            await controller.scopes.create("z")
+            first = await controller.holds.add(STREAM, owner="o", reason="r", until_ms=clock.ms + 50, hold_id="h")
             clock.ms += 10
             await controller.drain_audit()
             before = segments.mutations
-            again = await controller.add_hold(STREAM, owner="o", reason="r", until_ms=clock.ms + 40, hold_id="h")
+            again = await controller.holds.add(STREAM, owner="o", reason="r", until_ms=clock.ms + 40, hold_id="h")
             assert again == first
             assert segments.mutations == before
             for target, owner in ((STREAM, "another"), ("s", "o"), ("z", "o")):
                 with pytest.raises(AlreadyExistsError):
-                    await controller.add_hold(target, owner=owner, reason="r", hold_id="h")
+                    await controller.holds.add(target, owner=owner, reason="r", hold_id="h")
             # Its time over, the id is free.
             clock.ms += 100
-            renewed = await controller.add_hold(STREAM, owner="another", reason="r", hold_id="h")
+            renewed = await controller.holds.add(STREAM, owner="another", reason="r", hold_id="h")
             assert renewed.owner == "another"
 
     run(work)
@@ -180,16 +180,16 @@ def test_a_hold_ends_with_its_time_whatever_the_wall_clock_is_set_to() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, retention=EVERYTHING_GOES) as controller:
             segments.write(name_of(seg(0, 0)), b"x")
-            await controller.add_hold(STREAM, owner="o", reason="r", until_ms=clock.ms + 1000)
+            await controller.holds.add(STREAM, owner="o", reason="r", until_ms=clock.ms + 1000)
             clock.jump(3_600_000)
-            assert (await controller.run_retention(STREAM)).truncate is None
-            assert len(await controller.list_holds(STREAM)) == 1
+            assert (await controller.retention.run(STREAM)).truncate is None
+            assert len(await controller.holds.list(STREAM)) == 1
             clock.jump(-3_600_000)
             clock.ms += 999
-            assert (await controller.run_retention(STREAM)).truncate is None
+            assert (await controller.retention.run(STREAM)).truncate is None
             clock.ms += 1
-            assert (await controller.run_retention(STREAM)).truncate == {"0#0": 1}
-            assert await controller.list_holds() == ()
+            assert (await controller.retention.run(STREAM)).truncate == {"0#0": 1}
+            assert await controller.holds.list() == ()
             await controller.sweep()
             assert hold_keys(segments) == []
             (told,) = await audit_entries(controller, segments, "unhold")
@@ -202,20 +202,20 @@ def test_holds_are_listed_by_stream_scope_and_store_and_outlive_a_restart() -> N
     async def work() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            await controller.create_stream(OTHER, config())
-            await controller.create_scope("a")
+            await controller.streams.create(OTHER, config())
+            await controller.scopes.create("a")
             for target, hold_id in ((STREAM, "t2"), (STREAM, "t1"), (OTHER, "u1"), ("s", "s1"), ("a", "a1")):
-                await controller.add_hold(target, owner="o", reason="r", hold_id=hold_id)
+                await controller.holds.add(target, owner="o", reason="r", hold_id=hold_id)
         async with opened(segments) as controller:
 
             async def ids(target=None) -> list[str]:
-                return [item.id for item in await controller.list_holds(target)]
+                return [item.id for item in await controller.holds.list(target)]
 
             assert await ids() == ["a1", "s1", "t1", "t2", "u1"]
             assert await ids("s") == ["s1", "t1", "t2", "u1"]
             assert await ids(STREAM) == ["s1", "t1", "t2"]
             with pytest.raises(ScopeNotFoundError):
-                await controller.list_holds("no")
+                await controller.holds.list("no")
 
     run(work)
 
@@ -224,10 +224,10 @@ def test_who_placed_and_who_lifted_a_hold_is_told() -> None:
     async def work() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            await controller.add_hold(STREAM, owner="anna", reason="why", hold_id="h", cut=cut_at({seg(0, 0): 0}))
-            await controller.release_hold("h", owner="bert")
+            await controller.holds.add(STREAM, owner="anna", reason="why", hold_id="h", cut=cut_at({seg(0, 0): 0}))
+            await controller.holds.release("h", owner="bert")
             with pytest.raises(NotFoundError):
-                await controller.release_hold("h", owner="bert")
+                await controller.holds.release("h", owner="bert")
             placed, lifted = await audit_entries(controller, segments, "hold", "unhold")
             assert (placed["target"], placed["by"], placed["reason"], placed["cut"]) == ("s/t", "anna", "why", {"0": 0})
             assert (lifted["by"], lifted["owner"]) == ("bert", "anna")
@@ -254,7 +254,7 @@ def test_a_hold_that_cannot_be_is_refused_by_the_field(fields: dict[str, object]
         segments = MemorySegments()
         async with with_stream(segments) as controller:
             with pytest.raises(InvalidArgumentError) as caught:
-                await controller.add_hold(STREAM, **fields)
+                await controller.holds.add(STREAM, **fields)
             assert caught.value.fields["field"] in fields
             assert hold_keys(segments) == []
 
@@ -265,20 +265,20 @@ def test_holds_need_something_to_hold() -> None:
     async def work() -> None:
         async with with_stream(MemorySegments()) as controller:
             with pytest.raises(StreamNotFoundError):
-                await controller.add_hold(StreamName("s", "no"), owner="o", reason="r")
+                await controller.holds.add(StreamName("s", "no"), owner="o", reason="r")
             with pytest.raises(ScopeNotFoundError):
-                await controller.add_hold("no", owner="o", reason="r")
+                await controller.holds.add("no", owner="o", reason="r")
             with pytest.raises(InvalidArgumentError):
-                await controller.add_hold("s", owner="o", reason="r", cut=cut_at({seg(0, 0): 0}))
+                await controller.holds.add("s", owner="o", reason="r", cut=cut_at({seg(0, 0): 0}))
             with pytest.raises(InvalidArgumentError):
-                await controller.add_hold(StreamName("s", "_MARKt"), owner="o", reason="r")
+                await controller.holds.add(StreamName("s", "_MARKt"), owner="o", reason="r")
             for offset in (1, 1 << 70):
                 # The stream is empty: a hold on what may never be would be one that nobody can describe.
                 with pytest.raises(InvalidCutError):
-                    await controller.add_hold(STREAM, owner="o", reason="r", cut=cut_at({seg(0, 0): offset}))
-            assert list(await controller.list_holds()) == []
+                    await controller.holds.add(STREAM, owner="o", reason="r", cut=cut_at({seg(0, 0): offset}))
+            assert list(await controller.holds.list()) == []
             with pytest.raises(NotFoundError):
-                await controller.release_hold("no", owner="o")
+                await controller.holds.release("no", owner="o")
 
     run(work)
 
@@ -287,17 +287,17 @@ def test_a_hold_that_cannot_be_read_holds_its_whole_scope_until_somebody_lifts_i
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, retention=EVERYTHING_GOES) as controller:
-            await controller.create_stream(OTHER, config())
-            await controller.add_hold(OTHER, owner="o", reason="r", hold_id="h")
+            await controller.streams.create(OTHER, config())
+            await controller.holds.add(OTHER, owner="o", reason="r", hold_id="h")
             table = segments.tables[keys.TABLE]
             table.entries[keys.hold("s", "h")] = (b"\x00", table.entries[keys.hold("s", "h")][1])
             segments.write(name_of(seg(0, 0)), b"x")
             clock.ms += 1000
-            assert (await controller.run_retention(STREAM)).truncate is None
-            (item,) = await controller.list_holds(STREAM)
+            assert (await controller.retention.run(STREAM)).truncate is None
+            (item,) = await controller.holds.list(STREAM)
             assert "cannot be read" in item.reason
-            await controller.release_hold("h", owner="o")
-            assert (await controller.run_retention(STREAM)).truncate == {"0#0": 1}
+            await controller.holds.release("h", owner="o")
+            assert (await controller.retention.run(STREAM)).truncate == {"0#0": 1}
 
     run(work)
 
@@ -307,15 +307,15 @@ def test_what_a_hold_has_kept_from_a_rule_is_told_and_not_again_and_again() -> N
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, retention=EVERYTHING_GOES) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 10, event_bytes=5)
-            await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
+            await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h")
             for _ in range(5):
                 clock.ms += 1000
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
             (told,) = await audit_entries(controller, segments, "held")
             assert (told["would"], told["rule"], told["bytes"], told["events"]) == ("truncate", "minimum", 10, 2)
             assert told["holds"] == [{"hold": "h", "owner": "o", "reason": "r"}]
             clock.ms += 3_600_000
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert len(await audit_entries(controller, segments, "held")) == 2
 
     run(work)
@@ -325,16 +325,16 @@ def test_a_held_stream_is_never_deleted_for_being_idle() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=10)))
-            await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=10)))
+            await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h")
             clock.ms += 20_000
-            assert not (await controller.run_retention(STREAM)).delete_stream
-            assert await controller.stream_exists(STREAM)
+            assert not (await controller.retention.run(STREAM)).delete_stream
+            assert await controller.streams.exists(STREAM)
             (told,) = await audit_entries(controller, segments, "held")
             assert (told["would"], told["rule"]) == ("delete", "idle-stream")
-            await controller.release_hold("h", owner="o")
-            await controller.run_retention(STREAM)
-            assert not await controller.stream_exists(STREAM)
+            await controller.holds.release("h", owner="o")
+            await controller.retention.run(STREAM)
+            assert not await controller.streams.exists(STREAM)
 
     run(work)
 
@@ -350,13 +350,13 @@ def test_a_hold_that_has_returned_was_seen_by_every_truncation_after_it() -> Non
 
                 async def truncate_on(controller=controller) -> None:
                     for offset in range(1, 50):
-                        await controller.truncate_stream(STREAM, cut_at({seg(0, 0): offset}))
+                        await controller.streams.truncate(STREAM, cut_at({seg(0, 0): offset}))
 
                 async with asyncio.TaskGroup() as group:
                     task = group.create_task(_refused(truncate_on()))
                     for _ in range(30):
                         await asyncio.sleep(0)
-                    await controller.add_hold(target, owner="o", reason="r")
+                    await controller.holds.add(target, owner="o", reason="r")
                     start = segments.segments[name_of(seg(0, 0))].start
                     await task
                 assert 0 < start < 49

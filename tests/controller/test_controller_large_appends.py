@@ -40,16 +40,16 @@ async def check(controller: Controller, ends: list[int], chance: Random) -> None
     total = ends[-1]
     for share in (0.9, 0.55, 0.3):
         limit = int(total * share) + chance.randint(0, 5_000)
-        await controller.set_policy(STREAM, keeping(max_bytes=limit))
+        await controller.policies.set(STREAM, keeping(max_bytes=limit))
         before = await left(controller)
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         wanted = max(total - end for end in ends if total - end <= limit)
         assert await left(controller) == min(before, wanted)
-    await controller.delete_reader_group("s", "g")
+    await controller.groups.delete("s", "g")
     for minimum in (int(total * 0.21), min(333_333, total)):
-        await controller.set_policy(STREAM, keeping(min_bytes=minimum))
+        await controller.policies.set(STREAM, keeping(min_bytes=minimum))
         before = await left(controller)
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         wanted = min(total - end for end in ends if total - end >= minimum)
         assert await left(controller) == min(before, wanted)
 
@@ -96,17 +96,17 @@ def test_nobody_is_evicted_while_the_store_cannot_tell_boundaries() -> None:
         async with with_stream(segments, 1, clock) as controller:
             await join(controller, "g", {ONE: 0})
             segments.write(name_of(ONE), b"x" * 5_000, event_bytes=10)
-            await controller.run_retention(STREAM)
-            await controller.set_policy(
+            await controller.retention.run(STREAM)
+            await controller.policies.set(
                 STREAM, PolicyDocument(backlog=Backlog(max_bytes=1_005, on_exceed=OnExceed.EVICT))
             )
             segments.away = True
             with pytest.raises(UnavailableError):
-                await controller.run_retention(STREAM)
-            assert await controller.list_evictions(STREAM) == []
+                await controller.retention.run(STREAM)
+            assert await controller.retention.list_evictions(STREAM) == []
             segments.away = False
-            await controller.run_retention(STREAM)
-            (lost,) = await controller.list_evictions(STREAM)
+            await controller.retention.run(STREAM)
+            (lost,) = await controller.retention.list_evictions(STREAM)
             assert lost["bytes"] == 4_100
 
     asyncio.run(run())

@@ -28,14 +28,14 @@ def test_a_hold_is_placed_once_removals_that_began_before_it_have_ended(target: 
         async with with_stream(segments) as controller:
             segments.write(WHOLE, b"x" * 10)
             async with controller.client_removal(WHOLE, 5), controller.client_removal(WHOLE, 6):
-                placing = asyncio.ensure_future(controller.add_hold(target, owner="o", reason="r", hold_id="h"))
+                placing = asyncio.ensure_future(controller.holds.add(target, owner="o", reason="r", hold_id="h"))
                 await turns()
                 assert not placing.done()
                 # Those that begin now meet the hold, and do not keep it waiting.
                 with pytest.raises(RetentionHoldError):
                     async with controller.client_removal(WHOLE, 5):
                         pytest.fail("it was let in")
-                again = asyncio.ensure_future(controller.add_hold(target, owner="o", reason="r", hold_id="h"))
+                again = asyncio.ensure_future(controller.holds.add(target, owner="o", reason="r", hold_id="h"))
                 await turns()
                 assert not again.done()
                 await segments.truncate(WHOLE, 6)
@@ -48,12 +48,12 @@ def test_a_hold_does_not_wait_for_removals_elsewhere() -> None:
     async def work() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            await controller.create_stream(OTHER, config())
+            await controller.streams.create(OTHER, config())
             async with (
                 controller.client_removal(name_of(seg(0, 0), OTHER), 0),
                 controller.client_removal("no/one", None),
             ):
-                await controller.add_hold(STREAM, owner="o", reason="r")
+                await controller.holds.add(STREAM, owner="o", reason="r")
 
     asyncio.run(work())
 
@@ -62,9 +62,9 @@ def test_a_stream_is_created_once_removals_of_its_segments_have_ended() -> None:
     async def work() -> None:
         segments = MemorySegments()
         async with opened(segments) as controller:
-            await controller.create_scope("s")
+            await controller.scopes.create("s")
             async with controller.client_removal(WHOLE, None):
-                creating = asyncio.ensure_future(controller.create_stream(STREAM, config()))
+                creating = asyncio.ensure_future(controller.streams.create(STREAM, config()))
                 await turns()
                 assert not creating.done()
                 assert WHOLE not in segments.segments
@@ -103,7 +103,7 @@ def test_nothing_that_a_hold_covers_goes_after_it_was_placed(seed: int) -> None:
                 await pause()
                 where = rng.choice((STREAM, "s"))
                 cut = cut_at({seg(0, 0): 40}) if where == STREAM else None
-                await controller.add_hold(where, owner="o", reason="r", cut=cut)
+                await controller.holds.add(where, owner="o", reason="r", cut=cut)
                 held.append(0 if cut is None else 40)
 
             await asyncio.gather(holder(), *(remover(rng.randrange(1, 100)) for _ in range(8)))

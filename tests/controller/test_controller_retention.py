@@ -25,7 +25,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 
 ID = UUID(int=3)
 
@@ -59,12 +59,12 @@ def test_size_retention_goes_back_to_the_newest_record_that_leaves_the_minimum()
             for _ in range(3):
                 segments.write(name_of(seg(0, 0)), b"x" * 10)
                 clock.ms += 1000
-                decision = await controller.run_retention(STREAM)
+                decision = await controller.retention.run(STREAM)
             assert decision.truncate == {"0#0": 10}
-            assert (await controller.head(STREAM)).positions == {seg(0, 0): 10}
+            assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 10}
             # The record that was used, and all before it, are forgotten.
             assert len(records(segments)) == 2
-            description = await controller.describe_stream(STREAM)
+            description = await controller.streams.describe(STREAM)
             # Five bytes could go, but no record lies between.
             assert (description.size_bytes, description.held_by) == (20, "unrecorded")
             await check_invariants(controller, segments)
@@ -77,9 +77,9 @@ def test_without_a_policy_nothing_ever_goes() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 10)
-            decision = await controller.run_retention(STREAM)
+            decision = await controller.retention.run(STREAM)
             assert (decision.rule, decision.truncate, decision.record) == ("no-policy", None, None)
-            assert (await controller.describe_stream(STREAM)).held_by == "no-policy"
+            assert (await controller.streams.describe(STREAM)).held_by == "no-policy"
             assert records(segments) == []
 
     asyncio.run(run())
@@ -90,16 +90,16 @@ def test_explaining_changes_nothing_and_running_does_what_was_explained() -> Non
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, retention=by_time(1000)) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 10)
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             clock.ms += 1001
             before = segments.mutations
-            explained = await controller.explain_retention(STREAM)
+            explained = await controller.retention.explain(STREAM)
             assert segments.mutations == before
             assert sum(item.bytes for item in explained.ranges) == 10
             assert explained.truncate == {"0#0": 10}
-            decision = await controller.run_retention(STREAM)
+            decision = await controller.retention.run(STREAM)
             assert asdict(explained).items() >= asdict(decision).items()
-            assert (await controller.head(STREAM)).positions == {seg(0, 0): 10}
+            assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 10}
 
     asyncio.run(run())
 
@@ -108,23 +108,23 @@ def test_a_subscriber_holds_what_it_has_not_acknowledged_and_is_named() -> None:
     async def run() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, retention=by_size(0)) as controller:
-            await controller.create_reader_group(subscriber({seg(0, 0): 0}))
+            await controller.groups.create(subscriber({seg(0, 0): 0}))
             segments.write(name_of(seg(0, 0)), b"x" * 30)
             clock.ms += 1000
-            await controller.run_retention(STREAM)
-            description = await controller.describe_stream(STREAM)
+            await controller.retention.run(STREAM)
+            description = await controller.streams.describe(STREAM)
             assert (description.size_bytes, description.held_by) == (30, "subscriber s/g")
             assert description.subscribers[0].lag_bytes == 30
-            await controller.update_subscriber_cut("s/g", group_id=ID, generation=0, cut=cut_at({seg(0, 0): 20}))
+            await controller.subscribers.publish("s/g", group_id=ID, generation=0, cut=cut_at({seg(0, 0): 20}))
             clock.ms += 1000
-            await controller.run_retention(STREAM)
-            assert (await controller.head(STREAM)).positions == {seg(0, 0): 20}
-            assert await controller.list_evictions(STREAM) == []
+            await controller.retention.run(STREAM)
+            assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 20}
+            assert await controller.retention.list_evictions(STREAM) == []
             # Gone, it holds nothing: the plain policy applies from the next cycle on.
-            await controller.delete_reader_group("s", "g")
+            await controller.groups.delete("s", "g")
             clock.ms += 1000
-            await controller.run_retention(STREAM)
-            assert (await controller.describe_stream(STREAM)).size_bytes == 0
+            await controller.retention.run(STREAM)
+            assert (await controller.streams.describe(STREAM)).size_bytes == 0
 
     asyncio.run(run())
 
@@ -133,17 +133,17 @@ def test_a_maximum_overrules_a_subscriber_and_leaves_a_record_of_it() -> None:
     async def run() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, retention=by_size(0, 20)) as controller:
-            await controller.create_reader_group(subscriber({seg(0, 0): 0}))
+            await controller.groups.create(subscriber({seg(0, 0): 0}))
             for _ in range(4):
                 segments.write(name_of(seg(0, 0)), b"x" * 10)
                 clock.ms += 1000
-                await controller.run_retention(STREAM)
-            assert (await controller.head(STREAM)).positions == {seg(0, 0): 20}
-            evictions = await controller.list_evictions(STREAM)
+                await controller.retention.run(STREAM)
+            assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 20}
+            evictions = await controller.retention.list_evictions(STREAM)
             assert [(item["subscriber"], item["bytes"]) for item in evictions] == [("s/g", 10), ("s/g", 10)]
             assert evictions[-1]["at_ms"] == clock.ms
         async with opened(segments, clock) as controller:
-            assert await controller.list_evictions(STREAM) == evictions
+            assert await controller.retention.list_evictions(STREAM) == evictions
 
     asyncio.run(run())
 
@@ -154,15 +154,15 @@ def test_sizes_run_on_across_scales_and_deleted_segments() -> None:
         async with with_stream(segments, 1, clock, retention=by_size(10)) as controller:
             written = 0
             for count in (2, 1, 3):
-                for item in await controller.current_segments(STREAM):
+                for item in await controller.layout.current(STREAM):
                     segments.write(name_of(item.segment), b"x" * 8)
                     written += 8
                 clock.ms += 1000
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
                 await scale_to(controller, count)
                 clock.ms += 1000
-                await controller.run_retention(STREAM)
-            description = await controller.describe_stream(STREAM)
+                await controller.retention.run(STREAM)
+            description = await controller.streams.describe(STREAM)
             assert description.written_bytes == written
             assert description.size_bytes >= 10
             assert description.size_bytes + description.freed_bytes == written
@@ -178,11 +178,11 @@ def test_an_idle_stream_does_not_grow_its_retention_set() -> None:
             segments.write(name_of(seg(0, 0)), b"x" * 10)
             for _ in range(5):
                 clock.ms += 1000
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
             assert len(records(segments)) == 1
             before = segments.mutations
             clock.ms += 1000
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert segments.mutations == before
 
     asyncio.run(run())
@@ -193,11 +193,11 @@ def test_retention_works_on_a_sealed_stream() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 2, clock, retention=by_time(1000)) as controller:
             segments.write(name_of(seg(0, 1)), b"x" * 10)
-            await controller.seal_stream(STREAM)
-            await controller.run_retention(STREAM)
+            await controller.streams.seal(STREAM)
+            await controller.retention.run(STREAM)
             clock.ms += 1001
-            await controller.run_retention(STREAM)
-            assert (await controller.head(STREAM)).positions == {seg(0, 0): 0, seg(0, 1): 10}
+            await controller.retention.run(STREAM)
+            assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 0, seg(0, 1): 10}
             assert segments.segments[name_of(seg(0, 1))].start == 10
             await check_invariants(controller, segments)
 
@@ -209,11 +209,11 @@ def test_one_failing_stream_stops_no_other() -> None:
         segments, clock = MemorySegments(), FakeClock()
         other = StreamName("s", "a")
         async with with_stream(segments, 1, clock, retention=by_size(0)) as controller:
-            await controller.create_stream(other, config(retention=by_size(0)))
+            await controller.streams.create(other, config(retention=by_size(0)))
             segments.write(name_of(seg(0, 0)), b"x" * 10)
             del segments.segments[name_of(seg(0, 0), other)]
             assert await controller.run_retention_cycles() == 2
-            assert (await controller.head(STREAM)).positions == {seg(0, 0): 10}
+            assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 10}
 
     asyncio.run(run())
 
@@ -223,13 +223,13 @@ def test_a_publication_brings_the_cycle_forward() -> None:
         segments, clock = MemorySegments(), FakeClock()
         settings = ControllerSettings(sweep_ms=None, retention_cycle_ms=3_600_000, retention_pause_ms=1)
         async with with_stream(segments, 1, clock, settings=settings, retention=by_size(0)) as controller:
-            await controller.create_reader_group(subscriber({seg(0, 0): 0}))
+            await controller.groups.create(subscriber({seg(0, 0): 0}))
             segments.write(name_of(seg(0, 0)), b"x" * 30)
             clock.ms += 1000
-            await controller.run_retention(STREAM)
-            await controller.update_subscriber_cut("s/g", group_id=ID, generation=0, cut=cut_at({seg(0, 0): 20}))
+            await controller.retention.run(STREAM)
+            await controller.subscribers.publish("s/g", group_id=ID, generation=0, cut=cut_at({seg(0, 0): 20}))
             async with asyncio.timeout(10):
-                while (await controller.head(STREAM)).positions != {seg(0, 0): 20}:
+                while (await controller.cuts.head(STREAM)).positions != {seg(0, 0): 20}:
                     await asyncio.sleep(0)
 
     asyncio.run(run())

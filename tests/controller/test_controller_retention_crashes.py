@@ -41,25 +41,25 @@ EVICTING = PolicyDocument(
 
 
 async def set_policies(controller: Controller, world: World) -> None:
-    await controller.set_policy(STREAM, EVICTING)
-    await controller.set_policy("s", PolicyDocument(grace_s=1))
-    await controller.set_policy(None, PolicyDocument(unsubscribed=Unsubscribed.KEEP))
+    await controller.policies.set(STREAM, EVICTING)
+    await controller.policies.set("s", PolicyDocument(grace_s=1))
+    await controller.policies.set(None, PolicyDocument(unsubscribed=Unsubscribed.KEEP))
 
 
 async def policies_set(controller: Controller, world: World) -> None:
-    policy = await controller.effective_policy(STREAM)
+    policy = await controller.policies.effective(STREAM)
     assert (policy.backlog_bytes, policy.grace_ms, policy.unsubscribed) == (20, 1000, Unsubscribed.KEEP)
     assert await controller.run_retention_cycles() == 1
 
 
 async def add_hold(controller: Controller, world: World) -> None:
-    await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
+    await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h")
 
 
 async def hold_added(controller: Controller, world: World) -> None:
-    assert [item.id for item in await controller.list_holds()] == ["h"]
+    assert [item.id for item in await controller.holds.list()] == ["h"]
     with pytest.raises(RetentionHoldError):
-        await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 1, seg(0, 1): 1}))
+        await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 1, seg(0, 1): 1}))
     assert len(await audit_entries(controller, world.segments, "hold")) == 1
 
 
@@ -70,7 +70,7 @@ async def prepare_release(controller: Controller, world: World) -> None:
 
 
 async def release_hold(controller: Controller, world: World) -> None:
-    await controller.release_hold("h", owner="p")
+    await controller.holds.release("h", owner="p")
 
 
 async def release_hold_again(controller: Controller, world: World) -> None:
@@ -82,25 +82,25 @@ async def release_hold_again(controller: Controller, world: World) -> None:
 
 async def hold_released(controller: Controller, world: World) -> None:
     await controller.sweep()
-    assert await controller.list_holds() == ()
+    assert await controller.holds.list() == ()
     left = [key for table in world.segments.tables.values() for key in table.entries if key.startswith(b"hold")]
     assert left == []
     assert [item["by"] for item in await audit_entries(controller, world.segments, "unhold")] == ["p"]
-    await controller.add_hold(STREAM, owner="o", reason="another", hold_id="h")
+    await controller.holds.add(STREAM, owner="o", reason="another", hold_id="h")
 
 
 async def prepare_subscriber(controller: Controller, world: World) -> None:
     await base(controller, world)
-    await controller.create_reader_group(group({seg(0, 0): 2, seg(0, 1): 2}))
+    await controller.groups.create(group({seg(0, 0): 2, seg(0, 1): 2}))
     await controller.drain_audit()
 
 
 async def move_subscriber(controller: Controller, world: World) -> None:
-    await controller.move_subscriber(STREAM, "s/g", cut_at({seg(0, 0): 5, seg(0, 1): 0}))
+    await controller.subscribers.move(STREAM, "s/g", cut_at({seg(0, 0): 5, seg(0, 1): 0}))
 
 
 async def subscriber_moved(controller: Controller, world: World) -> None:
-    (found,) = await controller.describe_subscribers(STREAM)
+    (found,) = await controller.subscribers.describe(STREAM)
     assert (found.cut, found.lag_events) == (cut_at({seg(0, 0): 5, seg(0, 1): 0}), 25)
     moves = [entry["events"] for entry in await audit_entries(controller, world.segments, "move")]
     # A repeat of a move that was done moves nothing, and says so.
@@ -108,7 +108,7 @@ async def subscriber_moved(controller: Controller, world: World) -> None:
 
 
 async def remove_subscriber(controller: Controller, world: World) -> None:
-    await controller.remove_subscriber(STREAM, "s/g")
+    await controller.subscribers.remove(STREAM, "s/g")
 
 
 async def remove_subscriber_again(controller: Controller, world: World) -> None:
@@ -119,61 +119,61 @@ async def remove_subscriber_again(controller: Controller, world: World) -> None:
 
 
 async def subscriber_removed(controller: Controller, world: World) -> None:
-    assert await controller.list_subscribers(STREAM) == ()
+    assert await controller.subscribers.list(STREAM) == ()
     assert len(await audit_entries(controller, world.segments, "drop")) == 1
-    await controller.run_retention(STREAM)
+    await controller.retention.run(STREAM)
     left = [key for table in world.segments.tables.values() for key in table.entries if key.startswith(b"subscriber/")]
     assert left == []
 
 
 async def prepare_eviction(controller: Controller, world: World) -> None:
     await base(controller, world)
-    await controller.set_policy(STREAM, EVICTING)
-    await controller.create_reader_group(group({seg(0, 0): 0, seg(0, 1): 0}))
+    await controller.policies.set(STREAM, EVICTING)
+    await controller.groups.create(group({seg(0, 0): 0, seg(0, 1): 0}))
     await controller.drain_audit()
     world.clock.ms += 1000
 
 
 async def evicted(controller: Controller, world: World) -> None:
-    (lost,) = await controller.list_evictions(STREAM)
-    (found,) = await controller.describe_subscribers(STREAM)
+    (lost,) = await controller.retention.list_evictions(STREAM)
+    (found,) = await controller.subscribers.describe(STREAM)
     assert found.lag_events == 30 - lost["events"] == 10
     assert [entry["events"] for entry in await audit_entries(controller, world.segments, "evict")] == [20]
     assert [entry["events"] for entry in await audit_entries(controller, world.segments, "truncate")] == [20]
-    assert (await controller.describe_stream(STREAM)).size_bytes == 10
+    assert (await controller.streams.describe(STREAM)).size_bytes == 10
 
 
 async def prepare_expiry(controller: Controller, world: World) -> None:
     await base(controller, world)
-    await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=1)))
-    await controller.create_reader_group(group({seg(0, 0): 0, seg(0, 1): 0}))
-    await controller.run_retention(STREAM)
+    await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=1)))
+    await controller.groups.create(group({seg(0, 0): 0, seg(0, 1): 0}))
+    await controller.retention.run(STREAM)
     await controller.drain_audit()
     world.clock.ms += 1000
 
 
 async def expired(controller: Controller, world: World) -> None:
-    assert [item["events"] for item in await controller.list_evictions(STREAM)] == [30]
+    assert [item["events"] for item in await controller.retention.list_evictions(STREAM)] == [30]
     assert [entry["events"] for entry in await audit_entries(controller, world.segments, "expire")] == [30]
-    assert (await controller.head(STREAM)).positions == {seg(0, 0): 10, seg(0, 1): 20}
+    assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 10, seg(0, 1): 20}
 
 
 async def prepare_drop(controller: Controller, world: World) -> None:
     await base(controller, world)
-    await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=1)))
-    await controller.create_reader_group(group({seg(0, 0): 0, seg(0, 1): 0}))
+    await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=1)))
+    await controller.groups.create(group({seg(0, 0): 0, seg(0, 1): 0}))
     await controller.drain_audit()
     world.clock.ms += 1000
 
 
 async def dropped(controller: Controller, world: World) -> None:
     await subscriber_removed(controller, world)
-    assert (await controller.head(STREAM)).positions == {seg(0, 0): 10, seg(0, 1): 20}
+    assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 10, seg(0, 1): 20}
 
 
 async def prepare_idle(controller: Controller, world: World) -> None:
     await base(controller, world)
-    await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=1)))
+    await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=1)))
     await scale(controller, world)
     await controller.drain_audit()
     world.clock.ms += 5000
@@ -192,18 +192,18 @@ async def idle_deleted(controller: Controller, world: World) -> None:
 
 
 async def deleted_whole(controller: Controller, world: World) -> None:
-    assert not await controller.stream_exists(STREAM)
+    assert not await controller.streams.exists(STREAM)
     assert not [key for key in world.segments.segments if key.startswith("s/t/")]
     left = [key for table in world.segments.tables.values() for key in table.entries if b"/s/t" in key]
     assert left == [b"number/s/t"]
-    await controller.create_stream(STREAM, config(1))
+    await controller.streams.create(STREAM, config(1))
 
 
 async def prepare_limit(controller: Controller, world: World) -> None:
     await base(controller, world)
-    await controller.create_reader_group(group({seg(0, 0): 0, seg(0, 1): 0}))
+    await controller.groups.create(group({seg(0, 0): 0, seg(0, 1): 0}))
     document = PolicyDocument(backlog=Backlog(max_bytes=40, on_exceed=OnExceed.REJECT))
-    await controller.set_policy("s", document)
+    await controller.policies.set("s", document)
 
 
 async def limited(controller: Controller, world: World) -> None:
@@ -212,7 +212,7 @@ async def limited(controller: Controller, world: World) -> None:
 
 
 async def retain(controller: Controller, world: World) -> None:
-    await controller.run_retention(STREAM)
+    await controller.retention.run(STREAM)
 
 
 WORKFLOWS = {

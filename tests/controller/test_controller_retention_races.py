@@ -63,14 +63,14 @@ class Run:
     async def cycle(self, controller: Controller) -> None:
         for _ in range(15):
             await self.pause()
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
 
     async def hold(self, controller: Controller) -> None:
         for number in range(3):
             await self.pause()
-            head = (await controller.head(STREAM)).positions[SEGMENT]
+            head = (await controller.cuts.head(STREAM)).positions[SEGMENT]
             try:
-                await controller.add_hold(
+                await controller.holds.add(
                     STREAM, owner="o", reason="r", hold_id=f"h{number}", cut=cut_at({SEGMENT: head + 5})
                 )
             except InvalidCutError:
@@ -81,8 +81,8 @@ class Run:
                 await self.pause()
                 assert self.segments.segments[NAME].start <= self.held
                 with pytest.raises((RetentionHoldError, InvalidCutError)):
-                    await controller.truncate_stream(STREAM, cut_at({SEGMENT: self.held + 1}))
-            await controller.release_hold(f"h{number}", owner="o")
+                    await controller.streams.truncate(STREAM, cut_at({SEGMENT: self.held + 1}))
+            await controller.holds.release(f"h{number}", owner="o")
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -90,7 +90,7 @@ def test_nothing_goes_unread_without_a_record_whoever_is_faster(seed: int) -> No
     async def work() -> None:
         run = Run(seed)
         async with with_stream(run.segments, 1, run.clock) as controller:
-            await controller.set_policy(STREAM, POLICY)
+            await controller.policies.set(STREAM, POLICY)
             run.segments.write(NAME, b"x" * 10)
             for group in run.said:
                 await join(controller, group, {SEGMENT: 0})
@@ -104,9 +104,9 @@ def test_nothing_goes_unread_without_a_record_whoever_is_faster(seed: int) -> No
                     run.hold(controller),
                 ):
                     group_of_tasks.create_task(task)
-            await controller.run_retention(STREAM)
-            head = (await controller.head(STREAM)).positions[SEGMENT]
-            lost = await controller.list_evictions(STREAM)
+            await controller.retention.run(STREAM)
+            head = (await controller.cuts.head(STREAM)).positions[SEGMENT]
+            lost = await controller.retention.list_evictions(STREAM)
             assert lost, "nobody was too slow: the run shows nothing"
             now_at = await cuts(controller)
             for group, said in run.said.items():

@@ -30,7 +30,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Backlog, Idle, IdleWhen, OnExceed, PolicyDocument, Retain
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.data.limits import LimitAction
 
 SEGMENT = seg(0, 0)
@@ -45,21 +45,21 @@ def test_what_is_older_than_its_time_to_live_counts_as_read_and_never_early() ->
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=10)))
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=10)))
             await join(controller, "g", {SEGMENT: 0})
             segments.write(NAME, b"x" * 40, event_bytes=10)
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             clock.ms += 5000
             segments.write(NAME, b"x" * 20, event_bytes=10)
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             clock.ms += 4999
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert await cuts(controller) == {"s/g": {SEGMENT: 0}}
             clock.ms += 1
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert await cuts(controller) == {"s/g": {SEGMENT: 40}}
-            assert (await controller.head(STREAM)).positions == {SEGMENT: 40}
-            (lost,) = await controller.list_evictions(STREAM)
+            assert (await controller.cuts.head(STREAM)).positions == {SEGMENT: 40}
+            (lost,) = await controller.retention.list_evictions(STREAM)
             assert (lost["rule"], lost["bytes"], lost["events"]) == ("ttl", 40, 4)
             assert (lost["from"], lost["to"], lost["at_ms"]) == ({"0#0": 0}, {"0#0": 40}, clock.ms)
             expired, gone = await audit_entries(controller, segments, "expire", "truncate")
@@ -80,16 +80,16 @@ def test_a_wall_clock_set_by_an_hour_deletes_nothing_early(jump_ms: int) -> None
             retain=Retain(min_age_s=600), backlog=Backlog(ttl_s=600), idle=Idle(subscriber_s=600, stream_s=600)
         )
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, document)
+            await controller.policies.set(STREAM, document)
             await join(controller, "g", {SEGMENT: 0})
             segments.write(NAME, b"x" * 40)
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             clock.jump(jump_ms)
             for _ in range(3):
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
                 clock.ms += 199_000
             assert await cuts(controller) == {"s/g": {SEGMENT: 0}}
-            assert (await controller.describe_stream(STREAM)).size_bytes == 40
+            assert (await controller.streams.describe(STREAM)).size_bytes == 40
 
     run(work)
 
@@ -98,20 +98,20 @@ def test_a_full_backlog_takes_from_the_slowest_as_many_bytes_as_were_asked_for()
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, quota(OnExceed.EVICT, max_bytes=1000, evict_to=0.8))
+            await controller.policies.set(STREAM, quota(OnExceed.EVICT, max_bytes=1000, evict_to=0.8))
             await join(controller, "slow", {SEGMENT: 0})
             await join(controller, "fast", {SEGMENT: 0})
             segments.write(NAME, b"x" * 999, event_bytes=9)
             await publish(controller, "fast", {SEGMENT: 900})
             clock.ms += 1000
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert (await cuts(controller))["s/slow"] == {SEGMENT: 0}
             segments.write(NAME, b"x" * 9, event_bytes=9)
             clock.ms += 1000
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             # 800 of 1008 may stay unread: from the event on that begins at 216, nothing between two events.
             assert await cuts(controller) == {"s/slow": {SEGMENT: 216 - 216 % 9}, "s/fast": {SEGMENT: 900}}
-            (lost,) = await controller.list_evictions(STREAM)
+            (lost,) = await controller.retention.list_evictions(STREAM)
             assert (lost["subscriber"], lost["rule"], lost["events"]) == ("s/slow", "backlog-bytes", 24)
             (told,) = await audit_entries(controller, segments, "evict")
             assert told["subscribers"][0]["name"] == "s/slow"
@@ -125,19 +125,19 @@ def test_a_backlog_of_events_is_counted_exactly_whatever_their_sizes() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, quota(OnExceed.EVICT, max_events=100, evict_to=0.5))
+            await controller.policies.set(STREAM, quota(OnExceed.EVICT, max_events=100, evict_to=0.5))
             await join(controller, "g", {SEGMENT: 0})
             for number in range(99):
                 segments.write(NAME, b"x" * (1 + number % 7), event_bytes=8)
             clock.ms += 1000
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert await cuts(controller) == {"s/g": {SEGMENT: 0}}
             segments.write(NAME, b"x" * 500, event_bytes=500)
             clock.ms += 1000
-            await controller.run_retention(STREAM)
-            (found,) = await controller.describe_subscribers(STREAM)
+            await controller.retention.run(STREAM)
+            (found,) = await controller.subscribers.describe(STREAM)
             assert found.lag_events == 50
-            assert (await controller.list_evictions(STREAM))[-1]["events"] == 50
+            assert (await controller.retention.list_evictions(STREAM))[-1]["events"] == 50
 
     run(work)
 
@@ -146,7 +146,7 @@ def test_eviction_finds_its_place_across_a_scale() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 2, clock) as controller:
-            await controller.set_policy(STREAM, quota(OnExceed.EVICT, max_bytes=300, evict_to=0.5))
+            await controller.policies.set(STREAM, quota(OnExceed.EVICT, max_bytes=300, evict_to=0.5))
             await join(controller, "g", {seg(0, 0): 0, seg(0, 1): 0})
             for number in range(2):
                 segments.write(name_of(seg(0, number)), b"x" * 100, event_bytes=5)
@@ -154,8 +154,8 @@ def test_eviction_finds_its_place_across_a_scale() -> None:
             for number in range(2, 5):
                 segments.write(name_of(seg(1, number)), b"x" * 50, event_bytes=5)
             clock.ms += 1000
-            await controller.run_retention(STREAM)
-            (found,) = await controller.describe_subscribers(STREAM)
+            await controller.retention.run(STREAM)
+            (found,) = await controller.subscribers.describe(STREAM)
             assert 130 <= found.lag_bytes <= 150
             assert found.lag_events == found.lag_bytes // 5
             await check_invariants(controller, segments)
@@ -172,9 +172,11 @@ def test_a_maximum_moves_the_subscriber_in_the_step_that_truncates() -> None:
             for _ in range(3):
                 segments.write(NAME, b"x" * 10)
                 clock.ms += 1000
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
             assert await cuts(controller) == {"s/g": {SEGMENT: 10}}
-            assert [item["rule"] for item in await controller.list_evictions(STREAM)] == ["subscribers-maximum"]
+            assert [item["rule"] for item in await controller.retention.list_evictions(STREAM)] == [
+                "subscribers-maximum"
+            ]
             (told,) = await audit_entries(controller, segments, "truncate")
             assert [item["name"] for item in told["subscribers"]] == ["s/g"]
             assert told["policy"]["retain.max_bytes"] == {"value": 20, "from": "stream"}
@@ -186,16 +188,16 @@ def test_many_subscribers_are_moved_in_several_steps_each_with_its_record() -> N
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, quota(OnExceed.EVICT, max_bytes=10, evict_to=1.0))
+            await controller.policies.set(STREAM, quota(OnExceed.EVICT, max_bytes=10, evict_to=1.0))
             for number in range(95):
                 await join(controller, f"g{number:02}", {SEGMENT: 0})
             segments.write(NAME, b"x" * 30)
             clock.ms += 1000
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert set(map(str, (await cuts(controller)).values())) == {str({SEGMENT: 20})}
-            assert len(await controller.list_evictions(STREAM)) == 95
+            assert len(await controller.retention.list_evictions(STREAM)) == 95
             assert len(await audit_entries(controller, segments, "evict")) == 95
-            assert (await controller.head(STREAM)).positions == {SEGMENT: 20}
+            assert (await controller.cuts.head(STREAM)).positions == {SEGMENT: 20}
 
     run(work)
 
@@ -204,7 +206,9 @@ def test_a_silent_subscriber_is_dropped_and_what_it_held_goes() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=100)))
+            await controller.policies.set(
+                STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=100))
+            )
             await join(controller, "dead", {SEGMENT: 0})
             await join(controller, "unheard")
             await join(controller, "alive", {SEGMENT: 0})
@@ -212,12 +216,12 @@ def test_a_silent_subscriber_is_dropped_and_what_it_held_goes() -> None:
             clock.ms += 60_000
             await publish(controller, "alive", {SEGMENT: 10})
             clock.ms += 39_999
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert len(await cuts(controller)) == 3
             clock.ms += 1
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert list(await cuts(controller)) == ["s/alive"]
-            assert (await controller.head(STREAM)).positions == {SEGMENT: 10}
+            assert (await controller.cuts.head(STREAM)).positions == {SEGMENT: 10}
             assert [key for key in table_keys(segments) if key.startswith("subscriber/")] == ["subscriber/s/t/s/alive"]
             told = await audit_entries(controller, segments, "drop")
             assert [(entry["subscriber"], entry["rule"]) for entry in told] == [
@@ -232,7 +236,9 @@ def test_only_progress_or_everything_read_keeps_a_subscriber_from_being_idle() -
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=100)))
+            await controller.policies.set(
+                STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(subscriber_s=100))
+            )
             for group in ("stuck", "moves", "waits", "dead"):
                 await join(controller, group, {SEGMENT: 0})
             segments.write(NAME, b"x" * 10)
@@ -244,13 +250,13 @@ def test_only_progress_or_everything_read_keeps_a_subscriber_from_being_idle() -
                 await publish(controller, "waits", {SEGMENT: 10})  # A heartbeat, at the tail.
                 if step == 1:
                     first_ms = clock.ms
-            assert {item.name: item.updated_ms for item in await controller.describe_subscribers(STREAM)} == {
+            assert {item.name: item.updated_ms for item in await controller.subscribers.describe(STREAM)} == {
                 "s/stuck": first_ms,
                 "s/moves": clock.ms,
                 "s/waits": clock.ms,
                 "s/dead": began_ms,
             }
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert sorted(await cuts(controller)) == ["s/moves", "s/waits"]
 
     run(work)
@@ -261,14 +267,14 @@ def test_an_eviction_does_not_make_a_dead_subscriber_look_alive() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
             document = quota(OnExceed.EVICT, max_bytes=10)
-            await controller.set_policy(
+            await controller.policies.set(
                 STREAM, PolicyDocument(retain=document.retain, backlog=document.backlog, idle=Idle(subscriber_s=100))
             )
             await join(controller, "dead", {SEGMENT: 0})
             for _ in range(10):
                 segments.write(NAME, b"x" * 10)
                 clock.ms += 10_000
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
             assert await cuts(controller) == {}
 
     run(work)
@@ -278,19 +284,19 @@ def test_an_idle_stream_is_deleted_only_after_its_last_subscriber_has_been_gone_
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=100)))
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=100)))
             segments.write(NAME, b"x" * 10, event_bytes=5)
             await join(controller, "g", {SEGMENT: 0})
             clock.ms += 500_000
-            await controller.run_retention(STREAM)
-            assert await controller.stream_exists(STREAM)
-            await controller.delete_reader_group("s", "g")
+            await controller.retention.run(STREAM)
+            assert await controller.streams.exists(STREAM)
+            await controller.groups.delete("s", "g")
             clock.ms += 99_999
-            await controller.run_retention(STREAM)
-            assert await controller.stream_exists(STREAM)
+            await controller.retention.run(STREAM)
+            assert await controller.streams.exists(STREAM)
             clock.ms += 1
-            await controller.run_retention(STREAM)
-            assert not await controller.stream_exists(STREAM)
+            await controller.retention.run(STREAM)
+            assert not await controller.streams.exists(STREAM)
             assert not [name for name in segments.segments if name.startswith("s/t/")]
             assert segments.limits == {}
             assert [key for key in table_keys(segments) if "s/t" in key.split("/", 1)[-1]] == ["number/s/t"]
@@ -298,7 +304,7 @@ def test_an_idle_stream_is_deleted_only_after_its_last_subscriber_has_been_gone_
                 item for item in await audit_entries(controller, segments, "delete") if item["target"] == str(STREAM)
             ]
             assert (told["rule"], told["policy"]["idle.stream_s"]["value"]) == ("idle-stream", 100)
-            await controller.create_stream(STREAM, config())
+            await controller.streams.create(STREAM, config())
 
     run(work)
 
@@ -310,16 +316,16 @@ def test_an_idle_stream_is_deleted_when_all_have_caught_up_where_the_policy_says
             document = PolicyDocument(
                 retain=Retain(min_bytes=0), idle=Idle(stream_s=100, stream_when=IdleWhen.CAUGHT_UP)
             )
-            await controller.set_policy(STREAM, document)
+            await controller.policies.set(STREAM, document)
             segments.write(NAME, b"x" * 10)
             await join(controller, "g", {SEGMENT: 0})
             clock.ms += 200_000
-            await controller.run_retention(STREAM)
-            assert await controller.stream_exists(STREAM)
+            await controller.retention.run(STREAM)
+            assert await controller.streams.exists(STREAM)
             await publish(controller, "g", {SEGMENT: 10})
-            await controller.run_retention(STREAM)
-            assert not await controller.stream_exists(STREAM)
-            assert await controller.list_reader_groups("s") == ["g"]
+            await controller.retention.run(STREAM)
+            assert not await controller.streams.exists(STREAM)
+            assert await controller.groups.list("s") == ["g"]
 
     run(work)
 
@@ -339,11 +345,11 @@ def test_an_append_in_the_moment_of_deletion_saves_the_stream() -> None:
     async def work() -> None:
         segments, clock = LateWriter(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=100)))
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=100)))
             clock.ms += 200_000
             segments.late = b"late"
-            await controller.run_retention(STREAM)
-            assert await controller.stream_exists(STREAM)
+            await controller.retention.run(STREAM)
+            assert await controller.streams.exists(STREAM)
             assert segments.limits == {}
             segments.write(NAME, b"and on")
             assert bytes(segments.segments[NAME].data) == b"lateand on"
@@ -355,14 +361,14 @@ def test_a_stream_with_an_open_transaction_is_in_use() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=1)))
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=1)))
             clock.ms += 5000
             txn = await write_transaction(controller, segments, b"t")
-            await controller.run_retention(STREAM)
-            assert await controller.stream_exists(STREAM)
-            await controller.abort_transaction(STREAM, txn)
-            await controller.run_retention(STREAM)
-            assert not await controller.stream_exists(STREAM)
+            await controller.retention.run(STREAM)
+            assert await controller.streams.exists(STREAM)
+            await controller.transactions.abort(STREAM, txn)
+            await controller.retention.run(STREAM)
+            assert not await controller.streams.exists(STREAM)
 
     run(work)
 
@@ -371,14 +377,14 @@ def test_internal_streams_are_never_deleted_for_being_idle() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(None, PolicyDocument(idle=Idle(stream_s=1)))
-            await controller.create_reader_group(ReaderGroupConfig(scope="s", name="g", id=GROUP_ID))
+            await controller.policies.set(None, PolicyDocument(idle=Idle(stream_s=1)))
+            await controller.groups.create(ReaderGroupConfig(scope="s", name="g", id=GROUP_ID))
             clock.ms += 10_000
             for name in ("_MARKt", "_RGg"):
-                await controller.run_retention(StreamName("s", name))
-                assert await controller.stream_exists(StreamName("s", name))
-            await controller.run_retention(STREAM)
-            assert not await controller.stream_exists(STREAM)
+                await controller.retention.run(StreamName("s", name))
+                assert await controller.streams.exists(StreamName("s", name))
+            await controller.retention.run(STREAM)
+            assert not await controller.streams.exists(STREAM)
 
     run(work)
 
@@ -387,16 +393,16 @@ def test_a_sealed_stream_that_nobody_uses_is_deleted_too() -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=100)))
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0), idle=Idle(stream_s=100)))
             segments.write(NAME, b"x" * 10)
             clock.ms += 50_000
-            await controller.seal_stream(STREAM)
+            await controller.streams.seal(STREAM)
             clock.ms += 49_999
-            await controller.run_retention(STREAM)
-            assert await controller.stream_exists(STREAM)
+            await controller.retention.run(STREAM)
+            assert await controller.streams.exists(STREAM)
             clock.ms += 1
-            await controller.run_retention(STREAM)
-            assert not await controller.stream_exists(STREAM)
+            await controller.retention.run(STREAM)
+            assert not await controller.streams.exists(STREAM)
 
     run(work)
 
@@ -406,14 +412,14 @@ def test_a_stream_that_nobody_ever_uses_is_found_idle_without_being_asked_for() 
         segments, clock = MemorySegments(), FakeClock()
         settings = ControllerSettings(sweep_ms=None, retention_cycle_ms=5, retention_pause_ms=1, clock_slack_ms=0)
         async with opened(segments, clock, settings) as controller:
-            await controller.create_scope("s")
-            await controller.set_policy("s", PolicyDocument(idle=Idle(stream_s=60)))
-            await controller.create_stream(STREAM, config())
+            await controller.scopes.create("s")
+            await controller.policies.set("s", PolicyDocument(idle=Idle(stream_s=60)))
+            await controller.streams.create(STREAM, config())
             async with asyncio.timeout(20):
                 clock.ms += 59_000
-                assert await controller.stream_exists(STREAM)
+                assert await controller.streams.exists(STREAM)
                 clock.ms += 1000
-                while await controller.stream_exists(STREAM):
+                while await controller.streams.exists(STREAM):
                     await asyncio.sleep(0.001)
 
     run(work)

@@ -41,7 +41,7 @@ def test_a_cycle_reads_no_record_of_the_retention_set_that_it_has_read_before() 
             segments.write(NAME, b"x" * 10)
             clock.ms += 60_000
             segments.reads = 0
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             return segments.reads
 
         async with with_stream(segments, 1, clock, retention=policy) as controller:
@@ -64,9 +64,9 @@ def test_a_copy_in_memory_that_another_controller_has_made_stale_is_read_again()
             for controller in (first, second, first, second, first):
                 segments.write(NAME, b"x" * 10)
                 clock.ms += 1000
-                await controller.run_retention(STREAM)
-            assert (await first.head(STREAM)).positions == {SEGMENT: 20}
-            assert (await second.head(STREAM)).positions == {SEGMENT: 20}
+                await controller.retention.run(STREAM)
+            assert (await first.cuts.head(STREAM)).positions == {SEGMENT: 20}
+            assert (await second.cuts.head(STREAM)).positions == {SEGMENT: 20}
 
     run(work)
 
@@ -82,7 +82,7 @@ def test_a_set_stays_small_however_long_nothing_may_go(monkeypatch: pytest.Monke
             for _ in range(limit * 3):
                 segments.write(NAME, b"x")
                 clock.ms += 60_000
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
             members = [key for key in table_keys(segments) if key.startswith("tail/")]
             assert limit / 2 < len(members) <= limit
             # The oldest and the newest are still there.
@@ -119,19 +119,19 @@ def test_events_of_the_whole_history_are_known_however_much_of_it_has_gone() -> 
         async with with_stream(segments, 1, clock, retention=policy) as controller:
             written = 0
             for count in (2, 3, 1, 2):
-                for item in await controller.current_segments(STREAM):
+                for item in await controller.layout.current(STREAM):
                     segments.write(name_of(item.segment), b"x" * 12, event_bytes=4)
                     written += 3
                 clock.ms += 1000
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
                 assert last_record().events == written
                 await scale_to(controller, count)
         async with opened(segments, clock) as controller:
-            for item in await controller.current_segments(STREAM):
+            for item in await controller.layout.current(STREAM):
                 segments.write(name_of(item.segment), b"x" * 12, event_bytes=4)
                 written += 3
             clock.ms += 1000
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert last_record().events == written
             assert len([name for name in segments.segments if name.startswith("s/t/")]) < 9
 
@@ -148,8 +148,8 @@ def test_evictions_of_the_widest_stream_still_fit_into_what_remembers_them() -> 
             for _ in range(3):
                 segments.write(NAME, b"x" * 10)
                 clock.ms += 1000
-                await controller.run_retention(STREAM)
-            lost = await controller.list_evictions(STREAM)
+                await controller.retention.run(STREAM)
+            lost = await controller.retention.list_evictions(STREAM)
             assert (lost[-1]["subscriber"], lost[-1]["bytes"], lost[-1]["to"]["0#0"]) == ("s/c", 10, 30)
             assert len(lost) == 1
 

@@ -18,9 +18,9 @@ def test_an_eviction_by_events_is_exact_over_scales_and_crashes() -> None:
     async def run() -> None:
         disks = Disks()
         async with disks.opened(crash=True) as (store, controller):
-            await controller.create_scope("s")
-            await controller.create_stream(STREAM, config())
-            await controller.set_policy(STREAM, quota(OnExceed.EVICT, max_events=100, evict_to=0.5))
+            await controller.scopes.create("s")
+            await controller.streams.create(STREAM, config())
+            await controller.policies.set(STREAM, quota(OnExceed.EVICT, max_events=100, evict_to=0.5))
             await join(controller, "g", {seg(0, 0): 0})
             for number in range(6):
                 await write_events(store, NAME, [1 + (number * 7 + item) % 40 for item in range(10)])
@@ -28,24 +28,24 @@ def test_an_eviction_by_events_is_exact_over_scales_and_crashes() -> None:
             for number in (1, 2):
                 await write_events(store, name_of(seg(1, number)), [5] * 15)
         async with disks.opened(crash=True) as (store, controller):
-            (found,) = await controller.describe_subscribers(STREAM)
+            (found,) = await controller.subscribers.describe(STREAM)
             assert found.lag_events == 90
-            await controller.run_retention(STREAM)
-            assert await controller.list_evictions(STREAM) == []
+            await controller.retention.run(STREAM)
+            assert await controller.retention.list_evictions(STREAM) == []
             for _ in range(2):
                 await write_events(store, name_of(seg(1, 1)), [9] * 7)
             disks.clock.ms += 1000
-            await controller.run_retention(STREAM)
-            (lost,) = await controller.list_evictions(STREAM)
+            await controller.retention.run(STREAM)
+            (lost,) = await controller.retention.list_evictions(STREAM)
             assert lost["events"] == 54
-            (found,) = await controller.describe_subscribers(STREAM)
+            (found,) = await controller.subscribers.describe(STREAM)
             assert found.lag_events == 50
         async with disks.opened() as (store, controller):
-            (found,) = await controller.describe_subscribers(STREAM)
+            (found,) = await controller.subscribers.describe(STREAM)
             assert found.lag_events == 50
-            head = await controller.head(STREAM)
+            head = await controller.cuts.head(STREAM)
             assert found.cut == head
-            assert (await controller.run_retention(STREAM)).evict == []
+            assert (await controller.retention.run(STREAM)).evict == []
 
     asyncio.run(run())
 
@@ -57,12 +57,12 @@ def test_time_to_live_and_a_limit_of_bytes_hold_over_crashes() -> None:
             retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=60, max_bytes=1000, on_exceed=OnExceed.REJECT)
         )
         async with disks.opened(crash=True) as (store, controller):
-            await controller.create_scope("s")
-            await controller.create_stream(STREAM, config())
-            await controller.set_policy(STREAM, document)
+            await controller.scopes.create("s")
+            await controller.streams.create(STREAM, config())
+            await controller.policies.set(STREAM, document)
             await join(controller, "g", {seg(0, 0): 0})
             written = await write_events(store, NAME, [92] * 5)
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
         disks.clock.ms += 30_000
         async with disks.opened(crash=True) as (store, controller):
             # The limit was there before anybody could append.
@@ -70,19 +70,19 @@ def test_time_to_live_and_a_limit_of_bytes_hold_over_crashes() -> None:
                 await write_events(store, NAME, [92] * 6)
             assert caught.value.fields["subscriber"] == "s/g"
             await write_events(store, NAME, [92] * 5)
-            await controller.run_retention(STREAM)
-            assert (await controller.describe_stream(STREAM)).size_bytes == 1000
+            await controller.retention.run(STREAM)
+            assert (await controller.streams.describe(STREAM)).size_bytes == 1000
         disks.clock.ms += 30_000
         async with disks.opened() as (store, controller):
-            await controller.run_retention(STREAM)
-            assert [item["events"] for item in await controller.list_evictions(STREAM)] == [5]
+            await controller.retention.run(STREAM)
+            assert [item["events"] for item in await controller.retention.list_evictions(STREAM)] == [5]
             with pytest.raises(TruncatedError):
                 await store.read(NAME, written - 1, 10)
             await write_events(store, NAME, [92] * 5)
             await publish(controller, "g", {seg(0, 0): 1000})
-            moved = await controller.move_subscriber(STREAM, "s/g", cut_at({seg(0, 0): written}), dry_run=True)
+            moved = await controller.subscribers.move(STREAM, "s/g", cut_at({seg(0, 0): written}), dry_run=True)
             assert (moved["bytes"], moved["events"]) == (written - 1000, -5)
-            group = await controller.get_reader_group("s", "g")
+            group = await controller.groups.get("s", "g")
             assert group.id == GROUP_ID
 
     asyncio.run(run())

@@ -28,7 +28,7 @@ from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
 from penstock.net.removal_plan import plan_removal
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 
 SEGMENT = seg(0, 0)
 KEEPS = RetentionPolicy(type=RetentionType.SIZE, minimum=10**9)
@@ -39,7 +39,7 @@ def run(work) -> None:
 
 
 async def one(controller: Controller, group: str = "s/g") -> SubscriberInfo:
-    return next(item for item in await controller.describe_subscribers(STREAM) if item.name == group)
+    return next(item for item in await controller.subscribers.describe(STREAM) if item.name == group)
 
 
 def test_lags_are_exact_in_bytes_and_events_also_across_a_scale() -> None:
@@ -105,7 +105,7 @@ def test_ages_are_those_of_records_and_never_too_old() -> None:
             assert (await one(controller)).lag_ms is None
             segments.write(name_of(SEGMENT), b"x" * 10)
             clock.ms += 400
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             clock.ms += 600
             # Written 1000 ms ago; nothing was written since, so that it is known to the millisecond.
             assert (await one(controller)).lag_ms == 1000
@@ -127,7 +127,7 @@ def test_nothing_is_unread_between_two_epochs() -> None:
             await join(controller, "g", {SEGMENT: 10})
             await scale_to(controller, 2)
             clock.ms += 1000
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert (await one(controller)).lag_ms is None
             clock.ms += 1000
             segments.write(name_of(seg(1, 1)), b"x")
@@ -145,7 +145,7 @@ def test_what_a_subscriber_holds_is_what_the_planner_says_of_it() -> None:
             segments.write(name_of(SEGMENT), b"x" * 100)
             await join(controller, "slow", {SEGMENT: 20})
             await join(controller, "fast", {SEGMENT: 90})
-            held = {item.name: item.held_bytes for item in await controller.describe_subscribers(STREAM)}
+            held = {item.name: item.held_bytes for item in await controller.subscribers.describe(STREAM)}
             assert held == {"s/slow": 80, "s/fast": 0}
 
     run(work)
@@ -160,12 +160,12 @@ def test_a_move_goes_forwards_backwards_and_to_the_tail_and_says_what_it_passes(
             seen_ms = (await one(controller)).updated_ms
             clock.ms += 1000
             before = segments.mutations
-            tried = await controller.move_subscriber(STREAM, "s/g", cut_at({SEGMENT: 80}), dry_run=True)
+            tried = await controller.subscribers.move(STREAM, "s/g", cut_at({SEGMENT: 80}), dry_run=True)
             assert segments.mutations == before
-            done = await controller.move_subscriber(STREAM, "s/g", cut_at({SEGMENT: 80}))
+            done = await controller.subscribers.move(STREAM, "s/g", cut_at({SEGMENT: 80}))
             assert tried == done
             assert (done["from"], done["to"], done["bytes"], done["events"]) == ({"0#0": 30}, {"0#0": 80}, 50, 5)
-            back = await controller.move_subscriber(STREAM, "s/g", cut_at({SEGMENT: 10}))
+            back = await controller.subscribers.move(STREAM, "s/g", cut_at({SEGMENT: 10}))
             assert (back["bytes"], back["events"]) == (-70, -7)
             # The group itself was not heard of, keeps its generation, and goes on from where it was put.
             found = await one(controller)
@@ -173,7 +173,7 @@ def test_a_move_goes_forwards_backwards_and_to_the_tail_and_says_what_it_passes(
             await publish(controller, "g", {SEGMENT: 20})
             with pytest.raises(InvalidCutError):
                 await publish(controller, "g", {SEGMENT: 10})
-            end = await controller.move_subscriber(STREAM, "s/g", StreamCut(STREAM, {}))
+            end = await controller.subscribers.move(STREAM, "s/g", StreamCut(STREAM, {}))
             assert (end["to"], end["events"]) == ({"0#0": 100}, 8)
             told = await audit_entries(controller, segments, "move")
             assert [entry["events"] for entry in told] == [5, -7, 8]
@@ -202,7 +202,7 @@ def test_what_is_passed_unread_at_one_key_counts_whatever_is_given_back_at_anoth
             await join(controller, "g", {first: here[0], second: here[1]})
             cut = cut_at({first: there[0], second: there[1]})
             lost = sum(max(0, end - start) for start, end in zip(here, there, strict=True))
-            moved = await controller.move_subscriber(STREAM, "s/g", cut, dry_run=True)
+            moved = await controller.subscribers.move(STREAM, "s/g", cut, dry_run=True)
             assert (moved["passed_bytes"], moved["passed_events"]) == (lost, lost // 10)
             assert moved["bytes"] == sum(there) - sum(here)
             planned = (await plan_removal(controller, STREAM, cut))["subscribers"]
@@ -217,9 +217,9 @@ def test_one_that_has_published_nothing_is_moved_from_the_head() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
             segments.write(name_of(SEGMENT), b"x" * 10)
-            await controller.truncate_stream(STREAM, cut_at({SEGMENT: 4}))
+            await controller.streams.truncate(STREAM, cut_at({SEGMENT: 4}))
             await join(controller, "g")
-            moved = await controller.move_subscriber(STREAM, "s/g", cut_at({SEGMENT: 6}))
+            moved = await controller.subscribers.move(STREAM, "s/g", cut_at({SEGMENT: 6}))
             assert (moved["from"], moved["bytes"], moved["events"]) == ({"0#0": 4}, 2, 2)
 
     run(work)
@@ -231,21 +231,21 @@ def test_moves_to_where_there_is_no_data_are_refused() -> None:
         async with with_stream(segments, 2) as controller:
             for number in range(2):
                 segments.write(name_of(seg(0, number)), b"x" * 10)
-            await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 5, seg(0, 1): 0}))
+            await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 5, seg(0, 1): 0}))
             await join(controller, "g", {seg(0, 0): 5, seg(0, 1): 5})
             with pytest.raises(TruncatedError) as caught:
-                await controller.move_subscriber(STREAM, "s/g", cut_at({seg(0, 0): 4, seg(0, 1): 10}))
+                await controller.subscribers.move(STREAM, "s/g", cut_at({seg(0, 0): 4, seg(0, 1): 10}))
             assert caught.value.fields["segment"] == name_of(seg(0, 0))
             assert caught.value.start_offset == 5
             for positions in ({seg(0, 0): 11, seg(0, 1): 0}, {seg(0, 0): 7}):
                 with pytest.raises(InvalidCutError):
-                    await controller.move_subscriber(STREAM, "s/g", cut_at(positions))
+                    await controller.subscribers.move(STREAM, "s/g", cut_at(positions))
             with pytest.raises(InvalidCutError):
-                await controller.move_subscriber(STREAM, "s/g", cut_at({seg(0, 0): 7}, StreamName("s", "other")))
+                await controller.subscribers.move(STREAM, "s/g", cut_at({seg(0, 0): 7}, StreamName("s", "other")))
             with pytest.raises(SubscriberNotFoundError):
-                await controller.move_subscriber(STREAM, "s/no", StreamCut(STREAM, {}))
+                await controller.subscribers.move(STREAM, "s/no", StreamCut(STREAM, {}))
             with pytest.raises(StreamNotFoundError):
-                await controller.move_subscriber(StreamName("s", "no"), "s/g", StreamCut(STREAM, {}))
+                await controller.subscribers.move(StreamName("s", "no"), "s/g", StreamCut(STREAM, {}))
 
     run(work)
 
@@ -257,20 +257,20 @@ def test_a_removed_subscriber_holds_nothing_and_may_subscribe_again() -> None:
         async with with_stream(segments, 1, clock, retention=policy) as controller:
             segments.write(name_of(SEGMENT), b"x" * 10)
             await join(controller, "g", {SEGMENT: 2})
-            await controller.remove_subscriber(STREAM, "s/g")
-            assert await controller.list_subscribers(STREAM) == ()
+            await controller.subscribers.remove(STREAM, "s/g")
+            assert await controller.subscribers.list(STREAM) == ()
             assert not [key for key in table_keys(segments) if key.startswith("subscriber/")]
             with pytest.raises(SubscriberNotFoundError):
-                await controller.remove_subscriber(STREAM, "s/g")
+                await controller.subscribers.remove(STREAM, "s/g")
             with pytest.raises(SubscriberNotFoundError):
                 await publish(controller, "g", {SEGMENT: 5})
             (told,) = await audit_entries(controller, segments, "drop")
             assert (told["rule"], told["subscriber"], told["cut"]) == ("manual", "s/g", {"0": 2})
             clock.ms += 1000
-            assert (await controller.run_retention(STREAM)).truncate == {"0#0": 10}
-            group = await controller.get_reader_group("s", "g")
-            await controller.update_reader_group(group)
-            assert await controller.list_subscribers(STREAM) == ("s/g",)
+            assert (await controller.retention.run(STREAM)).truncate == {"0#0": 10}
+            group = await controller.groups.get("s", "g")
+            await controller.groups.update(group)
+            assert await controller.subscribers.list(STREAM) == ("s/g",)
 
     run(work)
 
@@ -281,8 +281,8 @@ def test_a_deleted_group_leaves_an_entry_of_what_it_held() -> None:
         async with with_stream(segments, 1, clock) as controller:
             segments.write(name_of(SEGMENT), b"x" * 10)
             await join(controller, "g", {SEGMENT: 2})
-            group = await controller.get_reader_group("s", "g")
-            await controller.delete_reader_group("s", "g", group_id=group.id)
+            group = await controller.groups.get("s", "g")
+            await controller.groups.delete("s", "g", group_id=group.id)
             (told,) = await audit_entries(controller, segments, "drop")
             assert (told["rule"], told["subscriber"], told["cut"]) == ("left", "s/g", {"0": 2})
             assert not [key for key in table_keys(segments) if key.startswith("subscriber/")]
@@ -299,11 +299,11 @@ def test_a_word_older_than_the_rule_that_moved_the_subscriber_is_no_error() -> N
             document = PolicyDocument(
                 retain=Retain(min_bytes=0), backlog=Backlog(max_bytes=50, on_exceed=OnExceed.EVICT, evict_to=0.5)
             )
-            await controller.set_policy(STREAM, document)
+            await controller.policies.set(STREAM, document)
             await join(controller, "g", {SEGMENT: 0})
             segments.write(name_of(SEGMENT), b"x" * 60, event_bytes=5)
             clock.ms += 1000
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert (await one(controller)).cut == cut_at({SEGMENT: 35})
             await publish(controller, "g", {SEGMENT: 20})
             assert (await one(controller)).cut == cut_at({SEGMENT: 35})
@@ -328,7 +328,7 @@ def test_a_cycle_that_has_looked_removes_nothing_that_a_move_or_a_newcomer_claim
             segments.write(name_of(seg(0, 0)), b"x" * 10)
             await join(controller, "g")
             await publish(controller, "g", {seg(0, 0): 10})
-            cycle = asyncio.ensure_future(controller.run_retention(STREAM))
+            cycle = asyncio.ensure_future(controller.retention.run(STREAM))
             for _ in range(pauses):
                 await asyncio.sleep(0)
             claimed = True
@@ -336,12 +336,12 @@ def test_a_cycle_that_has_looked_removes_nothing_that_a_move_or_a_newcomer_claim
                 if newcomer:
                     await join(controller, "h", {seg(0, 0): 0})
                 else:
-                    await controller.move_subscriber(STREAM, "s/g", cut_at({seg(0, 0): 0}))
+                    await controller.subscribers.move(STREAM, "s/g", cut_at({seg(0, 0): 0}))
             except (TruncatedError, InvalidCutError):
                 claimed = False
             await cycle
-            head = (await controller.head(STREAM)).positions[seg(0, 0)]
-            for subscriber in await controller.describe_subscribers(STREAM):
+            head = (await controller.cuts.head(STREAM)).positions[seg(0, 0)]
+            for subscriber in await controller.subscribers.describe(STREAM):
                 assert subscriber.cut is not None
                 assert subscriber.cut.positions[seg(0, 0)] >= head, (pauses, subscriber)
             if not newcomer and claimed:

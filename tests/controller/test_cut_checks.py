@@ -6,7 +6,6 @@ The calls are found by their annotations: one that is not in the table below fai
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from uuid import UUID
@@ -21,7 +20,8 @@ from penstock.model.errors import InvalidCutError, TruncatedError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import SegmentId
-from penstock.ports.controller_service import ControllerService, ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
+from tests.flat_control import calls_of_the_port
 
 OTHER = StreamName("s", "other")
 GROUP = "s/known"
@@ -40,59 +40,59 @@ def _ending(name: str, group_id: UUID, cut: StreamCut) -> ReaderGroupConfig:
 
 
 async def _refused_as_invalid(controller: Controller, cut: StreamCut) -> object:
-    if not await controller.is_cut_valid(STREAM, cut):
+    if not await controller.cuts.is_valid(STREAM, cut):
         raise InvalidCutError("cut is not valid")
     return None
 
 
 async def _measure_to(controller: Controller, cut: StreamCut) -> object:
-    return await controller.measure(STREAM, await controller.head(STREAM), cut)
+    return await controller.cuts.measure(STREAM, await controller.cuts.head(STREAM), cut)
 
 
 MANUAL, NONE = ReaderGroupRetention.MANUAL, ReaderGroupRetention.NONE
 UNBOUNDED = StreamCut(STREAM, {})
 
 CALLS: Mapping[str, Mapping[str, Call]] = {
-    "truncate_stream": {"cut": lambda c, cut: c.truncate_stream(STREAM, cut)},
-    "segments_between": {
-        "start": lambda c, cut: c.segments_between(STREAM, cut, UNBOUNDED),
-        "end": lambda c, cut: c.segments_between(STREAM, UNBOUNDED, cut),
+    "streams.truncate": {"cut": lambda c, cut: c.streams.truncate(STREAM, cut)},
+    "cuts.segments_between": {
+        "start": lambda c, cut: c.cuts.segments_between(STREAM, cut, UNBOUNDED),
+        "end": lambda c, cut: c.cuts.segments_between(STREAM, UNBOUNDED, cut),
     },
-    "measure": {
-        "start": lambda c, cut: c.measure(STREAM, cut, UNBOUNDED),
+    "cuts.measure": {
+        "start": lambda c, cut: c.cuts.measure(STREAM, cut, UNBOUNDED),
         "end": _measure_to,
     },
-    "is_cut_valid": {"cut": _refused_as_invalid},
-    "create_reader_group": {
-        "start": lambda c, cut: c.create_reader_group(_group("fresh", FRESH, cut, retention=MANUAL)),
-        "start, no subscriber": lambda c, cut: c.create_reader_group(_group("fresh", FRESH, cut, retention=NONE)),
-        "end": lambda c, cut: c.create_reader_group(_ending("fresh", FRESH, cut)),
+    "cuts.is_valid": {"cut": _refused_as_invalid},
+    "groups.create": {
+        "start": lambda c, cut: c.groups.create(_group("fresh", FRESH, cut, retention=MANUAL)),
+        "start, no subscriber": lambda c, cut: c.groups.create(_group("fresh", FRESH, cut, retention=NONE)),
+        "end": lambda c, cut: c.groups.create(_ending("fresh", FRESH, cut)),
     },
-    "update_reader_group": {
-        "start": lambda c, cut: c.update_reader_group(_group("known", ID, cut, retention=MANUAL)),
-        "start, no subscriber": lambda c, cut: c.update_reader_group(_group("known", ID, cut, retention=NONE)),
-        "end": lambda c, cut: c.update_reader_group(_ending("known", ID, cut)),
+    "groups.update": {
+        "start": lambda c, cut: c.groups.update(_group("known", ID, cut, retention=MANUAL)),
+        "start, no subscriber": lambda c, cut: c.groups.update(_group("known", ID, cut, retention=NONE)),
+        "end": lambda c, cut: c.groups.update(_ending("known", ID, cut)),
     },
-    "update_subscriber_cut": {
-        "cut": lambda c, cut: c.update_subscriber_cut(GROUP, group_id=None, generation=None, cut=cut)
+    "subscribers.publish": {
+        "cut": lambda c, cut: c.subscribers.publish(GROUP, group_id=None, generation=None, cut=cut)
     },
-    "explain_retention": {"position": lambda c, cut: c.explain_retention(STREAM, position=cut)},
-    "add_hold": {"cut": lambda c, cut: c.add_hold(STREAM, owner="o", reason="r", cut=cut)},
-    "move_subscriber": {
-        "cut": lambda c, cut: c.move_subscriber(STREAM, GROUP, cut),
-        "cut, dry": lambda c, cut: c.move_subscriber(STREAM, GROUP, cut, dry_run=True),
+    "retention.explain": {"position": lambda c, cut: c.retention.explain(STREAM, position=cut)},
+    "holds.add": {"cut": lambda c, cut: c.holds.add(STREAM, owner="o", reason="r", cut=cut)},
+    "subscribers.move": {
+        "cut": lambda c, cut: c.subscribers.move(STREAM, GROUP, cut),
+        "cut, dry": lambda c, cut: c.subscribers.move(STREAM, GROUP, cut, dry_run=True),
     },
 }
 
-NAMES_THE_STREAM_BY_ITS_CUT = {"update_subscriber_cut"}
+NAMES_THE_STREAM_BY_ITS_CUT = {"subscribers.publish"}
 """A cut of another stream is a call about that stream here, and this subscriber is not one of it."""
 
-REFUSES_BEHIND_THE_HEAD = {"truncate_stream", "add_hold", "move_subscriber"}
+REFUSES_BEHIND_THE_HEAD = {"streams.truncate", "holds.add", "subscribers.move"}
 
 
 def _calls_with_a_cut() -> set[str]:
     found = set()
-    for name, member in inspect.getmembers(ControllerService, inspect.isfunction):
+    for name, member in calls_of_the_port():
         given = [text for key, text in member.__annotations__.items() if key != "return"]
         if any("StreamCut" in str(text) or "ReaderGroupConfig" in str(text) for text in given):
             found.add(name)
@@ -105,13 +105,13 @@ def test_the_table_names_every_call_of_the_port_that_takes_a_cut() -> None:
 
 async def _bad_cuts(controller: Controller, segments: MemorySegments) -> dict[str, StreamCut]:
     """Two old halves, sealed at 100 bytes; three segments now, with 10 bytes in the first."""
-    old = [item.segment for item in await controller.current_segments(STREAM)]
+    old = [item.segment for item in await controller.layout.current(STREAM)]
     for segment in old:
         segments.write(name_of(segment), b"x" * 100)
     await scale_to(controller, 3)
-    now = [item.segment for item in await controller.current_segments(STREAM)]
+    now = [item.segment for item in await controller.layout.current(STREAM)]
     segments.write(name_of(now[0]), b"x" * 10)
-    tail = (await controller.tail(STREAM)).positions
+    tail = (await controller.cuts.tail(STREAM)).positions
     positions: dict[str, dict[SegmentId, int]] = {
         "beyond the tail": {**tail, now[0]: 11},
         "far beyond the tail": {**tail, now[2]: 1 << 62},
@@ -138,9 +138,9 @@ async def _state(segments: MemorySegments) -> object:
 
 
 async def _with_a_subscriber(controller: Controller) -> None:
-    await controller.create_stream(OTHER, config(2))
-    head = await controller.head(STREAM)
-    await controller.create_reader_group(_group("known", ID, head, retention=MANUAL))
+    await controller.streams.create(OTHER, config(2))
+    head = await controller.cuts.head(STREAM)
+    await controller.groups.create(_group("known", ID, head, retention=MANUAL))
 
 
 @pytest.mark.parametrize("call", sorted(CALLS))
@@ -151,7 +151,7 @@ def test_a_cut_that_nobody_can_have_reached_is_refused_and_changes_nothing(call:
             await _with_a_subscriber(controller)
             bad = await _bad_cuts(controller, segments)
             if call not in NAMES_THE_STREAM_BY_ITS_CUT:
-                bad["of another stream"] = await controller.head(OTHER)
+                bad["of another stream"] = await controller.cuts.head(OTHER)
                 bad["the whole of another stream"] = StreamCut(OTHER, {})
             before = await _state(segments)
             for argument, ask in CALLS[call].items():
@@ -169,10 +169,10 @@ def test_a_cut_of_an_earlier_stream_of_the_name_is_refused(call: str) -> None:
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments, 2) as controller:
-            earlier = await controller.tail(STREAM)
-            await controller.seal_stream(STREAM)
-            await controller.delete_stream(STREAM)
-            await controller.create_stream(STREAM, config(2))
+            earlier = await controller.cuts.tail(STREAM)
+            await controller.streams.seal(STREAM)
+            await controller.streams.delete(STREAM)
+            await controller.streams.create(STREAM, config(2))
             await _with_a_subscriber(controller)
             for ask in CALLS[call].values():
                 with pytest.raises(InvalidCutError):
@@ -187,10 +187,10 @@ def test_a_cut_before_the_head_is_refused_if_the_call_needs_the_data_there(call:
         segments = MemorySegments()
         async with with_stream(segments, 2) as controller:
             await _with_a_subscriber(controller)
-            behind = await controller.head(STREAM)
+            behind = await controller.cuts.head(STREAM)
             for segment in behind.positions:
                 segments.write(name_of(segment), b"x" * 100)
-            await controller.truncate_stream(STREAM, cut_at(dict.fromkeys(behind.positions, 50)))
+            await controller.streams.truncate(STREAM, cut_at(dict.fromkeys(behind.positions, 50)))
             for ask in CALLS[call].values():
                 with pytest.raises((InvalidCutError, TruncatedError)):
                     await ask(controller, behind)
@@ -205,17 +205,17 @@ def test_every_position_from_the_head_to_the_tail_is_accepted(call: str) -> None
             segments = MemorySegments()
             async with with_stream(segments, 2) as controller:
                 await _with_a_subscriber(controller)
-                old = [item.segment for item in await controller.current_segments(STREAM)]
+                old = [item.segment for item in await controller.layout.current(STREAM)]
                 for segment in old:
                     segments.write(name_of(segment), b"x" * 100)
                 halfway = cut_at({old[0]: 40, old[1]: 100})
                 await scale_to(controller, 3)
-                now = [item.segment for item in await controller.current_segments(STREAM)]
+                now = [item.segment for item in await controller.layout.current(STREAM)]
                 segments.write(name_of(now[0]), b"x" * 10)
                 mixed = cut_at({old[0]: 100, now[1]: -1, now[2]: 0})
-                for cut in (halfway, mixed, await controller.tail(STREAM)):
+                for cut in (halfway, mixed, await controller.cuts.tail(STREAM)):
                     await ask(controller, cut)
-                    if call in ("create_reader_group", "update_reader_group"):
+                    if call in ("groups.create", "groups.update"):
                         break  # Once, because the group then has another generation.
 
     asyncio.run(run())
@@ -225,20 +225,20 @@ def test_an_end_before_the_start_is_refused() -> None:
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments, 2) as controller:
-            head = await controller.head(STREAM)
+            head = await controller.cuts.head(STREAM)
             for segment in head.positions:
                 segments.write(name_of(segment), b"x" * 100)
-            tail = await controller.tail(STREAM)
+            tail = await controller.cuts.tail(STREAM)
             crossed = cut_at({min(head.positions): 0, max(head.positions): 100})
             for start, end in ((tail, head), (tail, crossed)):
                 with pytest.raises(InvalidCutError):
-                    await controller.segments_between(STREAM, start, end)
+                    await controller.cuts.segments_between(STREAM, start, end)
                 with pytest.raises(InvalidCutError):
-                    await controller.measure(STREAM, start, end)
+                    await controller.cuts.measure(STREAM, start, end)
                 for retention in (MANUAL, NONE):
                     group = replace(_group("fresh", FRESH, start, retention=retention), end_cuts={STREAM: end})
                     with pytest.raises(InvalidCutError):
-                        await controller.create_reader_group(group)
+                        await controller.groups.create(group)
 
     asyncio.run(run())
 
@@ -248,13 +248,13 @@ def test_a_subscriber_never_releases_what_is_written_after_its_cut() -> None:
         segments = MemorySegments()
         async with with_stream(segments, 1) as controller:
             await _with_a_subscriber(controller)
-            tail = await controller.tail(STREAM)
+            tail = await controller.cuts.tail(STREAM)
             (segment,) = tail.positions
             segments.write(name_of(segment), b"x" * 100)
             beyond = cut_at({segment: 1_000_000})
             with pytest.raises(InvalidCutError, match="beyond the tail"):
-                await controller.update_subscriber_cut(GROUP, group_id=ID, generation=0, cut=beyond)
-            (known,) = await controller.describe_subscribers(STREAM)
+                await controller.subscribers.publish(GROUP, group_id=ID, generation=0, cut=beyond)
+            (known,) = await controller.subscribers.describe(STREAM)
             assert known.cut == tail
             assert known.lag_bytes == 100
 
@@ -272,20 +272,20 @@ def test_calls_without_the_lock_check_cuts_against_the_current_stream_while_it_s
 
             async def scale() -> None:
                 for round_ in range(20):
-                    for item in await controller.current_segments(STREAM):
+                    for item in await controller.layout.current(STREAM):
                         segments.write(name_of(item.segment), b"x" * 10)
                     await scale_to(controller, 1 + round_ % 4)
-                    await controller.truncate_stream(STREAM, await controller.tail(STREAM))
+                    await controller.streams.truncate(STREAM, await controller.cuts.tail(STREAM))
                 done.set()
 
             async def ask() -> int:
                 accepted = 0
                 while not done.is_set():
-                    cut = await controller.tail(STREAM)
-                    assert await controller.is_cut_valid(STREAM, cut)
-                    assert await controller.segments_between(STREAM, cut, cut)
-                    await controller.update_subscriber_cut(GROUP, group_id=ID, generation=0, cut=cut)
-                    await controller.explain_retention(STREAM, position=cut)
+                    cut = await controller.cuts.tail(STREAM)
+                    assert await controller.cuts.is_valid(STREAM, cut)
+                    assert await controller.cuts.segments_between(STREAM, cut, cut)
+                    await controller.subscribers.publish(GROUP, group_id=ID, generation=0, cut=cut)
+                    await controller.retention.explain(STREAM, position=cut)
                     accepted += 1
                 return accepted
 

@@ -22,7 +22,7 @@ from penstock.controller.transactions.decision_queues import DecisionQueues
 from penstock.controller.transactions.decisions import decide
 from penstock.core.streams.transactions import Verb
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.control.transactions import TransactionStatus
 
 OTHER = StreamName("s", "other")
 
@@ -53,11 +53,11 @@ def test_a_commit_answers_when_the_events_are_readable() -> None:
         segments = MemorySegments()
         async with with_stream(segments, 2) as controller:
             txns = [await write_transaction(controller, segments, b"%d" % n) for n in range(5)]
-            answers = await asyncio.gather(*(controller.commit_transaction(STREAM, txn) for txn in txns))
+            answers = await asyncio.gather(*(controller.transactions.commit(STREAM, txn) for txn in txns))
             assert answers == [TransactionStatus.COMMITTED] * 5
             assert set((await stream_bytes(controller, segments)).values()) == {b"01234"}
-            assert [await controller.transaction_status(STREAM, txn) for txn in txns] == answers
-            assert await controller.commit_transaction(STREAM, txns[0]) is TransactionStatus.COMMITTED
+            assert [await controller.transactions.status(STREAM, txn) for txn in txns] == answers
+            assert await controller.transactions.commit(STREAM, txns[0]) is TransactionStatus.COMMITTED
             assert not controller._ctx.outcomes._waiting
 
     asyncio.run(run())
@@ -71,9 +71,9 @@ def test_a_commit_that_takes_long_answers_that_it_goes_on(monkeypatch: pytest.Mo
         async with with_stream(segments) as controller:
             txn = await write_transaction(controller, segments, b"x")
             async with controller._ctx.locks.hold(f"stream/{STREAM}"):
-                assert await controller.commit_transaction(STREAM, txn) is TransactionStatus.COMMITTING
+                assert await controller.transactions.commit(STREAM, txn) is TransactionStatus.COMMITTING
             await finish_all(controller)
-            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
+            assert await controller.transactions.status(STREAM, txn) is TransactionStatus.COMMITTED
             assert not controller._ctx.outcomes._waiting
 
     asyncio.run(run())
@@ -84,7 +84,7 @@ def test_commits_of_one_process_search_no_queue_and_share_their_merges() -> None
         segments = MemorySegments()
         async with with_stream(segments, 1) as controller:
             warm = await write_transaction(controller, segments, b"-")
-            await controller.commit_transaction(STREAM, warm)
+            await controller.transactions.commit(STREAM, warm)
             txns = [await write_transaction(controller, segments, b"%02d" % n) for n in range(20)]
             scans = 0
             scan = segments.table_scan
@@ -96,7 +96,7 @@ def test_commits_of_one_process_search_no_queue_and_share_their_merges() -> None
 
             segments.table_scan = counted  # type: ignore[method-assign]
             before = segments.syncs
-            await asyncio.gather(*(controller.commit_transaction(STREAM, txn) for txn in txns))
+            await asyncio.gather(*(controller.transactions.commit(STREAM, txn) for txn in txns))
             assert scans == 0
             # Decisions, merges and completions of all: not one of each for each of them.
             assert segments.syncs - before < 20
@@ -112,15 +112,15 @@ def test_what_a_process_decided_that_died_is_performed_by_another_that_knows_the
         segments = MemorySegments()
         async with with_stream(segments) as mine, opened(segments, settings=QUIET) as other:
             first = await write_transaction(mine, segments, b"1")
-            await mine.commit_transaction(STREAM, first)
+            await mine.transactions.commit(STREAM, first)
             assert mine._ctx.queues.waiting(STREAM, limit=9) == []
             foreign = await write_transaction(other, segments, b"2")
             await decide(other._ctx, STREAM, foreign, Verb.COMMIT)
             if way == "sweep":
                 await mine.sweep()
             else:
-                await mine.seal_stream(STREAM)
-            assert await mine.transaction_status(STREAM, foreign) is TransactionStatus.COMMITTED
+                await mine.streams.seal(STREAM)
+            assert await mine.transactions.status(STREAM, foreign) is TransactionStatus.COMMITTED
             assert (await stream_bytes(mine, segments))[seg(0, 0)] == b"12"
 
     asyncio.run(run())
@@ -131,11 +131,11 @@ def test_two_processes_that_decide_at_once_take_different_places() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as mine, opened(segments, settings=QUIET) as other:
             pairs = [(one, await write_transaction(one, segments, b"x")) for _ in range(6) for one in (mine, other)]
-            await asyncio.gather(*(one.commit_transaction(STREAM, txn) for one, txn in pairs))
+            await asyncio.gather(*(one.transactions.commit(STREAM, txn) for one, txn in pairs))
             await finish_all(mine)
             await finish_all(other)
             assert (await stream_bytes(mine, segments))[seg(0, 0)] == b"x" * 12
-            assert {await mine.transaction_status(STREAM, txn) for _, txn in pairs} == {TransactionStatus.COMMITTED}
+            assert {await mine.transactions.status(STREAM, txn) for _, txn in pairs} == {TransactionStatus.COMMITTED}
 
     asyncio.run(run())
 
@@ -169,7 +169,7 @@ def test_a_roll_in_the_middle_of_the_queue_keeps_the_order() -> None:
                 for txn in (new, old):
                     await decide(controller._ctx, STREAM, txn, Verb.COMMIT)
             await finish_all(controller)
-            states = {await controller.transaction_status(STREAM, txn) for txn in (old, new)}
+            states = {await controller.transactions.status(STREAM, txn) for txn in (old, new)}
             assert states == {TransactionStatus.COMMITTED}
             assert sorted(value for value in (await stream_bytes(controller, segments)).values() if value) == sorted(
                 [b"new", b"new", b"old"]

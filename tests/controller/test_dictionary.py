@@ -100,9 +100,9 @@ def check_record(entry: Entry, key: str, value: bytes) -> None:
 async def live(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use every feature that leaves rows."""
     async with disks.opened() as (store, controller):
-        await controller.create_scope("s")
+        await controller.scopes.create("s")
         size = RetentionPolicy(type=RetentionType.SIZE, minimum=0)
-        await controller.create_stream(STREAM, config(1, size))
+        await controller.streams.create(STREAM, config(1, size))
         await write_events(store, name_of(seg(0, 0)), [40] * 20)
         await store.lease_chunks(name_of(seg(0, 0)), UUID(int=9), until_ms=disks.clock.ms + 1000)
         await policies_and_holds(controller, disks)
@@ -116,39 +116,39 @@ async def live(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def policies_and_holds(controller: Controller, disks: Disks) -> None:
     for target in (None, "s", STREAM):
-        await controller.set_policy(target, PolicyDocument(grace_s=600))
-    await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h", until_ms=disks.clock.ms + 1000)
-    await controller.release_hold("h", owner="o")
+        await controller.policies.set(target, PolicyDocument(grace_s=600))
+    await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h", until_ms=disks.clock.ms + 1000)
+    await controller.holds.release("h", owner="o")
 
 
 async def transactions(
     controller: Controller, disks: Disks, store: SegmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    txn = await controller.create_transaction(STREAM, lease_ms=10_000)
+    txn = await controller.transactions.create(STREAM, lease_ms=10_000)
     await write_events(store, transaction_segment_name(name_of(seg(0, 0)), txn.id), [40] * 20)
-    await controller.commit_transaction(STREAM, txn.id)
-    shared = await controller.join_transaction(STREAM, UUID(int=3), lease_ms=10_000)
-    await controller.abort_transaction(STREAM, shared.id)
+    await controller.transactions.commit(STREAM, txn.id)
+    shared = await controller.transactions.join(STREAM, UUID(int=3), lease_ms=10_000)
+    await controller.transactions.abort(STREAM, shared.id)
     monkeypatch.setattr(batches, "NAMES_KEPT", 1)
     monkeypatch.setattr(batches, "FORGET_EVERY", 1)
     for _ in range(2):
         for number in range(3):
             source = QuerySource(query=f"q{number}", run="r")
             writer = f"w/{number}/{disks.clock.ms}"
-            txn = await controller.create_transaction(STREAM, lease_ms=10_000)
-            await controller.commit_batch(STREAM, writer=writer, batch=0, transactions=[txn.id], source=source)
+            txn = await controller.transactions.create(STREAM, lease_ms=10_000)
+            await controller.batches.commit(STREAM, writer=writer, batch=0, transactions=[txn.id], source=source)
         disks.clock.ms += NAME_KEPT_MS + DAY_MS
 
 
 async def subscribers_and_truncations(controller: Controller, disks: Disks, store: SegmentStore) -> None:
     await join(controller, "g")
     await publish(controller, "g", {seg(0, 0): 48})
-    await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 48}))
-    await controller.undo_truncation(STREAM)
+    await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 48}))
+    await controller.retention.undo_last(STREAM)
     disks.clock.ms += 700_000  # The undo protects what it has restored until the end of the grace.
-    await controller.run_retention(STREAM)
-    await controller.truncate_stream(STREAM, cut_at({seg(0, 0): 48}))
-    await controller.set_policy(
+    await controller.retention.run(STREAM)
+    await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 48}))
+    await controller.policies.set(
         STREAM,
         PolicyDocument(
             retain=Retain(min_bytes=0),
@@ -157,14 +157,14 @@ async def subscribers_and_truncations(controller: Controller, disks: Disks, stor
             grace_s=600,
         ),
     )
-    await controller.run_retention(STREAM)
+    await controller.retention.run(STREAM)
     disks.clock.ms += 20_000
-    await controller.run_retention(STREAM)
+    await controller.retention.run(STREAM)
     disks.clock.ms += 1_000_000
-    await controller.run_retention(STREAM)
-    await controller.set_policy(STREAM, PolicyDocument(backlog=Backlog(max_bytes=1, on_exceed=OnExceed.REJECT)))
+    await controller.retention.run(STREAM)
+    await controller.policies.set(STREAM, PolicyDocument(backlog=Backlog(max_bytes=1, on_exceed=OnExceed.REJECT)))
     await join(controller, "h")
-    await controller.run_retention(STREAM)
+    await controller.retention.run(STREAM)
     points = Points(controller._ctx)
     await points.note(STREAM, time_ms=1, size_bytes=2)
     await points.flush()
@@ -173,29 +173,31 @@ async def subscribers_and_truncations(controller: Controller, disks: Disks, stor
 
 async def erasures(controller: Controller, disks: Disks, store: SegmentStore) -> None:
     other = StreamName("s", "e")
-    await controller.create_stream(other, config(1))
+    await controller.streams.create(other, config(1))
     first = seg(0, 0)
     await write_events(store, name_of(first, other), [40] * 20)
     await store.flush()
     asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}}
-    await controller.erase(other, asked, {first: [0]})
-    while (await controller.erasure("e1"))["state"] != "done":
+    await controller.erasures.erase(other, asked, {first: [0]})
+    while (await controller.erasures.get("e1"))["state"] != "done":
         await asyncio.sleep(0)
 
 
 async def deletions(controller: Controller, disks: Disks, store: SegmentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    await controller.seal_stream(STREAM)
-    await controller.delete_stream(STREAM)
+    await controller.streams.seal(STREAM)
+    await controller.streams.delete(STREAM)
     monkeypatch.setattr(numbers, "NUMBERS_KEPT", 0)
     await numbers.forget_numbers(controller._ctx)
-    await controller.delete_reader_group("s", "g")
-    await controller.create_scope("gone")
-    await controller.delete_scope("gone")
+    await controller.groups.delete("s", "g")
+    await controller.scopes.create("gone")
+    await controller.scopes.delete("gone")
 
 
 async def gaps(controller: Controller) -> None:
-    await asyncio.gather(*(controller.create_scope(f"n{number}") for number in range(3)))
-    await asyncio.gather(*(controller.set_policy(f"n{number}", PolicyDocument(grace_s=number)) for number in range(3)))
+    await asyncio.gather(*(controller.scopes.create(f"n{number}") for number in range(3)))
+    await asyncio.gather(
+        *(controller.policies.set(f"n{number}", PolicyDocument(grace_s=number)) for number in range(3))
+    )
     await controller.drain_audit()
 
 

@@ -31,7 +31,7 @@ def play(scene: Callable[[Controller, Blanking, FakeClock], Awaitable[None]]) ->
 
 
 async def state_of(controller: Controller) -> str:
-    return str((await controller.erasure("e1"))["state"])
+    return str((await controller.erasures.get("e1"))["state"])
 
 
 async def done(controller: Controller) -> None:
@@ -42,12 +42,12 @@ async def done(controller: Controller) -> None:
 async def page(controller: Controller) -> None:
     run = {"attempt": "a", "events": 1, "positions_sha256": "0" * 64}
     asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}, "run": run}
-    await controller.erase(STREAM, asked, {ONE: [0]}, page=0, last=False, dry_run=False)
+    await controller.erasures.erase(STREAM, asked, {ONE: [0]}, page=0, last=False, dry_run=False)
 
 
 def test_a_deferred_erasure_continues_when_its_hold_expires() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
-        await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h", until_ms=clock.ms + 5000)
+        await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h", until_ms=clock.ms + 5000)
         await ask_for_erasure(controller)
         clock.ms += 4000
         await controller.sweep()
@@ -63,14 +63,14 @@ def test_a_deferred_erasure_continues_when_its_hold_expires() -> None:
 
 def test_a_deferral_is_kept_however_long_the_hold_lasts() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
-        await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
+        await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h")
         await ask_for_erasure(controller)
         since_ms = clock.ms
         clock.ms += 400 * DAY_MS
         await controller.sweep()
         async with opened(segments, clock) as later:
-            assert (await later.erasure("e1"))["deferred"]["since_ms"] == since_ms
-            await later.release_hold("h", owner="o")
+            assert (await later.erasures.get("e1"))["deferred"]["since_ms"] == since_ms
+            await later.holds.release("h", owner="o")
             await done(later)
 
     play(scene)
@@ -85,7 +85,7 @@ def test_pages_that_are_never_completed_are_forgotten_after_a_day_of_a_running_s
         clock.ms += 2000
         await controller.sweep()
         with pytest.raises(NotFoundError):
-            await controller.erasure("e1")
+            await controller.erasures.get("e1")
         rows = segments.tables[keys.TABLE].entries
         assert [key for key in rows if key.startswith(b"erasure")] == []
 
@@ -96,14 +96,14 @@ def test_a_receipt_is_kept_when_a_crash_left_the_mark_of_its_erasure() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
         await ask_for_erasure(controller)
         await done(controller)
-        receipt = (await controller.erasure("e1"))["receipt"]
+        receipt = (await controller.erasures.get("e1"))["receipt"]
         while keys.erasure_mark("e1") in segments.tables[keys.TABLE].entries:
             await asyncio.sleep(0)
         await controller._ctx.metadata.put(overwrite(keys.erasure_mark("e1"), ErasureMarkRecord()))
         clock.ms += 2 * DAY_MS
         await controller._ctx.retention_clock.record()
         async with opened(segments, clock) as later:
-            assert (await later.erasure("e1"))["receipt"] == receipt
+            assert (await later.erasures.get("e1"))["receipt"] == receipt
             assert keys.erasure_mark("e1") not in segments.tables[keys.TABLE].entries
 
     play(scene)
@@ -111,11 +111,11 @@ def test_a_receipt_is_kept_when_a_crash_left_the_mark_of_its_erasure() -> None:
 
 def test_the_caller_that_ends_a_hold_is_not_named_as_the_one_that_erases() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
-        await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
+        await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h")
         with calling(Caller(who="ann")):
             await ask_for_erasure(controller)
         with calling(Caller(who="bob")):
-            await controller.release_hold("h", owner="o")
+            await controller.holds.release("h", owner="o")
             await done(controller)
         callers = {
             entry["kind"]: entry.get("caller", {}).get("who") for entry in await audit_entries(controller, segments)
@@ -128,7 +128,7 @@ def test_the_caller_that_ends_a_hold_is_not_named_as_the_one_that_erases() -> No
 
 def test_a_repeated_request_is_not_named_for_the_end_of_the_hold_that_it_finds() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
-        await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h", until_ms=clock.ms + 5000)
+        await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h", until_ms=clock.ms + 5000)
         await ask_for_erasure(controller)
         clock.ms += 6000
         with calling(Caller(who="bob")):
@@ -142,14 +142,14 @@ def test_a_repeated_request_is_not_named_for_the_end_of_the_hold_that_it_finds()
 
 def test_an_erasure_that_cannot_be_resumed_stops_no_other() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
-        await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
+        await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h")
         await ask_for_erasure(controller)
         rows: Any = segments.tables[keys.TABLE].entries
         rows[keys.erasure_mark("a0")] = rows[keys.erasure_mark("e1")]
         value, version = rows[keys.erasure("e1")]
         rows[keys.erasure("a0")] = (value.replace(b'"s/t"', b'"s!t"'), version)
-        controller._holds._ended = lambda: None  # type: ignore[method-assign]
-        await controller.release_hold("h", owner="o")
+        controller.holds._ended = lambda: None  # type: ignore[method-assign]
+        await controller.holds.release("h", owner="o")
         await controller.sweep()
         await done(controller)
 

@@ -40,8 +40,8 @@ def test_a_failed_read_makes_the_loop_forget_no_stream(key: bytes, error: Pensto
         segments, clock = Failing(), FakeClock()
         async with with_stream(segments, 1, clock, settings=SETTINGS) as controller:
             for name in (U, V):
-                await controller.create_stream(name, config(1))
-                await controller.set_policy(name, PolicyDocument(retain=Retain(min_bytes=0, max_bytes=10)))
+                await controller.streams.create(name, config(1))
+                await controller.policies.set(name, PolicyDocument(retain=Retain(min_bytes=0, max_bytes=10)))
             for _ in range(20):
                 await asyncio.sleep(0.005)
                 await controller._loop.turn()
@@ -64,20 +64,20 @@ def test_a_failed_read_makes_the_loop_forget_no_stream(key: bytes, error: Pensto
 def test_arguments_that_no_record_can_hold_are_refused() -> None:
     async def work() -> None:
         async with with_stream(MemorySegments(), 1) as controller:
-            await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
+            await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h")
             for owner in ("\ud800", "a\x1b[2Jb"):
                 with pytest.raises(InvalidArgumentError):
-                    await controller.release_hold("h", owner=owner)
+                    await controller.holds.release("h", owner=owner)
             with pytest.raises(InvalidArgumentError):
-                await controller.add_hold(STREAM, owner="o", reason="r", until_ms=1 << 63)
+                await controller.holds.add(STREAM, owner="o", reason="r", until_ms=1 << 63)
             with pytest.raises(InvalidArgumentError):
-                await controller.commit_batch(STREAM, writer="w", batch=2**70, transactions=[])
+                await controller.batches.commit(STREAM, writer="w", batch=2**70, transactions=[])
             with pytest.raises(InvalidArgumentError):
-                await controller.erasure_part("e1", -1)
+                await controller.erasures.part("e1", -1)
             good: dict[str, Any] = {"attempt": "a", "events": 1, "positions_sha256": "0" * 64}
             for bad in ({"attempt": "\ud800"}, {"events": float("inf")}):
                 asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}, "run": {**good, **bad}}
                 with pytest.raises(InvalidArgumentError):
-                    await controller.erase(STREAM, asked, {seg(0, 0): [0]}, page=0, last=False, dry_run=False)
+                    await controller.erasures.erase(STREAM, asked, {seg(0, 0): [0]}, page=0, last=False, dry_run=False)
 
     asyncio.run(work())

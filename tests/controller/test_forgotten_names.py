@@ -31,7 +31,7 @@ def kinds(segments: MemorySegments) -> Counter[str]:
 async def commit(controller: Controller, segments: MemorySegments, writer: str, batch: int, data: bytes) -> bool:
     txn = await write_transaction(controller, segments, data)
     source = QuerySource(query=f"q-{writer}", run="r")
-    return await controller.commit_batch(STREAM, writer=writer, batch=batch, transactions=[txn], source=source)
+    return await controller.batches.commit(STREAM, writer=writer, batch=batch, transactions=[txn], source=source)
 
 
 @pytest.fixture
@@ -76,19 +76,19 @@ def test_an_old_checkpoint_is_refused_and_no_row_of_it_is_written(restarted: boo
             with pytest.raises(WriterForgottenError, match="another writer_id"):
                 await commit(controller, segments, "old-0", batch, b"twice")
         with pytest.raises(WriterForgottenError):
-            await controller.last_batch(STREAM, writer="old-0")
+            await controller.batches.last(STREAM, writer="old-0")
         source = QuerySource(query="q-old-0", run="r2")
         with pytest.raises(WriterForgottenError):
-            await controller.commit_batch(STREAM, writer="old-0", batch=1, transactions=[], source=source)
-        assert await controller.last_batch(STREAM, writer="never") is None
+            await controller.batches.commit(STREAM, writer="old-0", batch=1, transactions=[], source=source)
+        assert await controller.batches.last(STREAM, writer="never") is None
         assert await commit(controller, segments, "old-0-again", 0, b"x")
         await controller.sweep()
         data = b"".join((await stream_bytes(controller, segments)).values())
         assert (data.count(b"x"), data.count(b"twice")) == (13, 0)
-        await controller.seal_stream(STREAM)
-        await controller.delete_stream(STREAM)
+        await controller.streams.seal(STREAM)
+        await controller.streams.delete(STREAM)
         assert kinds(segments)["forgotten"] == kinds(segments)["batch"] == 0
-        await controller.create_stream(STREAM, config(1))
+        await controller.streams.create(STREAM, config(1))
         assert await commit(controller, segments, "old-1", 0, b"x"), "another stream of that name knows nobody"
 
     asyncio.run(work())
@@ -104,10 +104,12 @@ def test_a_query_that_lives_is_not_forgotten_even_without_rows() -> None:
             source = QuerySource(query="q-alive", run="r")
             for number in range(12):
                 clock.ms += 20 * DAY_MS
-                await controller.commit_batch(STREAM, writer="alive", batch=number + 1, transactions=[], source=source)
+                await controller.batches.commit(
+                    STREAM, writer="alive", batch=number + 1, transactions=[], source=source
+                )
                 assert await commit(controller, segments, "rows", number + 1, b"x")
                 assert await commit(controller, segments, f"other-{number}", 0, b"x")
-            assert await controller.last_batch(STREAM, writer="alive", source=source) == 0
+            assert await controller.batches.last(STREAM, writer="alive", source=source) == 0
             assert await commit(controller, segments, "alive", 20, b"x")
             assert await commit(controller, segments, "rows", 20, b"x")
             assert kinds(segments)["batch"] < 12
@@ -128,7 +130,7 @@ def test_a_wall_clock_that_jumps_forgets_no_name(jump_ms: int) -> None:
                 assert await commit(controller, segments, f"new-{number}", 0, b"x")
             for number in range(6):
                 source = QuerySource(query=f"q-old-{number}", run="r")
-                assert await controller.last_batch(STREAM, writer=f"old-{number}", source=source) == 0
+                assert await controller.batches.last(STREAM, writer=f"old-{number}", source=source) == 0
 
     asyncio.run(work())
 
@@ -209,7 +211,9 @@ def test_digests_that_cannot_be_read_stop_no_other_name() -> None:
             for writer in others:
                 assert await commit(controller, segments, writer, 0, b"x")
             # All that are old are forgotten, but the one whose digest has no place.
-            assert await controller.last_batch(STREAM, writer=kept, source=QuerySource(query=f"q-{kept}", run="r")) == 0
+            assert (
+                await controller.batches.last(STREAM, writer=kept, source=QuerySource(query=f"q-{kept}", run="r")) == 0
+            )
             assert kinds(segments)["batch"] == len(others) + 1
             assert entries[key][0] == b"rot"
             found = await controller.repair_stream(STREAM)

@@ -38,47 +38,47 @@ async def answers() -> list[str]:
     async with with_stream(segments, 1, clock) as controller:
 
         async def ask() -> None:
-            await put(controller.plan_retention(STREAM))
-            await put(controller.explain_retention(STREAM))
-            await put(controller.retention_facts(STREAM))
-            await put(controller.reclaim_report(STREAM))
-            await put(controller.forecast_retention(STREAM))
-            await put(controller.list_evictions(STREAM))
+            await put(controller.retention.plan(STREAM))
+            await put(controller.retention.explain(STREAM))
+            await put(controller.retention.facts(STREAM))
+            await put(controller.retention.reclaim(STREAM))
+            await put(controller.retention.forecast(STREAM))
+            await put(controller.retention.list_evictions(STREAM))
 
         await ask()
-        await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_age_s=3600)))
+        await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_age_s=3600)))
         await join(controller, "g", {ONE: 0})
         await join(controller, "h", {ONE: 0})
         for _ in range(4):
             segments.write(name_of(ONE), b"x" * 10, event_bytes=5)
             clock.ms += 1000
-            await put(controller.run_retention(STREAM))
+            await put(controller.retention.run(STREAM))
         await scale_to(controller, 2)
         segments.write(name_of(LEFT), b"y" * 30, event_bytes=10)
         clock.ms += 1000
         await ask()
-        await put(controller.plan_retention(STREAM, change=STRICT, at_ms=clock.ms + 700_000))
-        await put(controller.retention_facts(STREAM, change=STRICT))
-        await put(controller.move_subscriber(STREAM, "s/h", cut_at({ONE: 25}), dry_run=True))
-        await put(controller.move_subscriber(STREAM, "s/h", cut_at({ONE: 7})))
-        await controller.add_hold(STREAM, owner="legal", reason="case 7", cut=cut_at({ONE: 20}), hold_id="seven")
+        await put(controller.retention.plan(STREAM, change=STRICT, at_ms=clock.ms + 700_000))
+        await put(controller.retention.facts(STREAM, change=STRICT))
+        await put(controller.subscribers.move(STREAM, "s/h", cut_at({ONE: 25}), dry_run=True))
+        await put(controller.subscribers.move(STREAM, "s/h", cut_at({ONE: 7})))
+        await controller.holds.add(STREAM, owner="legal", reason="case 7", cut=cut_at({ONE: 20}), hold_id="seven")
         segments.write(name_of(RIGHT), b"z" * 40, event_bytes=10)
-        await controller.set_policy(STREAM, STRICT)
+        await controller.policies.set(STREAM, STRICT)
         clock.ms += 30_000
         await ask()
-        await put(controller.run_retention(STREAM))
-        await controller.release_hold("seven", owner="legal")
+        await put(controller.retention.run(STREAM))
+        await controller.holds.release("seven", owner="legal")
         clock.ms += 30_000
         await ask()
-        await put(controller.run_retention(STREAM))
+        await put(controller.retention.run(STREAM))
         await ask()
         for offset in (1, 15, 35):
-            await put(controller.explain_retention(STREAM, position=cut_at({ONE: offset})))
-        await put(controller.explain_retention(STREAM, position=await controller.tail(STREAM)))
+            await put(controller.retention.explain(STREAM, position=cut_at({ONE: offset})))
+        await put(controller.retention.explain(STREAM, position=await controller.cuts.tail(STREAM)))
         clock.ms += 600_000
-        await put(controller.plan_retention(STREAM))
-        await put(controller.run_retention(STREAM))
-        await put(controller.undo_truncations(STREAM, since_ms=clock.ms - 1_000_000))
+        await put(controller.retention.plan(STREAM))
+        await put(controller.retention.run(STREAM))
+        await put(controller.retention.undo(STREAM, since_ms=clock.ms - 1_000_000))
         await ask()
     return found
 

@@ -22,13 +22,13 @@ REMOVALS = {"truncate", "delete", "release", "erase_continued"}
 
 
 async def _grace(controller: Controller, clock: FakeClock) -> None:
-    await controller.set_policy(STREAM, PolicyDocument(grace_s=60))
-    await controller.truncate_stream(STREAM, cut_at({ONE: 60}))
+    await controller.policies.set(STREAM, PolicyDocument(grace_s=60))
+    await controller.streams.truncate(STREAM, cut_at({ONE: 60}))
     clock.ms += 61_000
 
 
 async def _seal(controller: Controller, clock: FakeClock) -> None:
-    await controller.seal_stream(STREAM)
+    await controller.streams.seal(STREAM)
 
 
 async def _nothing(controller: Controller, clock: FakeClock) -> None:
@@ -36,24 +36,24 @@ async def _nothing(controller: Controller, clock: FakeClock) -> None:
 
 
 async def _defer(controller: Controller, clock: FakeClock) -> None:
-    await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h0")
+    await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h0")
     await ask_for_erasure(controller)
 
 
 async def _truncate(controller: Controller) -> None:
-    await controller.truncate_stream(STREAM, cut_at({ONE: 60}))
+    await controller.streams.truncate(STREAM, cut_at({ONE: 60}))
 
 
 async def _delete(controller: Controller) -> None:
-    await controller.delete_stream(STREAM)
+    await controller.streams.delete(STREAM)
 
 
 async def _release(controller: Controller) -> None:
-    await controller.run_retention(STREAM)
+    await controller.retention.run(STREAM)
 
 
 async def _continue(controller: Controller) -> None:
-    await controller.release_hold("h0", owner="o")
+    await controller.holds.release("h0", owner="o")
     await ask_for_erasure(controller)
 
 
@@ -88,7 +88,7 @@ async def _raced(case: str, target: StreamName | str, at: int) -> list[str] | No
         placing: list[asyncio.Task[Any]] = []
 
         async def place() -> None:
-            placing.append(asyncio.ensure_future(controller.add_hold(target, owner="o", reason="r", hold_id="h")))
+            placing.append(asyncio.ensure_future(controller.holds.add(target, owner="o", reason="r", hold_id="h")))
             # A hold on the stream waits for the removal, which holds the stream's lock; one on the scope does not wait.
             for _ in range(200):
                 await asyncio.sleep(0)

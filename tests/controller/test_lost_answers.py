@@ -24,7 +24,7 @@ AT_ONCE = replace(QUIET, retention_cycle_ms=10**9, retention_pause_ms=1)
 
 async def _ask(controller: Controller) -> None:
     asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}}
-    await controller.erase(STREAM, asked, {ONE: [0]}, page=None, last=True, dry_run=False)
+    await controller.erasures.erase(STREAM, asked, {ONE: [0]}, page=None, last=True, dry_run=False)
 
 
 def _state(segments: MemorySegments) -> ErasureState:
@@ -48,7 +48,7 @@ def test_an_erasure_is_performed_although_the_answer_to_its_decision_was_lost(th
             if then == "repeat":
                 await _ask(controller)
             elif then == "status":
-                await controller.erasure("e1")
+                await controller.erasures.get("e1")
             else:
                 await controller.sweep()
             # Reads the table itself: to ask for the state would perform the erasure.
@@ -82,8 +82,8 @@ def test_the_loop_looks_again_although_the_answer_was_lost(call: str) -> None:
             policy = PolicyDocument(retain=Retain(min_bytes=0, max_bytes=10))
             segments.write(name_of(ONE), b"x" * 100)
             if call != "policy":
-                await controller.add_hold("s", owner="o", reason="r", hold_id="h")
-                await controller.set_policy("s", policy)
+                await controller.holds.add("s", owner="o", reason="r", hold_id="h")
+                await controller.policies.set("s", policy)
             key = keys.scope_policy("s") if call == "policy" else keys.hold("s", "h")
             for _ in range(20):
                 await asyncio.sleep(0.005)
@@ -91,7 +91,7 @@ def test_the_loop_looks_again_although_the_answer_was_lost(call: str) -> None:
             assert segments.segments[name_of(ONE)].start == 0
             segments.lose = lambda put: put.key == key
             is_policy = call == "policy"
-            change = controller.set_policy("s", policy) if is_policy else controller.release_hold("h", owner="o")
+            change = controller.policies.set("s", policy) if is_policy else controller.holds.release("h", owner="o")
             with pytest.raises(UnavailableError):
                 await change
             async with asyncio.timeout(10):

@@ -24,7 +24,7 @@ from penstock.core.streams.batch_memory import JOBS_KEPT, is_forgettable, jobs_t
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 
 HOUR_MS = 3_600_000
 
@@ -45,7 +45,7 @@ async def _hour(
     controller: Controller, segments: MemorySegments, clock: FakeClock, rng: random.Random, hour: int
 ) -> None:
     """One plain job, one batch of a query, and a stream with a reader group made and deleted."""
-    await controller.commit_batch(
+    await controller.batches.commit(
         STREAM,
         writer=job(rng),
         batch=0,
@@ -53,9 +53,9 @@ async def _hour(
         one_job=True,
     )
     query = await write_transaction(controller, segments, b"query")
-    await controller.commit_batch(STREAM, writer="query/s/t", batch=hour, transactions=[query])
+    await controller.batches.commit(STREAM, writer="query/s/t", batch=hour, transactions=[query])
     name = StreamName("s", f"made-{hour}")
-    await controller.create_stream(name, config(2))
+    await controller.streams.create(name, config(2))
     group = ReaderGroupConfig(
         scope="s",
         name=f"group-{hour}",
@@ -63,10 +63,10 @@ async def _hour(
         retention=ReaderGroupRetention.MANUAL,
         start_cuts={name: StreamCut(name, {})},
     )
-    await controller.create_reader_group(group)
-    await controller.delete_reader_group("s", group.name)
-    await controller.seal_stream(name)
-    await controller.delete_stream(name)
+    await controller.groups.create(group)
+    await controller.groups.delete("s", group.name)
+    await controller.streams.seal(name)
+    await controller.streams.delete(name)
     clock.ms += HOUR_MS
     await controller.sweep()
     await controller.drain_audit()
@@ -119,7 +119,7 @@ def test_a_repeated_batch_changes_nothing_while_its_job_can_be_alive(monkeypatch
                 named = number % 3 == 0
                 writer = f"query-{number}/s/t" if named else job(rng)
                 txn = await write_transaction(controller, segments, b"x")
-                commit = partial(controller.commit_batch, STREAM, batch=0)
+                commit = partial(controller.batches.commit, STREAM, batch=0)
                 assert await commit(writer=writer, transactions=[txn], one_job=not named)
                 done.append((writer, named, txn))
                 # Names that may come back: those of queries at any time, and those of the last ten jobs.
@@ -167,11 +167,11 @@ def test_a_persons_name_that_looks_like_a_jobs_is_never_forgotten(monkeypatch: p
             names = [job(rng) for _ in range(6)]
             for name in names:
                 txn = await write_transaction(controller, segments, b"x")
-                assert await controller.commit_batch(STREAM, writer=name, batch=7, transactions=[txn])
+                assert await controller.batches.commit(STREAM, writer=name, batch=7, transactions=[txn])
             for name in names:
-                assert await controller.last_batch(STREAM, writer=name) == 7
+                assert await controller.batches.last(STREAM, writer=name) == 7
                 again = await write_transaction(controller, segments, b"twice")
-                assert not await controller.commit_batch(STREAM, writer=name, batch=7, transactions=[again])
+                assert not await controller.batches.commit(STREAM, writer=name, batch=7, transactions=[again])
 
     asyncio.run(work())
 
@@ -204,17 +204,17 @@ def test_no_two_segments_ever_have_the_same_name_whatever_is_forgotten(
             lives += 1
             async with opened(segments) as controller:
                 if lives == 1:
-                    await controller.create_scope("s")
+                    await controller.scopes.create("s")
                 for _ in range(25):
                     name = StreamName("s", f"n{rng.randrange(6)}")
-                    if not await controller.stream_exists(name):
-                        await controller.create_stream(name, config(rng.randrange(1, 4)))
+                    if not await controller.streams.exists(name):
+                        await controller.streams.create(name, config(rng.randrange(1, 4)))
                         continue
                     if rng.random() < 0.5:
                         await scale_to(controller, rng.randrange(3, 6), name)
                         continue
-                    await controller.seal_stream(name)
-                    await controller.delete_stream(name)
+                    await controller.streams.seal(name)
+                    await controller.streams.delete(name)
         assert kinds(segments)["number"] <= seed % 3 + 2 * 4 + 12
 
     asyncio.run(work())

@@ -65,7 +65,7 @@ async def _world(controller: Controller, segments: MemorySegments, clock: FakeCl
     for _ in range(5):
         segments.write(NAME, b"x" * 10)
         clock.ms += 10_000
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
     if case != "deletes the stream":
         await join(controller, "a", {SEGMENT: 0})
         await publish(controller, "a", {SEGMENT: 30 if case.startswith("truncates") else 0})
@@ -76,17 +76,17 @@ async def _raced(case: str, target: str | None, at: int) -> tuple[bool, dict[str
     """Run one cycle with a policy change in its call ``at``. Returns whether it got that far, and its audit entries."""
     segments, clock = RacedSegments(), FakeClock()
     async with with_stream(segments, 1, clock) as controller:
-        await controller.set_policy(target, RECORDS)
+        await controller.policies.set(target, RECORDS)
         await _world(controller, segments, clock, case)
-        await controller.set_policy(target, CASES[case])
+        await controller.policies.set(target, CASES[case])
         seen: list[dict[str, Any]] = []
 
         async def change() -> None:
-            await controller.set_policy(target, KEEPS)
+            await controller.policies.set(target, KEEPS)
             seen.append(fate(segments))
 
         segments.arm_hook(at, change)
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
         segments.hook = None
         if not seen:
             return False, fate(segments)
@@ -131,11 +131,11 @@ def test_a_grace_that_is_set_during_a_truncation_keeps_the_bytes() -> None:
             begun: list[bool] = []
 
             async def change() -> None:
-                await controller.set_policy("s", PolicyDocument(grace_s=60))
+                await controller.policies.set("s", PolicyDocument(grace_s=60))
                 begun.append(fate(segments)["head"] != {})
 
             segments.arm_hook(at, change)
-            await controller.truncate_stream(STREAM, cut_at({SEGMENT: 5}))
+            await controller.streams.truncate(STREAM, cut_at({SEGMENT: 5}))
             segments.hook = None
             kept = any(key.startswith(b"grace/") for key in segments.tables[keys.TABLE].entries)
             assert not begun or kept or begun[0]
@@ -155,21 +155,21 @@ def test_nothing_is_removed_once_a_hold_on_the_scope_is_durable_at_any_step_of_a
     async def raced(at: int) -> bool:
         segments, clock = RacedSegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy("s", RECORDS)
+            await controller.policies.set("s", RECORDS)
             await _world(controller, segments, clock, case)
-            await controller.set_policy("s", CASES[case])
+            await controller.policies.set("s", CASES[case])
             seen: list[dict[str, Any]] = []
             placing: list[asyncio.Task[Any]] = []
 
             async def place() -> None:
-                placing.append(asyncio.ensure_future(controller.add_hold("s", owner="o", reason="r", hold_id="h")))
+                placing.append(asyncio.ensure_future(controller.holds.add("s", owner="o", reason="r", hold_id="h")))
                 # The call returns after the cycle; the hold is in force once its record exists.
                 while keys.hold("s", "h") not in segments.tables[keys.TABLE].entries:
                     await asyncio.sleep(0)
                 seen.append(fate(segments))
 
             segments.arm_hook(at, place)
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             segments.hook = None
             await asyncio.gather(*placing)
             if seen:
@@ -194,8 +194,8 @@ def _held_entries(segments: MemorySegments) -> int:
 
 
 HELD_CASES = {
-    "a new policy": lambda controller, target: controller.set_policy(target, KEEPS),
-    "a lifted hold": lambda controller, _: controller.release_hold("h", owner="o"),
+    "a new policy": lambda controller, target: controller.policies.set(target, KEEPS),
+    "a lifted hold": lambda controller, _: controller.holds.release("h", owner="o"),
 }
 
 
@@ -206,10 +206,10 @@ def test_no_held_entry_names_a_policy_or_a_hold_that_is_over(kind: str, case: st
     async def raced(at: int) -> bool:
         segments, clock = RacedSegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(target, RECORDS)
+            await controller.policies.set(target, RECORDS)
             await _world(controller, segments, clock, kind)
-            await controller.add_hold(STREAM, owner="o", reason="r", hold_id="h")
-            await controller.set_policy(target, CASES[kind])
+            await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h")
+            await controller.policies.set(target, CASES[kind])
             seen: list[int] = []
 
             async def change() -> None:
@@ -217,7 +217,7 @@ def test_no_held_entry_names_a_policy_or_a_hold_that_is_over(kind: str, case: st
                 seen.append(_held_entries(segments))
 
             segments.arm_hook(at, change)
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             segments.hook = None
             told = len(await audit_entries(controller, segments, "held"))
             if not seen:

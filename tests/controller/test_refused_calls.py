@@ -19,7 +19,7 @@ from penstock.model.errors import PenstockError, RetentionHoldError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import KeyRange
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 
 OTHER = StreamName("s", "u")
 BEYOND = cut_at({seg(0, 0): 1 << 40})
@@ -37,27 +37,27 @@ def group(name: str, *streams: StreamName, generation: int = 0) -> ReaderGroupCo
 
 
 CALLS: dict[str, Callable[[Controller], Awaitable[object]]] = {
-    "delete": lambda c: c.delete_stream(STREAM),
-    "seal and delete": lambda c: c.delete_stream(STREAM, seal=True),
-    "delete the scope": lambda c: c.delete_scope("s"),
-    "truncate": lambda c: c.truncate_stream(STREAM, cut_at({seg(0, 0): 5})),
-    "truncate beyond": lambda c: c.truncate_stream(STREAM, BEYOND),
-    "undo": lambda c: c.undo_truncation(STREAM),
-    "scale": lambda c: c.scale(STREAM, sealed=[seg(0, 0)], new_ranges=[KeyRange(low=0.0, high=0.25)]),
-    "join two streams": lambda c: c.create_reader_group(group("new", OTHER, StreamName("s", "absent"))),
-    "change to two streams": lambda c: c.update_reader_group(group("g", OTHER, StreamName("s", "absent"))),
-    "an old generation": lambda c: c.update_reader_group(group("g", OTHER, generation=7)),
-    "move a subscriber": lambda c: c.move_subscriber(STREAM, "s/g", BEYOND),
-    "remove no subscriber": lambda c: c.remove_subscriber(STREAM, "s/nobody"),
-    "hold beyond": lambda c: c.add_hold(STREAM, owner="o", reason="r", cut=BEYOND),
-    "make again": lambda c: c.create_stream(STREAM, config(2)),
-    "delete the audit": lambda c: c.delete_stream(AUDIT_STREAM, seal=True),
-    "delete no group": lambda c: c.delete_reader_group("s", "nobody"),
+    "delete": lambda c: c.streams.delete(STREAM),
+    "seal and delete": lambda c: c.streams.delete(STREAM, seal=True),
+    "delete the scope": lambda c: c.scopes.delete("s"),
+    "truncate": lambda c: c.streams.truncate(STREAM, cut_at({seg(0, 0): 5})),
+    "truncate beyond": lambda c: c.streams.truncate(STREAM, BEYOND),
+    "undo": lambda c: c.retention.undo_last(STREAM),
+    "scale": lambda c: c.layout.scale(STREAM, sealed=[seg(0, 0)], new_ranges=[KeyRange(low=0.0, high=0.25)]),
+    "join two streams": lambda c: c.groups.create(group("new", OTHER, StreamName("s", "absent"))),
+    "change to two streams": lambda c: c.groups.update(group("g", OTHER, StreamName("s", "absent"))),
+    "an old generation": lambda c: c.groups.update(group("g", OTHER, generation=7)),
+    "move a subscriber": lambda c: c.subscribers.move(STREAM, "s/g", BEYOND),
+    "remove no subscriber": lambda c: c.subscribers.remove(STREAM, "s/nobody"),
+    "hold beyond": lambda c: c.holds.add(STREAM, owner="o", reason="r", cut=BEYOND),
+    "make again": lambda c: c.streams.create(STREAM, config(2)),
+    "delete the audit": lambda c: c.streams.delete(AUDIT_STREAM, seal=True),
+    "delete no group": lambda c: c.groups.delete("s", "nobody"),
 }
 HOLDS: dict[str, Callable[[Controller], Awaitable[object]]] = {
-    "stream": lambda c: c.add_hold(STREAM, owner="legal", reason="case 7"),
-    "scope": lambda c: c.add_hold("s", owner="legal", reason="case 7"),
-    "cut": lambda c: c.add_hold(STREAM, owner="legal", reason="case 7", cut=cut_at({seg(0, 0): 2})),
+    "stream": lambda c: c.holds.add(STREAM, owner="legal", reason="case 7"),
+    "scope": lambda c: c.holds.add("s", owner="legal", reason="case 7"),
+    "cut": lambda c: c.holds.add(STREAM, owner="legal", reason="case 7", cut=cut_at({seg(0, 0): 2})),
 }
 
 
@@ -82,27 +82,27 @@ def test_a_refused_call_changes_nothing(
     async def work() -> None:
         segments = MemorySegments()
         async with with_stream(segments, 1, FakeClock()) as controller:
-            await controller.create_stream(OTHER, config(1))
+            await controller.streams.create(OTHER, config(1))
             segments.write(name_of(seg(0, 0)), b"x" * 10)
             if subscribed:
-                await controller.create_reader_group(group("g", STREAM))
+                await controller.groups.create(group("g", STREAM))
             if hold is not None:
                 await HOLDS[hold](controller)
             if scaled:
                 await scale_to(controller, 2)
             if open_transaction:
-                await controller.create_transaction(STREAM, lease_ms=10_000)
+                await controller.transactions.create(STREAM, lease_ms=10_000)
             if sealed:
-                await controller.seal_stream(STREAM)
+                await controller.streams.seal(STREAM)
             await controller.sweep()
             await controller.drain_audit()
-            before, open_before = rows(segments), await controller.current_segments(STREAM)
+            before, open_before = rows(segments), await controller.layout.current(STREAM)
             try:
                 await CALLS[call](controller)
             except PenstockError:
                 await controller.sweep()
                 assert rows(segments) == before
-                assert await controller.current_segments(STREAM) == open_before
+                assert await controller.layout.current(STREAM) == open_before
             else:
                 assert not (hold is not None and call in ("delete", "seal and delete", "delete the scope"))
 
@@ -119,15 +119,15 @@ def test_a_hold_that_comes_between_the_look_and_the_step_refuses_sealing_too(mon
                 puts = await real(*words, **named)
                 if not placed:
                     # Past the stream's lock, as a hold on the scope is.
-                    placed.append(asyncio.ensure_future(controller.add_hold("s", owner="legal", reason="case 7")))
+                    placed.append(asyncio.ensure_future(controller.holds.add("s", owner="legal", reason="case 7")))
                     while not any(key.startswith(b"hold/") for key in segments.tables[keys.TABLE].entries):
                         await asyncio.sleep(0)
                 return puts
 
             monkeypatch.setattr(streams, "deletion_puts", with_a_hold)
             with pytest.raises(RetentionHoldError):
-                await controller.delete_stream(STREAM, seal=True)
+                await controller.streams.delete(STREAM, seal=True)
             await placed[0]
-            assert len(await controller.current_segments(STREAM)) == 2
+            assert len(await controller.layout.current(STREAM)) == 2
 
     asyncio.run(work())

@@ -61,9 +61,9 @@ def scenario(work, *, streams=3, retention=by_time(10_000), settings=SERVING):
     async def run():
         segments, clock = MemorySegments(), FakeClock()
         async with opened(segments, clock, settings) as controller:
-            await controller.create_scope("s")
+            await controller.scopes.create("s")
             for number in range(streams):
-                await controller.create_stream(stream(number), config(1, retention))
+                await controller.streams.create(stream(number), config(1, retention))
             # Looks that the creation has asked for are over before anything is written, and earlier.
             await settled()
             clock.ms += 1
@@ -129,7 +129,7 @@ def test_time_that_has_come_is_enough():
         await watched.turn()
         assert await watched.turn(9_999) == []
         assert await watched.turn(1) == [stream(0), stream(1), stream(2)]
-        assert (await watched.controller.head(stream(1))).positions == {ONE: 10}
+        assert (await watched.controller.cuts.head(stream(1))).positions == {ONE: 10}
 
     scenario(work)
 
@@ -137,12 +137,12 @@ def test_time_that_has_come_is_enough():
 def test_a_policy_of_the_scope_or_the_server_makes_all_below_be_looked_at():
     async def work(watched):
         await watched.turn()
-        await watched.controller.set_policy("s", PolicyDocument(retain=Retain(min_bytes=0)))
+        await watched.controller.policies.set("s", PolicyDocument(retain=Retain(min_bytes=0)))
         watched.looked.clear()
         await settled()
         assert watched.users() == [stream(0), stream(1), stream(2)]
         watched.looked.clear()
-        await watched.controller.set_policy(None, PolicyDocument(retain=Retain(min_bytes=0)))
+        await watched.controller.policies.set(None, PolicyDocument(retain=Retain(min_bytes=0)))
         await settled()
         assert watched.users() == [stream(0), stream(1), stream(2)]
         assert await watched.turn(1) == []
@@ -153,10 +153,10 @@ def test_a_policy_of_the_scope_or_the_server_makes_all_below_be_looked_at():
 def test_a_quota_that_no_level_names_any_more_lets_writers_go_on():
     async def work(watched):
         quota = PolicyDocument(backlog=Backlog(max_bytes=20, on_exceed=OnExceed.HOLD))
-        await watched.controller.set_policy(None, quota)
+        await watched.controller.policies.set(None, quota)
         await watched.turn()
         assert [key for key in watched.segments.tables[keys.TABLE].entries if key.startswith(b"quota/")]
-        await watched.controller.set_policy(None, PolicyDocument())
+        await watched.controller.policies.set(None, PolicyDocument())
         await settled()
         assert not [key for key in watched.segments.tables[keys.TABLE].entries if key.startswith(b"quota/")]
 
@@ -223,7 +223,7 @@ def test_a_look_that_fails_is_made_again_and_stops_no_other():
 def test_a_met_limit_is_looked_at_at_once():
     async def work(watched):
         controller, segments = watched.controller, watched.segments
-        await controller.set_policy(stream(0), PolicyDocument(backlog=Backlog(max_bytes=20, on_exceed=OnExceed.HOLD)))
+        await controller.policies.set(stream(0), PolicyDocument(backlog=Backlog(max_bytes=20, on_exceed=OnExceed.HOLD)))
         await settled()
         watched.looked.clear()
         segments._reached[str(stream(0))] = None
@@ -238,9 +238,9 @@ def test_graced_bytes_go_in_the_turn_after_their_time():
     async def work(watched):
         controller, segments = watched.controller, watched.segments
         segments.write(name_of(ONE, stream(0)), b"x" * 10)
-        await controller.set_policy(stream(0), PolicyDocument(grace_s=60))
+        await controller.policies.set(stream(0), PolicyDocument(grace_s=60))
         await watched.turn()
-        await controller.truncate_stream(stream(0), cut_at({ONE: 4}, stream(0)))
+        await controller.streams.truncate(stream(0), cut_at({ONE: 4}, stream(0)))
         await settled()
         segment = segments.segments[name_of(ONE, stream(0))]
         await watched.turn(59_999)
@@ -255,11 +255,11 @@ def test_grace_of_an_earlier_life_is_found():
     async def run():
         segments, clock = MemorySegments(), FakeClock()
         async with opened(segments, clock, SERVING) as controller:
-            await controller.create_scope("s")
-            await controller.create_stream(STREAM, config(1))
+            await controller.scopes.create("s")
+            await controller.streams.create(STREAM, config(1))
             segments.write(name_of(ONE), b"x" * 10)
-            await controller.set_policy(STREAM, PolicyDocument(grace_s=60))
-            await controller.truncate_stream(STREAM, cut_at({ONE: 4}))
+            await controller.policies.set(STREAM, PolicyDocument(grace_s=60))
+            await controller.streams.truncate(STREAM, cut_at({ONE: 4}))
         async with opened(segments, clock, SERVING) as controller:
             clock.ms += 60_000
             await controller._loop.turn()
@@ -302,7 +302,7 @@ def test_points_are_written_and_thinned_and_forecast_from(monkeypatch):
             await watched.turn(SERVING.tail_record_ms + 1)
         points = await load_points(controller._ctx, stream(0))
         assert 40 < len(points) <= 60
-        answer = await controller.forecast_retention(stream(0))
+        answer = await controller.retention.forecast(stream(0))
         assert len(answer["history"]) <= POINTS_MAX
         assert answer["history"] == sorted(answer["history"])
         per_s = 10_000 / (SERVING.tail_record_ms + 1)
@@ -315,7 +315,7 @@ def test_points_are_written_and_thinned_and_forecast_from(monkeypatch):
     document = PolicyDocument(retain=Retain(min_bytes=1 << 19, max_bytes=1 << 20))
 
     async def with_limit(watched):
-        await watched.controller.set_policy(stream(0), document)
+        await watched.controller.policies.set(stream(0), document)
         await settled()
         await work(watched)
 
@@ -360,9 +360,9 @@ def test_a_policy_of_a_refused_name_does_not_stop_the_sweeps():
         await watched.turn()
         watched.looked.clear()
         with pytest.raises(InvalidArgumentError):
-            await watched.controller.set_policy("\ud800", PolicyDocument(retain=Retain(max_bytes=10)))
+            await watched.controller.policies.set("\ud800", PolicyDocument(retain=Retain(max_bytes=10)))
         await settled()
-        await watched.controller.set_policy("s", PolicyDocument(retain=Retain(max_bytes=10)))
+        await watched.controller.policies.set("s", PolicyDocument(retain=Retain(max_bytes=10)))
         await settled()
         assert watched.users() == [stream(0), stream(1), stream(2)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 from controller_world import QUIET, STREAM, FakeClock, config, name_of, opened, seg
@@ -21,9 +22,9 @@ def test_a_stream_over_its_maximum_comes_down_to_its_minimum_without_another_wri
     async def run() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with opened(segments, clock, SERVING) as controller:
-            await controller.create_scope("s")
-            await controller.create_stream(STREAM, config())
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=5_000, max_bytes=35_000)))
+            await controller.scopes.create("s")
+            await controller.streams.create(STREAM, config())
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=5_000, max_bytes=35_000)))
             for _ in range(200):  # What the new policy asks for is over before anything is written.
                 await asyncio.sleep(0)
             await controller._loop.turn()
@@ -31,10 +32,10 @@ def test_a_stream_over_its_maximum_comes_down_to_its_minimum_without_another_wri
             for _ in range(5):
                 await controller._loop.turn()
                 clock.ms += 600_000
-            assert (await controller.describe_stream(STREAM)).size_bytes == 5_000
-            explained = await controller.explain_retention(STREAM)
+            assert (await controller.streams.describe(STREAM)).size_bytes == 5_000
+            explained = await controller.retention.explain(STREAM)
             assert [item.kind for item in explained.ranges] == ["minimum"]
-            assert (await controller.plan_retention(STREAM)).frees_bytes == 0
+            assert (await controller.retention.plan(STREAM)).frees_bytes == 0
 
     asyncio.run(run())
 
@@ -43,17 +44,17 @@ def test_one_cycle_by_hand_goes_as_far_as_many() -> None:
     async def run() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with opened(segments, clock, QUIET) as controller:
-            await controller.create_scope("s")
-            await controller.create_stream(STREAM, config())
+            await controller.scopes.create("s")
+            await controller.streams.create(STREAM, config())
             segments.write(name_of(ONE), b"x" * 95_000, event_bytes=100)
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=5_000, max_bytes=35_000)))
-            done = await controller.run_retention(STREAM)
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=5_000, max_bytes=35_000)))
+            done = await controller.retention.run(STREAM)
             assert (done.truncate, done.frees_bytes) == ({"0#0": 90_000}, 90_000)
             assert [(step.rule, step.frees_bytes) for step in done.steps] == [
                 ("maximum", 60_000),
                 ("minimum", 30_000),
             ]
-            assert (await controller.run_retention(STREAM)).frees_bytes == 0
+            assert (await controller.retention.run(STREAM)).frees_bytes == 0
 
     asyncio.run(run())
 
@@ -76,21 +77,21 @@ class MovingHead(MemorySegments):
     async def read(self, name, offset, max_bytes, *, wait=True):
         if self.controller is not None:
             controller, self.controller = self.controller, None
-            await controller.truncate_stream(STREAM, await controller.tail(STREAM))
+            await controller.streams.truncate(STREAM, await controller.cuts.tail(STREAM))
         return await super().read(name, offset, max_bytes, wait=wait)
 
 
-@pytest.mark.parametrize("question", ["describe_stream", "plan_retention", "explain_retention"])
+@pytest.mark.parametrize("question", ["streams.describe", "retention.plan", "retention.explain"])
 def test_a_question_is_answered_although_the_head_moves_meanwhile(question) -> None:
     async def run() -> bool:
         segments, clock = MovingHead(), FakeClock()
         async with opened(segments, clock, QUIET) as controller:
-            await controller.create_scope("s")
-            await controller.create_stream(STREAM, config())
-            await controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=5_030, max_bytes=35_050)))
+            await controller.scopes.create("s")
+            await controller.streams.create(STREAM, config())
+            await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=5_030, max_bytes=35_050)))
             segments.write(name_of(ONE), b"x" * 95_000, event_bytes=100)
             segments.controller = controller
-            assert await getattr(controller, question)(STREAM) is not None
+            assert await attrgetter(question)(controller)(STREAM) is not None
             return segments.controller is not None
 
     assert not asyncio.run(run()), "the head was not moved"

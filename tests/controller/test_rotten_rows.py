@@ -17,7 +17,8 @@ from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.model.names import StreamName, transaction_segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.retention import PolicyDocument, Retain
-from penstock.ports.controller_service import ReaderGroupConfig, TransactionStatus
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.transactions import TransactionStatus
 from tests.rotten_keyvalue import RottenKeyValue
 
 STREAMS = [StreamName.parse(f"s{number}/t") for number in range(3)]
@@ -27,15 +28,15 @@ GROUP = UUID(int=5)
 async def fill(disks: Disks) -> None:
     async with disks.opened(crash=True) as (store, controller):
         for name in STREAMS:
-            await controller.create_scope(name.scope)
+            await controller.scopes.create(name.scope)
             limit = RetentionPolicy(type=RetentionType.SIZE, minimum=200)
             config = StreamConfig(scaling=ScalingPolicy(min_segments=2), retention=limit, tags=("tag",))
-            await controller.create_stream(name, config)
-            await controller.set_policy(name.scope, PolicyDocument(retain=Retain(min_bytes=100)))
+            await controller.streams.create(name, config)
+            await controller.policies.set(name.scope, PolicyDocument(retain=Retain(min_bytes=100)))
             for number in range(2):
                 await disks.write(store, name_of(seg(0, number), name), b"a" * 300)
             await scale_to(controller, 3, name)
-            await controller.create_reader_group(
+            await controller.groups.create(
                 ReaderGroupConfig(
                     scope=name.scope,
                     name="g",
@@ -43,20 +44,20 @@ async def fill(disks: Disks) -> None:
                     start_cuts={name: cut_at({seg(1, 2): 0, seg(1, 3): 0, seg(1, 4): 0}, name)},
                 )
             )
-            txn = await controller.create_transaction(name, lease_ms=10_000)
-            await controller.commit_transaction(name, txn.id)
-            await controller.create_transaction(name, lease_ms=10_000)
+            txn = await controller.transactions.create(name, lease_ms=10_000)
+            await controller.transactions.commit(name, txn.id)
+            await controller.transactions.create(name, lease_ms=10_000)
         await store.flush()
         await disks.write(store, name_of(seg(1, 2), STREAMS[0]), b"late")
 
 
 async def use(store, controller, disks: Disks, name: StreamName) -> None:
-    segments = await controller.current_segments(name)
+    segments = await controller.layout.current(name)
     for item in segments:
         await disks.write(store, name_of(item.segment, name), b"day" * 50)
         assert (await everything(store, name_of(item.segment, name))).endswith(b"day" * 50)
-    assert (await controller.describe_stream(name)).size_bytes > 0
-    await controller.effective_policy(name)
+    assert (await controller.streams.describe(name)).size_bytes > 0
+    await controller.policies.effective(name)
 
 
 async def a_day(disks: Disks) -> dict[str, Exception]:
@@ -74,7 +75,7 @@ async def a_day(disks: Disks) -> dict[str, Exception]:
             await controller.sweep()
             for name in STREAMS:
                 try:
-                    await controller.run_retention(name)
+                    await controller.retention.run(name)
                 except PenstockError as error:
                     refused.setdefault(str(name), error)
             await store.flush()
@@ -114,9 +115,9 @@ def test_commits_go_on_though_the_row_of_what_was_merged_rots(monkeypatch):
         disks, name = Disks(), STREAMS[0]
         disks.keyvalue = RottenKeyValue()
         async with disks.opened(crash=True) as (store, controller):
-            await controller.create_scope(name.scope)
-            await controller.create_stream(name, StreamConfig())
-            txn = await controller.create_transaction(name, lease_ms=10_000)
+            await controller.scopes.create(name.scope)
+            await controller.streams.create(name, StreamConfig())
+            txn = await controller.transactions.create(name, lease_ms=10_000)
             base = name_of(txn.segments[0].segment, name)
             part = transaction_segment_name(base, txn.id)
             await disks.write(store, part, b"first")
@@ -126,19 +127,19 @@ def test_commits_go_on_though_the_row_of_what_was_merged_rots(monkeypatch):
             row = records.uid_key(records.TAG_SEGMENT, container.index, container.segments.pending(part).uid)
             with monkeypatch.context() as patched, suppress(asyncio.CancelledError):
                 patched.setattr(commits, "_complete", crash)
-                await controller.commit_transaction(name, txn.id)
-            assert await controller.transaction_status(name, txn.id) is TransactionStatus.COMMITTING
+                await controller.transactions.commit(name, txn.id)
+            assert await controller.transactions.status(name, txn.id) is TransactionStatus.COMMITTING
             assert (await store.info(base)).length == len(b"first")
         disks.keyvalue.rotten[row] = None
         length = len(b"first")
         for word in (b"second", b"third"):
             async with disks.opened() as (store, controller):
-                later = await controller.create_transaction(name, lease_ms=10_000)
+                later = await controller.transactions.create(name, lease_ms=10_000)
                 await disks.write(store, transaction_segment_name(base, later.id), word)
-                await controller.commit_transaction(name, later.id)
+                await controller.transactions.commit(name, later.id)
                 length += len(word)
                 assert (await store.info(base)).length == length
                 for one in (txn, later):
-                    assert await controller.transaction_status(name, one.id) is TransactionStatus.COMMITTED
+                    assert await controller.transactions.status(name, one.id) is TransactionStatus.COMMITTED
 
     asyncio.run(main())

@@ -29,16 +29,16 @@ def test_a_number_that_cannot_be_stored_is_refused_and_leaves_nothing(config):
         disks, name, other = Disks(), STREAMS[0], STREAMS[1]
         async with disks.opened(crash=True) as (_, controller):
             for stream in (name, other):
-                await controller.create_scope(stream.scope)
+                await controller.scopes.create(stream.scope)
             with pytest.raises(InvalidArgumentError):
-                await controller.create_stream(name, config)
-            assert await controller.list_streams(name.scope) == []
-            await controller.create_stream(other, StreamConfig())
+                await controller.streams.create(name, config)
+            assert await controller.streams.list(name.scope) == []
+            await controller.streams.create(other, StreamConfig())
             with pytest.raises(InvalidArgumentError):
-                await controller.update_stream(other, config)
+                await controller.streams.update(other, config)
         async with disks.opened() as (_, controller):
-            await controller.create_stream(name, StreamConfig())
-            assert (await controller.describe_stream(other)).config == StreamConfig()
+            await controller.streams.create(name, StreamConfig())
+            assert (await controller.streams.describe(other)).config == StreamConfig()
 
     asyncio.run(main())
 
@@ -56,14 +56,14 @@ def test_an_unexpected_error_of_one_stream_keeps_no_store_from_starting(monkeypa
         monkeypatch.setattr(SegmentStore, "create_segment", fail)
         async with disks.opened(crash=True) as (_, controller):
             for stream in (name, other):
-                await controller.create_scope(stream.scope)
+                await controller.scopes.create(stream.scope)
             with pytest.raises(OverflowError):
-                await controller.create_stream(name, StreamConfig())
+                await controller.streams.create(name, StreamConfig())
         async with disks.opened() as (_, controller):
-            await controller.create_stream(other, StreamConfig())
+            await controller.streams.create(other, StreamConfig())
             await controller.sweep()
             monkeypatch.setattr(SegmentStore, "create_segment", create)
             await controller.sweep()
-            assert (await controller.describe_stream(name)).config == StreamConfig()
+            assert (await controller.streams.describe(name)).config == StreamConfig()
 
     asyncio.run(main())

@@ -34,26 +34,26 @@ def test_a_stray_key_stops_nothing_else(kind: str, tail: bytes) -> None:
         async with with_stream(segments, 1, clock) as controller:
             await join(controller, "g", {})
             txn = await write_transaction(controller, segments, b"1")
-            await controller.commit_batch(STREAM, writer="w", batch=0, transactions=[txn])
-            open_txn = await controller.create_transaction(STREAM, lease_ms=10_000)
+            await controller.batches.commit(STREAM, writer="w", batch=0, transactions=[txn])
+            open_txn = await controller.transactions.create(STREAM, lease_ms=10_000)
             segments.tables[keys.TABLE].entries[PREFIXES[kind] + tail] = (b"\x00", 1)
 
-            assert "s" in await controller.list_scopes()
-            assert "t" in await controller.list_streams("s")
-            assert "g" in await controller.list_reader_groups("s")
-            assert await controller.erasures() == []
-            await controller.set_policy(None, PolicyDocument(backlog=Backlog(ttl_s=1 << 20)))
+            assert "s" in await controller.scopes.list()
+            assert "t" in await controller.streams.list("s")
+            assert "g" in await controller.groups.list("s")
+            assert await controller.erasures.list() == []
+            await controller.policies.set(None, PolicyDocument(backlog=Backlog(ttl_s=1 << 20)))
             points = Points(controller._ctx)
             for number in range(70):
                 await points.note(STREAM, time_ms=number * 3_600_000, size_bytes=number)
             await points.flush()
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             assert await load_points(controller._ctx, STREAM)
             await controller._ctx.metadata.remove_keys([keys.group("s/g")])
-            await controller.seal_stream(STREAM)
-            assert (await controller.transaction_status(STREAM, open_txn.id)).value == "aborted"
-            await controller.delete_stream(STREAM)
-            assert "t" not in await controller.list_streams("s")
+            await controller.streams.seal(STREAM)
+            assert (await controller.transactions.status(STREAM, open_txn.id)).value == "aborted"
+            await controller.streams.delete(STREAM)
+            assert "t" not in await controller.streams.list("s")
 
     asyncio.run(work())
 
@@ -64,12 +64,12 @@ def test_a_hold_with_a_stray_key_keeps_its_scope_and_no_other(key: bytes) -> Non
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
             segments.write(name_of(seg(0, 0)), b"x" * 10)
-            await controller.create_scope("other")
+            await controller.scopes.create("other")
             segments.tables[keys.TABLE].entries[key] = (b"\x00", 1)
-            (hold,) = await controller.list_holds()
+            (hold,) = await controller.holds.list()
             assert hold.scope == "s"
             await controller.sweep()
-            await controller.delete_scope("other")
+            await controller.scopes.delete("other")
 
     asyncio.run(work())
 
@@ -82,6 +82,6 @@ def test_a_subscriber_with_a_stray_key_stops_the_retention_of_its_stream_alone()
             entries = segments.tables[keys.TABLE].entries
             entries[keys.subscribers(STREAM) + b"s/\xff"] = entries[keys.subscriber(STREAM, "s/g")]
             with pytest.raises(CorruptDataError):
-                await controller.run_retention(STREAM)
+                await controller.retention.run(STREAM)
 
     asyncio.run(work())

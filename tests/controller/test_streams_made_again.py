@@ -37,40 +37,40 @@ from penstock.model.names import segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.retention import OnExceed, PolicyDocument, Retain
 from penstock.model.segments import even_ranges
-from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.control.transactions import TransactionStatus
 
 ROUNDS = 3000
 """Passes of the loop in which whoever does not wait for a lock comes to its end."""
 
 
 async def make_again(controller: Controller) -> None:
-    await controller.seal_stream(STREAM)
-    await controller.delete_stream(STREAM)
-    await controller.create_stream(STREAM, config(2))
+    await controller.streams.seal(STREAM)
+    await controller.streams.delete(STREAM)
+    await controller.streams.create(STREAM, config(2))
 
 
 async def all_goes_on(controller: Controller, segments: MemorySegments) -> None:
     """Run every kind of change on this stream, and a transaction."""
     await scale_to(controller, 3)
-    await controller.truncate_stream(STREAM, await controller.tail(STREAM))
-    await controller.run_retention(STREAM)
-    await controller.set_policy(STREAM, PolicyDocument(retain=Retain(max_bytes=10)))
+    await controller.streams.truncate(STREAM, await controller.cuts.tail(STREAM))
+    await controller.retention.run(STREAM)
+    await controller.policies.set(STREAM, PolicyDocument(retain=Retain(max_bytes=10)))
     txn = await write_transaction(controller, segments, b"new")
-    await controller.commit_transaction(STREAM, txn)
+    await controller.transactions.commit(STREAM, txn)
     await finish_all(controller)
-    assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
+    assert await controller.transactions.status(STREAM, txn) is TransactionStatus.COMMITTED
     await check_invariants(controller, segments)
-    await controller.seal_stream(STREAM)
-    await controller.delete_stream(STREAM)
+    await controller.streams.seal(STREAM)
+    await controller.streams.delete(STREAM)
     assert [key for key in table_keys(segments) if "/s/t" in key] == ["number/s/t"]
 
 
 async def _begin(controller: Controller) -> UUID:
-    return (await controller.create_transaction(STREAM, lease_ms=10_000)).id
+    return (await controller.transactions.create(STREAM, lease_ms=10_000)).id
 
 
 async def _join(controller: Controller) -> UUID:
-    return (await controller.join_transaction(STREAM, UUID(int=9), lease_ms=10_000)).id
+    return (await controller.transactions.join(STREAM, UUID(int=9), lease_ms=10_000)).id
 
 
 @pytest.mark.parametrize("begin", [_begin, _join], ids=["begin", "join"])
@@ -103,10 +103,10 @@ def test_a_stream_that_is_created_again_at_any_step_of_a_begin_works_normally(
             transient = [name for name in segments.segments if "#transaction" in name]
             status = TransactionStatus.UNKNOWN
             if txn is not None:
-                status = await controller.transaction_status(STREAM, txn)
+                status = await controller.transactions.status(STREAM, txn)
             if status is TransactionStatus.OPEN:
                 # Begun in the new stream, by an attempt that looked again.
-                await controller.abort_transaction(STREAM, txn)
+                await controller.transactions.abort(STREAM, txn)
                 await finish_all(controller)
             else:
                 assert transient == []
@@ -151,7 +151,7 @@ def test_a_transaction_of_an_earlier_stream_is_skipped_and_blocks_nothing(stray:
                 await metadata.put(overwrite(keys.queue_entry(STREAM, 0), decision))
         async with opened(segments) as controller:
             await finish_all(controller)
-            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.ABORTED
+            assert await controller.transactions.status(STREAM, txn) is TransactionStatus.ABORTED
             await all_goes_on(controller, segments)
 
     asyncio.run(work())
@@ -180,7 +180,7 @@ def test_a_repair_unblocks_a_stuck_stream_and_lists_the_removed_records(what: st
         segments = MemorySegments()
         async with with_stream(segments, 2) as controller:
             txn = await _damage(controller, segments, what)
-            for change in (controller.seal_stream, controller.run_retention):
+            for change in (controller.streams.seal, controller.retention.run):
                 with pytest.raises((CorruptDataError, InternalError)):
                     await change(STREAM)
             found = await controller.repair_stream(STREAM)
@@ -192,9 +192,9 @@ def test_a_repair_unblocks_a_stuck_stream_and_lists_the_removed_records(what: st
             assert (again["removed"], again["requeued"]) == ([], [])
             # Without its epoch nobody knows the segments; in all other cases what was decided is performed.
             if what != "epoch":
-                assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
-            await controller.seal_stream(STREAM)
-            await controller.delete_stream(STREAM)
+                assert await controller.transactions.status(STREAM, txn) is TransactionStatus.COMMITTED
+            await controller.streams.seal(STREAM)
+            await controller.streams.delete(STREAM)
 
     asyncio.run(work())
 
@@ -205,26 +205,26 @@ def test_a_lost_epoch_denies_no_segment_and_stops_neither_writing_nor_deletion(l
         segments = MemorySegments()
         async with with_stream(segments, 1) as controller:
             await scale_to(controller, 3)
-            middle = [item.segment for item in await controller.epoch_segments(STREAM, 1)]
+            middle = [item.segment for item in await controller.layout.of_epoch(STREAM, 1)]
             await scale_to(controller, 2)
             txn = await write_transaction(controller, segments, b"data")
             del segments.tables[keys.TABLE].entries[keys.epoch(STREAM, lost)]
             controller._ctx.histories.forget(STREAM)
             for call in (
-                lambda: controller.segment_ranges(STREAM, middle),
-                lambda: controller.successors(STREAM, middle[0]),
-                lambda: controller.epoch_segments(STREAM, lost),
-                lambda: controller.list_epochs(STREAM),
-                lambda: controller.run_retention(STREAM),
+                lambda: controller.layout.ranges(STREAM, middle),
+                lambda: controller.layout.successors(STREAM, middle[0]),
+                lambda: controller.layout.of_epoch(STREAM, lost),
+                lambda: controller.layout.epochs(STREAM),
+                lambda: controller.retention.run(STREAM),
             ):
                 with pytest.raises(CorruptDataError, match=f"epoch={lost}"):
                     await call()
-            assert len(await controller.current_segments(STREAM)) == 2
-            await controller.commit_transaction(STREAM, txn)
+            assert len(await controller.layout.current(STREAM)) == 2
+            await controller.transactions.commit(STREAM, txn)
             await finish_all(controller)
-            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
-            await controller.seal_stream(STREAM)
-            await controller.delete_stream(STREAM)
+            assert await controller.transactions.status(STREAM, txn) is TransactionStatus.COMMITTED
+            await controller.streams.seal(STREAM)
+            await controller.streams.delete(STREAM)
             (entry,) = await audit_entries(controller, segments, "delete")
             assert (entry["bytes"], entry["events"]) == (None, None)
 
@@ -248,7 +248,7 @@ def test_a_repair_keeps_the_order_of_decisions_and_leaves_no_segment(what: str) 
                 entries[damaged] = (b"rot", entries[damaged][1])
             controller._ctx.queues.forget(STREAM)
             await controller.repair_stream(STREAM)
-            (name,) = [item.segment for item in await controller.current_segments(STREAM)]
+            (name,) = [item.segment for item in await controller.layout.current(STREAM)]
             assert bytes(segments.segments[segment_name(STREAM, name)].data) == b"A" * 10 + b"B" * 10
             # With a lost entry nobody knows whether the unreadable transaction was committed: its bytes stay.
             left = [name for name in segments.segments if "#transaction." in name]
@@ -266,8 +266,8 @@ def test_a_repair_changes_no_sound_stream_and_refuses_an_unknown_one() -> None:
             txn = await write_transaction(controller, segments, b"open")
             found = await controller.repair_stream(STREAM)
             assert (found["removed"], found["requeued"]) == ([], [])
-            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.OPEN
-            await controller.abort_transaction(STREAM, txn)
+            assert await controller.transactions.status(STREAM, txn) is TransactionStatus.OPEN
+            await controller.transactions.abort(STREAM, txn)
             await finish_all(controller)
             await all_goes_on(controller, segments)
             with pytest.raises(StreamNotFoundError):
@@ -282,15 +282,15 @@ def test_points_and_marks_of_a_stream_do_not_outlive_it_at_any_step() -> None:
     async def raced(at: int) -> bool:
         segments, clock = RacedSegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.create_stream(type(STREAM)("s", "other"), StreamConfig())
-            await controller.set_policy(STREAM, quota(OnExceed.HOLD, max_bytes=100))
-            await controller.set_policy(type(STREAM)("s", "other"), quota(OnExceed.HOLD, max_bytes=100))
+            await controller.streams.create(type(STREAM)("s", "other"), StreamConfig())
+            await controller.policies.set(STREAM, quota(OnExceed.HOLD, max_bytes=100))
+            await controller.policies.set(type(STREAM)("s", "other"), quota(OnExceed.HOLD, max_bytes=100))
             del segments.tables[keys.TABLE].entries[keys.quota(STREAM)]
             made: list[bool] = []
 
             async def again() -> None:
-                await controller.seal_stream(STREAM)
-                await controller.delete_stream(STREAM)
+                await controller.streams.seal(STREAM)
+                await controller.streams.delete(STREAM)
                 made.append(True)
 
             async def look() -> None:
@@ -298,7 +298,7 @@ def test_points_and_marks_of_a_stream_do_not_outlive_it_at_any_step() -> None:
                     await controller._loop._points.note(name, time_ms=clock.ms, size_bytes=5)
                 await controller._loop._points.flush()
                 try:
-                    await controller._cycle.refresh_limit(STREAM)
+                    await controller._limits.refresh(STREAM)
                 except PenstockError:
                     # Deleted while it was looked at.
                     return
@@ -329,18 +329,18 @@ def test_beginning_in_a_stream_that_is_deleted_meanwhile_says_that_it_is_gone() 
     async def raced(at: int) -> bool:
         segments, clock = RacedSegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.scale(STREAM, sealed=[seg(0, 0)], new_ranges=even_ranges(2))
+            await controller.layout.scale(STREAM, sealed=[seg(0, 0)], new_ranges=even_ranges(2))
             controller._ctx.histories.forget(STREAM)
             deleted: list[bool] = []
 
             async def delete() -> None:
-                await controller.seal_stream(STREAM)
-                await controller.delete_stream(STREAM)
+                await controller.streams.seal(STREAM)
+                await controller.streams.delete(STREAM)
                 deleted.append(True)
 
             segments.arm_hook(at, delete)
             try:
-                await controller.create_transaction(STREAM, lease_ms=10_000)
+                await controller.transactions.create(STREAM, lease_ms=10_000)
             except (StreamNotFoundError, StreamSealedError):
                 assert deleted
             segments.hook = None
@@ -373,7 +373,7 @@ def test_a_repair_keeps_what_a_batch_has_committed_although_its_queue_entry_is_m
             kept = b"".join(bytes(item.data) for item in segments.segments.values())
             assert kept.count(b"A" * 10) == 1
             if batch == "sound":
-                assert await controller.transaction_status(STREAM, txn) is TransactionStatus.COMMITTED
+                assert await controller.transactions.status(STREAM, txn) is TransactionStatus.COMMITTED
 
     asyncio.run(work())
 
@@ -403,9 +403,9 @@ def test_segments_that_a_repair_keeps_are_found_by_erasures_and_deleted_with_the
             remains = await remains_of(controller._ctx, await controller._ctx.any_stream(STREAM), STREAM, 0)
             assert [item["transactions"] for item in remains if "a repair removed" in item["what"]] == [1]
             if lost == "decision":
-                await controller.abort_transaction(STREAM, other)
-            await controller.seal_stream(STREAM)
-            await controller.delete_stream(STREAM)
+                await controller.transactions.abort(STREAM, other)
+            await controller.streams.seal(STREAM)
+            await controller.streams.delete(STREAM)
             assert not [name for name in segments.segments if "#transaction." in name]
             assert [key for key in table_keys(segments) if "/s/t" in key] == ["number/s/t"]
 
@@ -419,14 +419,14 @@ def test_in_a_restored_store_no_stream_of_any_name_begins_below_the_jump(deleted
     async def run() -> None:
         segments = MemorySegments()
         async with with_stream(segments) as controller:
-            await controller.seal_stream(STREAM)
+            await controller.streams.seal(STREAM)
             if deleted == "before the backup":
-                await controller.delete_stream(STREAM)
+                await controller.streams.delete(STREAM)
             await controller.begin_restored(1000)
             if deleted == "after the restore":
-                await controller.delete_stream(STREAM)
-            await controller.create_stream(STREAM, config(1))
-            (active,) = await controller.current_segments(STREAM)
+                await controller.streams.delete(STREAM)
+            await controller.streams.create(STREAM, config(1))
+            (active,) = await controller.layout.current(STREAM)
             assert active.segment >= seg(0, 1000)
 
     asyncio.run(run())

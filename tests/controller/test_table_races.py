@@ -25,7 +25,7 @@ from penstock.model.errors import (
 from penstock.net.grpc.scopes import ScopeCalls
 from penstock.net.grpc.tables import RECORDS, KeyValueTables, TableConfig, TableRecord, TableState
 from penstock.net.proto import Controller_pb2 as pb
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.tables import KEY_ABSENT, TablePut
 
 CONFIG = TableConfig(partitions=2, primary_key_bytes=4, secondary_key_bytes=2, rollover_bytes=0)
@@ -48,7 +48,7 @@ async def _check(controller: Controller, tables: KeyValueTables, segments: Memor
     """Every listed table is whole, and no segment is of none. Returns whether the table is there."""
     parts = sorted(item for item in segments.tables if "_kvtable" in item)
     listed = await tables.names("s")
-    if not await controller.scope_exists("s"):
+    if not await controller.scopes.exists("s"):
         assert (parts, listed) == ([], [])
         return False
     try:
@@ -66,7 +66,7 @@ async def _raced(first: str, second: str, at: int) -> bool:
     async with opened(segments) as controller:
         tables = KeyValueTables(controller, segments)
         calls = ScopeCalls(controller, tables, lambda: Endpoint(host="h", port=1))
-        await controller.create_scope("s")
+        await controller.scopes.create("s")
         await tables.create("s", "other", OTHER)
         await tables.delete("s", "other")
         steps: dict[str, Step] = {
@@ -137,10 +137,10 @@ def test_a_scope_with_a_table_is_not_deleted_by_any_caller() -> None:
         segments = MemorySegments()
         async with opened(segments) as controller:
             tables = KeyValueTables(controller, segments)
-            await controller.create_scope("s")
+            await controller.scopes.create("s")
             await tables.create("s", "k", CONFIG)
             with pytest.raises(NotEmptyError):
-                await controller.delete_scope("s")
+                await controller.scopes.delete("s")
             assert await _check(controller, tables, segments)
 
     asyncio.run(work())
@@ -151,7 +151,7 @@ def test_an_interrupted_creation_leaves_nothing_that_a_later_one_uses() -> None:
         segments = MemorySegments()
         async with opened(segments) as controller:
             tables = KeyValueTables(controller, segments)
-            await controller.create_scope("s")
+            await controller.scopes.create("s")
             for done in range(1, 8):
                 attempt = asyncio.ensure_future(tables.create("s", "k", CONFIG))
                 for _ in range(3 * done):
@@ -194,7 +194,7 @@ def test_a_slow_creator_leaves_the_table_that_another_server_made_meanwhile(slow
         async with opened(segments) as controller:
             one = KeyValueTables(controller, Slow(segments, slow, gate))
             two = KeyValueTables(controller, segments)
-            await controller.create_scope("s")
+            await controller.scopes.create("s")
             creation = asyncio.ensure_future(one.create("s", "k", CONFIG))
             for _ in range(100):
                 await asyncio.sleep(0)
@@ -221,7 +221,7 @@ def test_a_table_whose_record_cannot_be_read_is_deleted_with_its_segments(rotten
         segments = MemorySegments()
         async with opened(segments) as controller:
             tables = KeyValueTables(controller, segments)
-            await controller.create_scope("s")
+            await controller.scopes.create("s")
             await tables.create("s", "k", CONFIG)
             entries = segments.tables[RECORDS].entries
             entries[b"s/k"] = (rotten, entries[b"s/k"][1])
@@ -231,7 +231,7 @@ def test_a_table_whose_record_cannot_be_read_is_deleted_with_its_segments(rotten
             await segments.delete_table("s/k_kvtable/0.#epoch.0")  # a deletion that was cut short
             await tables.delete("s", "k")
             assert not await _check(controller, tables, segments)
-            await controller.delete_scope("s")
+            await controller.scopes.delete("s")
 
     asyncio.run(work())
 
@@ -241,7 +241,7 @@ def test_a_record_of_a_newer_version_is_not_deleted() -> None:
         segments = MemorySegments()
         async with opened(segments) as controller:
             tables = KeyValueTables(controller, segments)
-            await controller.create_scope("s")
+            await controller.scopes.create("s")
             await tables.create("s", "k", CONFIG)
             entries = segments.tables[RECORDS].entries
             entries[b"s/k"] = (entries[b"s/k"][0].replace(b'"version": 1', b'"version": 9'), entries[b"s/k"][1])

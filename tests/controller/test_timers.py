@@ -28,7 +28,7 @@ from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite
 from penstock.model.errors import StreamNotFoundError
 from penstock.model.retention import Backlog, Idle, PolicyDocument, Retain
-from penstock.ports.controller_service import TransactionStatus
+from penstock.ports.control.transactions import TransactionStatus
 
 HOUR_MS = 3_600_000
 SEGMENT = seg(0, 0)
@@ -57,7 +57,7 @@ class Timer:
 
 
 async def _begin_lease(world: World) -> None:
-    world.txn = (await world.controller.create_transaction(STREAM, lease_ms=600_000)).id
+    world.txn = (await world.controller.transactions.create(STREAM, lease_ms=600_000)).id
 
 
 async def _begin_lifetime(world: World) -> None:
@@ -66,18 +66,18 @@ async def _begin_lifetime(world: World) -> None:
 
 async def _aborted(world: World) -> bool:
     await world.controller.sweep()
-    return await world.controller.transaction_status(STREAM, world.txn) is TransactionStatus.ABORTED
+    return await world.controller.transactions.status(STREAM, world.txn) is TransactionStatus.ABORTED
 
 
 async def _past_lifetime(world: World) -> bool:
     """It ends even if it is renewed as often as possible."""
-    await world.controller.ping_transaction(STREAM, world.txn, lease_ms=600_000)
+    await world.controller.transactions.ping(STREAM, world.txn, lease_ms=600_000)
     return await _aborted(world)
 
 
 async def _commit(world: World) -> None:
     world.txn = await write_transaction(world.controller, world.segments, b"x")
-    await world.controller.commit_transaction(STREAM, world.txn)
+    await world.controller.transactions.commit(STREAM, world.txn)
     await world.controller.sweep()
 
 
@@ -96,12 +96,12 @@ async def _gather(world: World) -> None:
 
 
 async def _dropped(world: World) -> bool:
-    await world.controller._erasures.start()
+    await world.controller.erasures.start()
     return not world.has(keys.erasure("e"))
 
 
 async def _hold(world: World) -> None:
-    await world.controller.add_hold(STREAM, owner="o", reason="r", hold_id="h", until_ms=world.clock.ms + 4 * HOUR_MS)
+    await world.controller.holds.add(STREAM, owner="o", reason="r", hold_id="h", until_ms=world.clock.ms + 4 * HOUR_MS)
 
 
 async def _lifted(world: World) -> bool:
@@ -111,59 +111,59 @@ async def _lifted(world: World) -> bool:
 
 async def _write(world: World) -> None:
     world.segments.write(NAME, b"x" * 10)
-    await world.controller.run_retention(STREAM)
+    await world.controller.retention.run(STREAM)
 
 
 async def _head_moved(world: World) -> bool:
-    await world.controller.run_retention(STREAM)
-    return (await world.controller.head(STREAM)).positions != {SEGMENT: 0}
+    await world.controller.retention.run(STREAM)
+    return (await world.controller.cuts.head(STREAM)).positions != {SEGMENT: 0}
 
 
 async def _age(world: World) -> None:
-    await world.controller.set_policy(STREAM, PolicyDocument(retain=Retain(min_bytes=0, max_age_s=4 * 3600)))
+    await world.controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0, max_age_s=4 * 3600)))
     await join(world.controller, "a", {SEGMENT: 0})
     await _write(world)
 
 
 async def _ttl(world: World) -> None:
     document = PolicyDocument(retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=4 * 3600))
-    await world.controller.set_policy(STREAM, document)
+    await world.controller.policies.set(STREAM, document)
     await join(world.controller, "a", {SEGMENT: 0})
     await _write(world)
 
 
 async def _grace(world: World) -> None:
-    await world.controller.set_policy(STREAM, PolicyDocument(grace_s=4 * 3600))
+    await world.controller.policies.set(STREAM, PolicyDocument(grace_s=4 * 3600))
     world.segments.write(NAME, b"x" * 10)
-    await world.controller.truncate_stream(STREAM, cut_at({SEGMENT: 10}))
+    await world.controller.streams.truncate(STREAM, cut_at({SEGMENT: 10}))
 
 
 async def _released(world: World) -> bool:
-    await world.controller.run_retention(STREAM)
+    await world.controller.retention.run(STREAM)
     return world.segments.segments[NAME].kept in (None, 10)
 
 
 async def _silent(world: World) -> None:
-    await world.controller.set_policy(STREAM, PolicyDocument(idle=Idle(subscriber_s=4 * 3600)))
+    await world.controller.policies.set(STREAM, PolicyDocument(idle=Idle(subscriber_s=4 * 3600)))
     await join(world.controller, "a", {SEGMENT: 0})
 
 
 async def _subscriber_gone(world: World) -> bool:
-    await world.controller.run_retention(STREAM)
-    return not await world.controller.list_subscribers(STREAM)
+    await world.controller.retention.run(STREAM)
+    return not await world.controller.subscribers.list(STREAM)
 
 
 async def _quiet(world: World) -> None:
-    await world.controller.set_policy(STREAM, PolicyDocument(idle=Idle(stream_s=4 * 3600)))
+    await world.controller.policies.set(STREAM, PolicyDocument(idle=Idle(stream_s=4 * 3600)))
     world.segments.write(NAME, b"x" * 10)
 
 
 async def _stream_gone(world: World) -> bool:
     try:
-        await world.controller.run_retention(STREAM)
+        await world.controller.retention.run(STREAM)
     except StreamNotFoundError:
         return True
-    return not await world.controller.stream_exists(STREAM)
+    return not await world.controller.streams.exists(STREAM)
 
 
 TIMERS = {
@@ -213,7 +213,7 @@ def test_a_lease_survives_a_crash_with_a_clock_that_is_an_hour_ahead(ahead_ms: i
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, settings=settings) as controller:
-            txn = (await controller.create_transaction(STREAM, lease_ms=60_000)).id
+            txn = (await controller.transactions.create(STREAM, lease_ms=60_000)).id
             for _ in range(6):
                 clock.ms += 5000
                 await controller.sweep()
@@ -222,11 +222,11 @@ def test_a_lease_survives_a_crash_with_a_clock_that_is_an_hour_ahead(ahead_ms: i
         clock.ms += 5000 + ahead_ms
         async with opened(segments, clock, settings) as controller:
             await controller.sweep()
-            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.OPEN
+            assert await controller.transactions.status(STREAM, txn) is TransactionStatus.OPEN
             # 30 s of the lease are left, and at most 10 s were not recorded.
             clock.ms += 40_001
             await controller.sweep()
-            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.ABORTED
+            assert await controller.transactions.status(STREAM, txn) is TransactionStatus.ABORTED
 
     asyncio.run(work())
 
@@ -237,13 +237,13 @@ def test_a_lease_goes_on_after_a_crash_before_the_first_sweep_of_a_new_store() -
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, settings=settings) as controller:
-            txn = (await controller.create_transaction(STREAM, lease_ms=60_000)).id
+            txn = (await controller.transactions.create(STREAM, lease_ms=60_000)).id
             segments.offline = True  # It crashes: nothing more is recorded.
         segments.heal()
         clock.ms += 5000 + HOUR_MS
         async with opened(segments, clock, settings) as controller:
             await controller.sweep()
-            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.OPEN
+            assert await controller.transactions.status(STREAM, txn) is TransactionStatus.OPEN
 
     asyncio.run(work())
 
@@ -254,10 +254,10 @@ def test_a_lease_ends_while_the_store_is_closed_for_longer_than_the_slack() -> N
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, settings=settings) as controller:
-            txn = (await controller.create_transaction(STREAM, lease_ms=60_000)).id
+            txn = (await controller.transactions.create(STREAM, lease_ms=60_000)).id
         clock.ms += HOUR_MS + 60_001
         async with opened(segments, clock, settings) as controller:
             await controller.sweep()
-            assert await controller.transaction_status(STREAM, txn) is TransactionStatus.ABORTED
+            assert await controller.transactions.status(STREAM, txn) is TransactionStatus.ABORTED
 
     asyncio.run(work())

@@ -28,7 +28,7 @@ from penstock.core.streams.transactions import (
 )
 from penstock.model.errors import InvalidArgumentError, TransactionNotFoundError, TransactionStateError
 from penstock.model.segments import KeyRange, SegmentRange, even_ranges, make_segment_id
-from penstock.ports.controller_service import PingStatus
+from penstock.ports.control.transactions import PingStatus
 
 A, B = UUID(int=1), UUID(int=2)
 

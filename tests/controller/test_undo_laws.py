@@ -55,14 +55,14 @@ class UndoWorld:
                     await self.acknowledge(self.chance.choice(GROUPS))
                 case "policy":
                     mistake = some_mistake(self.chance, max(self.size, 1))
-                    await self.controller.set_policy(STREAM, self.chance.choice([mistake, mistake, CORRECT]))
+                    await self.controller.policies.set(STREAM, self.chance.choice([mistake, mistake, CORRECT]))
                 case "cycle":
-                    await self.controller.run_retention(STREAM)
+                    await self.controller.retention.run(STREAM)
 
     async def acknowledge(self, group: str) -> None:
         offset = self.chance.randrange(self.said[group], self.size + 10, 10)
         with suppress(PenstockError):  # It was dropped, or reads behind the head.
-            await self.controller.update_subscriber_cut(
+            await self.controller.subscribers.publish(
                 group, group_id=None, generation=None, cut=cut_at({ONE: min(offset, self.size)})
             )
             self.said[group] = min(offset, self.size)
@@ -70,18 +70,18 @@ class UndoWorld:
     async def places(self) -> dict[str, int]:
         """From where on each subscriber reads; none that was dropped."""
         head = await self.head()
-        found = {item.name: item.cut for item in await self.controller.describe_subscribers(STREAM)}
+        found = {item.name: item.cut for item in await self.controller.subscribers.describe(STREAM)}
         return {name: max(head, 0 if cut is None else cut.positions[ONE]) for name, cut in found.items()}
 
     async def head(self) -> int:
-        return (await self.controller.head(STREAM)).positions[ONE]
+        return (await self.controller.cuts.head(STREAM)).positions[ONE]
 
     async def undo(self, since_ms: int | None) -> dict[str, Any] | None:
         """What the answers say together of each subscriber, the last word last; None: there was nothing to undo."""
         told: dict[str, Any] | None = None
         while True:
             try:
-                found = await self.controller.undo_truncations(STREAM, since_ms=since_ms)
+                found = await self.controller.retention.undo(STREAM, since_ms=since_ms)
             except ConflictError:
                 return told
             told = {**(told or {}), **{item["name"]: item for item in found["subscribers"]}}
@@ -97,7 +97,7 @@ async def run_world(seed: int) -> Counter[str]:
         world = UndoWorld(chance, controller, segments, clock)
         for group in GROUPS:
             await subscribed(controller, group.partition("/")[2], 0)
-        await controller.set_policy(STREAM, CORRECT)
+        await controller.policies.set(STREAM, CORRECT)
         await world.live(chance.randint(3, 12))
         allowed, head, since_ms = dict.fromkeys(GROUPS, 0), 0, None
         if chance.random() < 0.5:
@@ -110,7 +110,7 @@ async def run_world(seed: int) -> Counter[str]:
             if (
                 chance.random() < 0.3
             ):  # A rule has dropped it, and its group is deleted: nobody is there to be restored.
-                await controller.delete_reader_group(name.partition("/")[0], name.partition("/")[2])
+                await controller.groups.delete(name.partition("/")[0], name.partition("/")[2])
         told = await world.undo(since_ms)
         if told is None:
             return seen

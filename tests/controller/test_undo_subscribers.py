@@ -32,11 +32,11 @@ async def cycles(controller: Controller, clock: FakeClock, ms: int, every_ms: in
     for _ in range(ms // every_ms):
         clock.ms += every_ms
         await controller.run_retention_cycles()
-        await controller.run_retention(STREAM)
+        await controller.retention.run(STREAM)
 
 
 async def unread_from(controller: Controller, name: str) -> int:
-    found = {item.name: item for item in await controller.describe_subscribers(STREAM)}
+    found = {item.name: item for item in await controller.subscribers.describe(STREAM)}
     assert name in found, sorted(found)
     cut = found[name].cut
     assert cut is not None
@@ -46,7 +46,7 @@ async def unread_from(controller: Controller, name: str) -> int:
 async def undo_all(controller: Controller) -> None:
     while True:
         try:
-            await controller.undo_truncation(STREAM)
+            await controller.retention.undo_last(STREAM)
         except ConflictError:
             return
 
@@ -60,26 +60,26 @@ def test_after_a_mistake_its_correction_and_an_undo_everything_unread_outlives_t
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
             segments.write(name_of(ONE), b"x" * 10, event_bytes=10)
-            await controller.run_retention(STREAM)
+            await controller.retention.run(STREAM)
             await subscribed(controller, "g", 0)
             await subscribed(controller, "ahead", 10)
             for _ in range(9):
                 clock.ms += 1000
                 segments.write(name_of(ONE), b"x" * 10, event_bytes=10)
-                await controller.run_retention(STREAM)
-            await controller.set_policy(STREAM, MISTAKES[mistake])
+                await controller.retention.run(STREAM)
+            await controller.policies.set(STREAM, MISTAKES[mistake])
             await cycles(controller, clock, 240_000, 120_000)
-            assert (await controller.head(STREAM)).positions[ONE] > 0
+            assert (await controller.cuts.head(STREAM)).positions[ONE] > 0
             if first == "correct":
-                await controller.set_policy(STREAM, CORRECT)
+                await controller.policies.set(STREAM, CORRECT)
                 await undo_all(controller)
             else:
                 await undo_all(controller)
                 await cycles(controller, clock, 240_000, 120_000)
-                await controller.set_policy(STREAM, CORRECT)
-            assert (await controller.head(STREAM)).positions == {ONE: 0}
+                await controller.policies.set(STREAM, CORRECT)
+            assert (await controller.cuts.head(STREAM)).positions == {ONE: 0}
             await cycles(controller, clock, 3 * HOUR_MS)
-            assert (await controller.head(STREAM)).positions == {ONE: 0}
+            assert (await controller.cuts.head(STREAM)).positions == {ONE: 0}
             assert await unread_from(controller, "s/g") == 0
 
     asyncio.run(work())
@@ -91,26 +91,26 @@ def test_an_undo_does_not_subscribe_a_group_that_left_the_stream_after_a_rule_dr
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
             other = StreamName("s", "other")
-            await controller.create_stream(other, config(1))
+            await controller.streams.create(other, config(1))
             segments.write(name_of(ONE), b"x" * 100, event_bytes=10)
             await subscribed(controller, "g", 0)
             await subscribed(controller, "ahead", 100)
-            await controller.set_policy(STREAM, MISTAKES["idle"])
+            await controller.policies.set(STREAM, MISTAKES["idle"])
             clock.ms += 100_000
-            tail = await controller.tail(STREAM)
-            await controller.update_subscriber_cut("s/ahead", group_id=GROUP_ID, generation=0, cut=tail)
+            tail = await controller.cuts.tail(STREAM)
+            await controller.subscribers.publish("s/ahead", group_id=GROUP_ID, generation=0, cut=tail)
             await cycles(controller, clock, 20_000, 10_000)
-            assert [item.name for item in await controller.describe_subscribers(STREAM)] == ["s/ahead"]
-            group = await controller.get_reader_group("s", "g")
+            assert [item.name for item in await controller.subscribers.describe(STREAM)] == ["s/ahead"]
+            group = await controller.groups.get("s", "g")
             changes = {
                 "no retention": replace(group, retention=ReaderGroupRetention.NONE),
                 "another stream": replace(group, start_cuts={other: StreamCut(other, {})}),
             }
-            await controller.update_reader_group(changes[change])
-            found = await controller.undo_truncations(STREAM, since_ms=0)
+            await controller.groups.update(changes[change])
+            found = await controller.retention.undo(STREAM, since_ms=0)
             (outcome,) = [item for item in found["subscribers"] if item["name"] == "s/g"]
             assert (outcome["restored"], "any more" in outcome["reason"]) == (False, True)
-            assert [item.name for item in await controller.describe_subscribers(STREAM)] == ["s/ahead"]
+            assert [item.name for item in await controller.subscribers.describe(STREAM)] == ["s/ahead"]
 
     asyncio.run(work())
 
@@ -119,20 +119,20 @@ def test_the_hold_of_an_undo_is_listed_until_it_ends_and_stops_nobody_who_delete
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
-            await controller.set_policy(STREAM, CORRECT)
+            await controller.policies.set(STREAM, CORRECT)
             segments.write(name_of(ONE), b"x" * 100, event_bytes=10)
-            await controller.truncate_stream(STREAM, cut_at({ONE: 50}))
-            assert await controller.list_holds(STREAM) == ()
+            await controller.streams.truncate(STREAM, cut_at({ONE: 50}))
+            assert await controller.holds.list(STREAM) == ()
             clock.ms += 1000
-            await controller.undo_truncation(STREAM)
+            await controller.retention.undo_last(STREAM)
             for target in (STREAM, "s", None):
-                (hold,) = await controller.list_holds(target)
+                (hold,) = await controller.holds.list(target)
                 assert (hold.stream, hold.is_undo) == (STREAM, True)
                 assert hold.until_ms == clock.ms - 1000 + HOUR_MS
-            await controller.create_stream(StreamName("s", "t2"), config(1))
-            assert await controller.list_holds(StreamName("s", "t2")) == ()
+            await controller.streams.create(StreamName("s", "t2"), config(1))
+            assert await controller.holds.list(StreamName("s", "t2")) == ()
             clock.ms += HOUR_MS
-            assert await controller.list_holds(STREAM) == ()
+            assert await controller.holds.list(STREAM) == ()
 
     asyncio.run(work())
 
@@ -142,21 +142,21 @@ def test_one_call_takes_back_all_truncations_since_a_time_and_names_what_it_cann
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock) as controller:
             segments.write(name_of(ONE), b"x" * 100, event_bytes=10)
-            await controller.truncate_stream(STREAM, cut_at({ONE: 10}))
-            await controller.set_policy(STREAM, CORRECT)
+            await controller.streams.truncate(STREAM, cut_at({ONE: 10}))
+            await controller.policies.set(STREAM, CORRECT)
             clock.ms += 1000
-            await controller.truncate_stream(STREAM, cut_at({ONE: 20}))
+            await controller.streams.truncate(STREAM, cut_at({ONE: 20}))
             clock.ms += 1000
             since_ms = clock.ms
             for end in (30, 40, 50):
-                await controller.truncate_stream(STREAM, cut_at({ONE: end}))
+                await controller.streams.truncate(STREAM, cut_at({ONE: end}))
                 clock.ms += 60_000
-            found = await controller.undo_truncations(STREAM, since_ms=since_ms)
+            found = await controller.retention.undo(STREAM, since_ms=since_ms)
             assert (found["head"], found["truncations"], found["bytes"]) == ({"0#0": 20}, 3, 30)
             assert found["not_restored"] == []
             with pytest.raises(ConflictError):
-                await controller.undo_truncations(STREAM, since_ms=since_ms)
-            found = await controller.undo_truncations(STREAM, since_ms=0)
+                await controller.retention.undo(STREAM, since_ms=since_ms)
+            found = await controller.retention.undo(STREAM, since_ms=0)
             assert (found["head"], found["truncations"]) == ({"0#0": 10}, 1)
             assert [item["bytes"] for item in found["not_restored"]] == [10]
 
@@ -170,10 +170,10 @@ def test_an_undo_names_the_subscriber_that_went_on_by_itself_and_restores_the_ot
             segments.write(name_of(ONE), b"x" * 100, event_bytes=10)
             await subscribed(controller, "g", 0)
             await subscribed(controller, "on", 0)
-            await controller.set_policy(STREAM, MISTAKES["maximum"])
-            await controller.run_retention(STREAM)
-            await controller.update_subscriber_cut("s/on", group_id=None, generation=None, cut=cut_at({ONE: 100}))
-            found = await controller.undo_truncations(STREAM)
+            await controller.policies.set(STREAM, MISTAKES["maximum"])
+            await controller.retention.run(STREAM)
+            await controller.subscribers.publish("s/on", group_id=None, generation=None, cut=cut_at({ONE: 100}))
+            found = await controller.retention.undo(STREAM)
             by_name = {item["name"]: item for item in found["subscribers"]}
             assert {name: item["restored"] for name, item in by_name.items()} == {"s/g": True, "s/on": False}
             assert "acknowledged further" in by_name["s/on"]["reason"]

@@ -27,7 +27,8 @@ from penstock.model.names import StreamName, segment_name, transaction_segment_n
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.model.segments import make_segment_id
-from penstock.ports.controller_service import ReaderGroupConfig, TransactionStatus
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.transactions import TransactionStatus
 from penstock.ports.data.tables import TableEntry
 
 ILL, WELL = StreamName("a", "t"), StreamName("b", "u")
@@ -65,18 +66,18 @@ def _write(segments: MemorySegments, name: StreamName, size: int) -> None:
 
 
 async def _transaction(controller: Controller, segments: MemorySegments, name: StreamName) -> UUID:
-    txn = await controller.create_transaction(name, lease_ms=10_000)
+    txn = await controller.transactions.create(name, lease_ms=10_000)
     for item in txn.segments:
         segments.write(transaction_segment_name(segment_name(name, item.segment), txn.id), b"committed")
     return txn.id
 
 
 async def _use(controller: Controller, segments: MemorySegments, clock: FakeClock, name: StreamName) -> None:
-    await controller.create_scope(name.scope)
-    await controller.create_stream(name, StreamConfig())
-    await controller.set_policy(name.scope, PolicyDocument(grace_s=3600))
-    await controller.set_policy(name, PolicyDocument(retain=Retain(min_bytes=10, max_bytes=20)))
-    await controller.create_reader_group(
+    await controller.scopes.create(name.scope)
+    await controller.streams.create(name, StreamConfig())
+    await controller.policies.set(name.scope, PolicyDocument(grace_s=3600))
+    await controller.policies.set(name, PolicyDocument(retain=Retain(min_bytes=10, max_bytes=20)))
+    await controller.groups.create(
         ReaderGroupConfig(
             scope=name.scope,
             name="g",
@@ -88,7 +89,7 @@ async def _use(controller: Controller, segments: MemorySegments, clock: FakeCloc
     for _ in range(6):
         _write(segments, name, 10)
         clock.ms += 60_000
-        await controller.run_retention(name)
+        await controller.retention.run(name)
 
 
 async def _leave(
@@ -97,12 +98,12 @@ async def _leave(
     """Leave work of every kind: expired, decided, due, waiting."""
     ctx = controller._ctx
     left.old[name] = await _transaction(controller, segments, name)
-    await controller.commit_batch(name, writer="w", batch=0, transactions=[left.old[name]])
+    await controller.batches.commit(name, writer="w", batch=0, transactions=[left.old[name]])
     clock.ms += 2 * DAY_MS
     left.expired[name] = await _transaction(controller, segments, name)
-    await controller.join_transaction(name, UUID(int=7), lease_ms=10_000)
+    await controller.transactions.join(name, UUID(int=7), lease_ms=10_000)
     left.decided[name] = await _transaction(controller, segments, name)
-    await controller.add_hold(name, owner="o", reason="r", hold_id=f"h-{name.scope}", until_ms=clock.ms + 1000)
+    await controller.holds.add(name, owner="o", reason="r", hold_id=f"h-{name.scope}", until_ms=clock.ms + 1000)
     erasure = f"e-{name.scope}"
     gathered = ErasureRecord(
         stream=str(name), incarnation=0, state=ErasureState.GATHERING, asked={}, asked_ms=clock.ms, receipt=None
@@ -141,22 +142,22 @@ async def _check_well(controller: Controller, segments: MemorySegments, left: Le
     """All that background work had to do for the stream that nobody damaged is done."""
     entries = segments.tables[keys.TABLE].entries
     data = bytes(segments.segments[segment_name(WELL, FIRST)].data)
-    assert await controller.transaction_status(WELL, left.expired[WELL]) is TransactionStatus.ABORTED
-    assert await controller.transaction_status(WELL, left.decided[WELL]) is TransactionStatus.COMMITTED
+    assert await controller.transactions.status(WELL, left.expired[WELL]) is TransactionStatus.ABORTED
+    assert await controller.transactions.status(WELL, left.decided[WELL]) is TransactionStatus.COMMITTED
     assert data.count(b"committed") == 2
     assert keys.completed(WELL, left.old[WELL]) not in entries, "old outcomes are forgotten"
     assert keys.hold("b", "h-b") not in entries, "holds end"
-    assert (await controller.head(WELL)).positions[FIRST] >= len(data) - 20 - 9, "retention truncates"
+    assert (await controller.cuts.head(WELL)).positions[FIRST] >= len(data) - 20 - 9, "retention truncates"
     assert left.due
     assert not left.due & set(entries), "what was due is given back"
     assert [key for key in entries if key.startswith(b"audit/") and entries[key][0].startswith(b'{"v":1')] == []
     assert b"audit-gap/life-b" not in entries, "gaps are reported, and go"
-    assert "u" in await controller.list_streams("b")
-    assert "b" in await controller.list_scopes()
-    assert await controller.list_reader_groups("b") == ["g"]
-    assert [item["erasure"] for item in await controller.erasures(WELL)] == ["e-b"]
-    await controller.set_policy("b", PolicyDocument(grace_s=60))
-    await controller.set_policy(None, PolicyDocument(retain=Retain(max_bytes=1 << 40)))
+    assert "u" in await controller.streams.list("b")
+    assert "b" in await controller.scopes.list()
+    assert await controller.groups.list("b") == ["g"]
+    assert [item["erasure"] for item in await controller.erasures.list(WELL)] == ["e-b"]
+    await controller.policies.set("b", PolicyDocument(grace_s=60))
+    await controller.policies.set(None, PolicyDocument(retain=Retain(max_bytes=1 << 40)))
 
 
 @pytest.mark.parametrize("how", [garbage, newer], ids=["damaged", "newer"])

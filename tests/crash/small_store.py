@@ -18,7 +18,7 @@ from penstock.app.telemetry import Counters
 from penstock.app.tier2 import open_tier
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store

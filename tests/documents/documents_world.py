@@ -30,7 +30,8 @@ from penstock.model.segments import SegmentId, make_segment_id
 from penstock.net.http.pravega_routes import PravegaRest
 from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.net.http.retention_routes import RetentionRest
-from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
@@ -96,7 +97,7 @@ class World:
         self.store = AsyncStore(segments, controller, self.clock, SimRng(loop.fork("client")))
         self.app = Router(
             [
-                *PravegaRest(controller, epochs=controller, readers_of=_not_known).routes(),
+                *PravegaRest(controller, readers_of=_not_known).routes(),
                 *RetentionRest(controller).routes(),
                 *pulsar_routes(controller, segments, self.clock),
             ]
@@ -112,7 +113,7 @@ class World:
     async def append(self, *sizes: int, stream: StreamName = STREAM, segment: SegmentId | None = None) -> int:
         """Append one event for each size, which counts its frame; returns where the segment ends then."""
         if segment is None:
-            segment = (await self.controller.current_segments(stream))[0].segment
+            segment = (await self.controller.layout.current(stream))[0].segment
         name, end = segment_name(stream, segment), -1
         for size in sizes:
             last = await self.segments.setup_append(name, WRITER)
@@ -125,7 +126,7 @@ class World:
     async def cycle(self, *, stream: StreamName = STREAM, after_s: float = 1.0) -> Mapping[str, Any]:
         """A moment later one truncation cycle; what it decided."""
         await asyncio.sleep(after_s)
-        return await self.controller.run_retention(stream)
+        return await self.controller.retention.run(stream)
 
     async def grow(self, *sizes: int, stream: StreamName = STREAM, after_s: float = 1.0) -> Mapping[str, Any]:
         """Append, and run a cycle after each event, so that each end is recorded; what the last one decided."""
@@ -136,10 +137,10 @@ class World:
         return decision
 
     async def head(self, stream: StreamName = STREAM) -> dict[SegmentId, int]:
-        return dict((await self.controller.head(stream)).positions)
+        return dict((await self.controller.cuts.head(stream)).positions)
 
     async def size(self, stream: StreamName = STREAM) -> int:
-        return (await self.controller.describe_stream(stream)).size_bytes
+        return (await self.controller.streams.describe(stream)).size_bytes
 
     async def read(self, stream: StreamName = STREAM, **options: Any) -> list[bytes]:
         """All events up to the tail as it is now."""
@@ -167,15 +168,15 @@ class World:
     ) -> ReaderGroupConfig:
         """A reader group as Pravega's clients make one: it publishes nothing by itself unless ``at`` is given."""
         config = group(name, at, kind=kind, streams=streams, generation=generation)
-        return await self.controller.create_reader_group(config)
+        return await self.controller.groups.create(config)
 
     async def publish(self, at: Mapping[SegmentId, int], name: str = "g", *, generation: int = 0) -> None:
-        await self.controller.update_subscriber_cut(
+        await self.controller.subscribers.publish(
             f"s/{name}", group_id=GROUP_ID, generation=generation, cut=StreamCut(STREAM, at)
         )
 
     async def acknowledged(self, stream: StreamName = STREAM) -> dict[str, dict[SegmentId, int] | None]:
-        found = await self.controller.describe_subscribers(stream)
+        found = await self.controller.subscribers.describe(stream)
         return {item.name: None if item.cut is None else dict(item.cut.positions) for item in found}
 
     # --- HTTP ---------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import RetentionPolicy, ScaleType, ScalingPolicy
-from penstock.ports.controller_service import Endpoint, PingStatus, TransactionStatus
+from penstock.ports.control.layout import Endpoint
+from penstock.ports.control.transactions import PingStatus, TransactionStatus
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.testing.simulation.machine.world import SimRng
 
@@ -76,7 +77,7 @@ def test_segments_are_append_only_and_make_up_a_stream_in_parallel_and_in_sequen
 
 
 async def segments(w: World):
-    return await w.controller.current_segments(STREAM)
+    return await w.controller.layout.current(STREAM)
 
 
 # --- controller ---------------------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def test_scopes_and_streams_are_made_over_rest() -> None:
         await w.ok("PUT", f"{SCOPES}/s/streams/t/state", {"streamState": "SEALED"})
         await w.ok("DELETE", f"{SCOPES}/s/streams/t")
         await w.ok("DELETE", f"{SCOPES}/s")
-        assert not await w.controller.scope_exists("s")
+        assert not await w.controller.scopes.exists("s")
 
     play(story)
 
@@ -157,7 +158,9 @@ def test_clients_learn_segments_and_who_serves_them() -> None:
         stream = await w.stream(segments=2)
         await stream.scale(3)
         for item in await segments(w):
-            assert await w.controller.endpoint(segment_name(STREAM, item.segment)) == Endpoint(host="here", port=12345)
+            assert await w.controller.layout.endpoint(segment_name(STREAM, item.segment)) == Endpoint(
+                host="here", port=12345
+            )
 
     play(story)
 
@@ -171,7 +174,7 @@ def test_the_end_of_a_segment_leads_to_its_successors() -> None:
         await stream.scale(3)
         with pytest.raises(SegmentSealedError):
             await w.append(10, segment=FIRST)
-        found = await w.controller.successors(STREAM, FIRST)
+        found = await w.controller.layout.successors(STREAM, FIRST)
         assert {FIRST in item.predecessors for item in found} == {True}
         assert len(found) == 2
 
@@ -219,7 +222,7 @@ def test_controllers_keep_no_state_of_their_own() -> None:
         await stream.scale(3)
 
     async def after(w: World) -> None:
-        description = await w.controller.describe_stream(STREAM)
+        description = await w.controller.streams.describe(STREAM)
         assert (description.epoch, len(description.segments), description.size_bytes) == (1, 3, 10)
         assert description.config.retention == by_size(7)
         assert list(await w.acknowledged()) == ["s/g"]
@@ -290,7 +293,7 @@ def test_a_transaction_is_on_one_stream() -> None:
         other = await w.stream(name=StreamName("s", "u"))
         async with w.store.stream(STREAM).transaction() as transaction:
             await transaction.write("x")
-            status = await w.controller.transaction_status(other.name, transaction.id)
+            status = await w.controller.transactions.status(other.name, transaction.id)
             assert status is TransactionStatus.UNKNOWN
 
     play(story)
@@ -301,14 +304,14 @@ def test_a_transaction_times_out() -> None:
 
     async def story(w: World) -> None:
         await w.stream()
-        transaction = await w.controller.create_transaction(STREAM, lease_ms=10_000)
+        transaction = await w.controller.transactions.create(STREAM, lease_ms=10_000)
         own = transaction_segment_name(NAME, transaction.id)
         await asyncio.sleep(9)
-        assert await w.controller.ping_transaction(STREAM, transaction.id, lease_ms=10_000) is PingStatus.OK
+        assert await w.controller.transactions.ping(STREAM, transaction.id, lease_ms=10_000) is PingStatus.OK
         await asyncio.sleep(9)
         await w.segments.info(own)
         await asyncio.sleep(20)
-        assert await w.controller.transaction_status(STREAM, transaction.id) is TransactionStatus.ABORTED
+        assert await w.controller.transactions.status(STREAM, transaction.id) is TransactionStatus.ABORTED
         with pytest.raises(SegmentNotFoundError):
             await w.segments.info(own)
 
@@ -317,7 +320,7 @@ def test_a_transaction_times_out() -> None:
 
 async def transaction_of(w: World, data: bytes) -> UUID:
     """Begun, with one event in its first segment, not decided."""
-    transaction = await w.controller.create_transaction(STREAM, lease_ms=60_000)
+    transaction = await w.controller.transactions.create(STREAM, lease_ms=60_000)
     name = transaction_segment_name(segment_name(STREAM, transaction.segments[0].segment), transaction.id)
     await w.segments.setup_append(name, WRITER)
     framed = b"\0\0\0\0" + len(data).to_bytes(4, "big") + data
@@ -333,7 +336,7 @@ def test_the_outcome_of_a_transaction_never_changes(commit_first: bool) -> None:
     async def story(w: World) -> None:
         await w.stream()
         txn = await transaction_of(w, b"x")
-        calls = [w.controller.commit_transaction, w.controller.abort_transaction]
+        calls = [w.controller.transactions.commit, w.controller.transactions.abort]
         first, second = calls if commit_first else calls[::-1]
         for _ in range(2):
             await first(STREAM, txn)
@@ -360,7 +363,7 @@ def test_a_commit_that_was_interrupted_is_completed_by_another_controller() -> N
             return 0
 
         w.segments.merge = merge_and_stop  # type: ignore[method-assign]
-        committing = asyncio.ensure_future(w.controller.commit_transaction(STREAM, txn))
+        committing = asyncio.ensure_future(w.controller.transactions.commit(STREAM, txn))
         while not merges:
             await asyncio.sleep(0.1)
         committing.cancel()
@@ -368,7 +371,7 @@ def test_a_commit_that_was_interrupted_is_completed_by_another_controller() -> N
     async def after(w: World) -> None:
         await w.controller.sweep()
         assert await w.read() == [b"x"]
-        ((_, status),) = await w.controller.list_completed_transactions(STREAM)
+        ((_, status),) = await w.controller.transactions.list_completed(STREAM)
         assert status is TransactionStatus.COMMITTED
 
     play_lives(before, after)
@@ -380,7 +383,7 @@ def test_aborting_deletes_the_segments() -> None:
     async def story(w: World) -> None:
         await w.stream()
         txn = await transaction_of(w, b"x")
-        await w.controller.abort_transaction(STREAM, txn)
+        await w.controller.transactions.abort(STREAM, txn)
         await w.controller.sweep()
         with pytest.raises(SegmentNotFoundError):
             await w.segments.info(transaction_segment_name(NAME, txn))
@@ -434,7 +437,7 @@ def test_a_transaction_rolls_over_a_scale() -> None:
             await write(w, 10, start=100)
         assert [item.keys for item in await segments(w)] == before
         assert not set(sealed) & {item.segment for item in await segments(w)}
-        epochs = await w.controller.list_epochs(STREAM)
+        epochs = await w.controller.layout.epochs(STREAM)
         assert [len(item.segments) for item in epochs] == [2, 3, 2, 3]
         await write(w, 10, start=200)
         assert len(await w.read()) == 40

@@ -49,7 +49,7 @@ def test_the_segment_store_knows_segments_and_no_streams() -> None:
             await w.segments.setup_append(name, WRITER)
             request = Append(segment=name, writer=WRITER, data=b"bytes", event_number=1, previous=NO_EVENT)
             assert (await w.segments.append(request)).end_offset == 5
-        assert not await w.controller.list_scopes()
+        assert not await w.controller.scopes.list()
 
     play(story)
 

@@ -131,7 +131,7 @@ def test_segments_within_the_cut_go_and_those_in_it_are_truncated() -> None:
         stream = await w.stream()
         await w.append(10, 10)
         await stream.scale(2)
-        left, right = (item.segment for item in await w.controller.current_segments(STREAM))
+        left, right = (item.segment for item in await w.controller.layout.current(STREAM))
         await w.append(10, 10, segment=left)
         await stream.truncate(StreamCut(STREAM, {left: 10, right: 0}))
         with pytest.raises(SegmentNotFoundError):

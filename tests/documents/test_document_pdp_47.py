@@ -15,7 +15,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 
 OTHER = StreamName("s", "u")
 NONE, MANUAL = ReaderGroupRetention.NONE, ReaderGroupRetention.MANUAL
@@ -28,7 +28,7 @@ async def two_streams(w: World) -> None:
 
 async def subscribers(w: World) -> tuple[list[str], list[str]]:
     """Of both streams."""
-    return list(await w.controller.list_subscribers(STREAM)), list(await w.controller.list_subscribers(OTHER))
+    return list(await w.controller.subscribers.list(STREAM)), list(await w.controller.subscribers.list(OTHER))
 
 
 # --- motivation, terminology --------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_groups_start_and_stop_at_any_time() -> None:
         await w.subscribe("late", {FIRST: 10})
         await w.cycle()
         assert await w.head() == {FIRST: 10}
-        await w.controller.delete_reader_group("s", "late")
+        await w.controller.groups.delete("s", "late")
         await w.cycle()
         assert await w.head() == {FIRST: 20}
 
@@ -185,13 +185,13 @@ def test_the_policy_is_one_of_size_or_time_with_limits(policy: RetentionPolicy) 
 
     async def story(w: World) -> None:
         await w.stream(policy)
-        assert (await w.grow(10, 10, 10))["rule"] in ("minimum", "maximum")
+        assert (await w.grow(10, 10, 10)).rule in ("minimum", "maximum")
         await w.subscribe("g", {})
-        assert (await w.cycle())["rule"] in ("minimum", "maximum", "below-minimum")
+        assert (await w.cycle()).rule in ("minimum", "maximum", "below-minimum")
         await w.append(10)
         await w.publish(await w.head())
         await w.cycle()
-        assert (await w.cycle())["rule"].startswith("subscribers")
+        assert (await w.cycle()).rule.startswith("subscribers")
 
     play(story)
 
@@ -226,12 +226,12 @@ def test_a_subscriber_is_added_to_each_of_its_streams_and_removed_with_the_group
         assert ReaderGroupConfig(scope="s", name="g", id=GROUP_ID).retention is NONE
         await w.subscribe("g", kind=NONE, streams=(STREAM, OTHER))
         assert await subscribers(w) == ([], [])
-        await w.controller.update_reader_group(group("g", kind=MANUAL, streams=(STREAM, OTHER)))
+        await w.controller.groups.update(group("g", kind=MANUAL, streams=(STREAM, OTHER)))
         assert await subscribers(w) == (["s/g"], ["s/g"])
-        await w.controller.update_reader_group(group("g", kind=NONE, streams=(STREAM, OTHER), generation=1))
+        await w.controller.groups.update(group("g", kind=NONE, streams=(STREAM, OTHER), generation=1))
         assert await subscribers(w) == ([], [])
-        await w.controller.update_reader_group(group("g", kind=MANUAL, streams=(STREAM, OTHER), generation=2))
-        await w.controller.delete_reader_group("s", "g")
+        await w.controller.groups.update(group("g", kind=MANUAL, streams=(STREAM, OTHER), generation=2))
+        await w.controller.groups.delete("s", "g")
         assert await subscribers(w) == ([], [])
 
     play(story)
@@ -274,9 +274,9 @@ def test_a_stream_that_leaves_or_joins_the_group_loses_or_gets_the_subscriber() 
     async def story(w: World) -> None:
         await two_streams(w)
         await w.subscribe("g", streams=(STREAM,))
-        await w.controller.update_reader_group(group("g", streams=(STREAM, OTHER)))
+        await w.controller.groups.update(group("g", streams=(STREAM, OTHER)))
         assert await subscribers(w) == (["s/g"], ["s/g"])
-        await w.controller.update_reader_group(group("g", streams=(OTHER,), generation=1))
+        await w.controller.groups.update(group("g", streams=(OTHER,), generation=1))
         assert await subscribers(w) == ([], ["s/g"])
 
     play(story)
@@ -291,7 +291,7 @@ def test_a_group_that_changes_sides_does_so_for_all_streams(
     async def story(w: World) -> None:
         await two_streams(w)
         await w.subscribe("g", kind=before, streams=(STREAM, OTHER))
-        await w.controller.update_reader_group(group("g", kind=after, streams=(STREAM, OTHER)))
+        await w.controller.groups.update(group("g", kind=after, streams=(STREAM, OTHER)))
         expected = ["s/g"] if after is MANUAL else []
         assert await subscribers(w) == (expected, expected)
 
@@ -305,7 +305,7 @@ def test_a_deleted_group_is_no_subscriber_any_more() -> None:
         await two_streams(w)
         await w.subscribe("g", {FIRST: 0}, streams=(STREAM, OTHER))
         await w.append(10)
-        await w.controller.delete_reader_group("s", "g")
+        await w.controller.groups.delete("s", "g")
         assert await subscribers(w) == ([], [])
         with pytest.raises(SubscriberNotFoundError):
             await w.publish({FIRST: 10})
@@ -326,11 +326,11 @@ def test_calls_of_an_older_generation_change_nothing() -> None:
         await w.stream(by_size(0))
         await w.append(10, 10)
         await w.subscribe("g", {FIRST: 0})
-        assert await w.controller.update_reader_group(group("g", kind=MANUAL)) == 1
+        assert await w.controller.groups.update(group("g", kind=MANUAL)) == 1
         for stale in (0, 7):
             with pytest.raises(GenerationMismatchError):
-                await w.controller.update_reader_group(group("g", kind=NONE, generation=stale))
-        assert list(await w.controller.list_subscribers(STREAM)) == ["s/g"]
+                await w.controller.groups.update(group("g", kind=NONE, generation=stale))
+        assert list(await w.controller.subscribers.list(STREAM)) == ["s/g"]
         with pytest.raises(GenerationMismatchError):
             await w.publish({FIRST: 10}, generation=0)
         await w.publish({FIRST: 10}, generation=1)
@@ -354,7 +354,7 @@ def test_updating_the_cut_of_a_subscriber() -> None:
             await w.publish({FIRST: 0})
         cut = StreamCut(OTHER, {FIRST: 0})
         with pytest.raises(SubscriberNotFoundError):
-            await w.controller.update_subscriber_cut("s/g", group_id=GROUP_ID, generation=0, cut=cut)
+            await w.controller.subscribers.publish("s/g", group_id=GROUP_ID, generation=0, cut=cut)
         assert await w.acknowledged() == {"s/g": {FIRST: 10}}
 
     play(story)

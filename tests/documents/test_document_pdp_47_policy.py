@@ -61,7 +61,7 @@ def test_without_a_maximum_a_stuck_subscriber_holds_for_ever() -> None:
         await w.grow(10, 10, 10, after_s=DAY_S)
         assert await w.size() == 30
         document = decode_document({"retain": {"min_bytes": 0}, "idle": {"subscriber_s": 2 * DAY_S}})
-        await w.controller.set_policy(STREAM, document)
+        await w.controller.policies.set(STREAM, document)
         await w.cycle()
         assert await w.size() == 0
 
@@ -112,7 +112,7 @@ def test_both_limits_are_of_one_kind() -> None:
 
     async def story(w: World) -> None:
         await w.stream()
-        await w.controller.set_policy(STREAM, mixed)
+        await w.controller.policies.set(STREAM, mixed)
         await w.append(60, 60)
         await w.cycle(after_s=0)
         await w.append(60)
@@ -152,7 +152,7 @@ def test_moving_to_consumption_takes_a_policy_and_a_subscriber() -> None:
         await w.cycle()
         assert await w.head() == {FIRST: 30}
         # Then the group, from which the subscriber's cuts come.
-        await w.controller.update_reader_group(group("g", kind=MANUAL))
+        await w.controller.groups.update(group("g", kind=MANUAL))
         await stream.update(retention=by_size(0))
         await w.publish({FIRST: 44}, generation=1)
         await w.cycle()
@@ -170,8 +170,8 @@ def test_moving_away_from_consumption_has_records_to_truncate_at() -> None:
         await w.subscribe("g", {FIRST: 0})
         await w.grow(10, 10, 10, 10)
         await stream.update(retention=by_size(20))
-        await w.controller.update_reader_group(group("g", kind=NONE))
-        decision = await w.controller.run_retention(STREAM)
+        await w.controller.groups.update(group("g", kind=NONE))
+        decision = await w.controller.retention.run(STREAM)
         assert (decision.rule, await w.head()) == ("minimum", {FIRST: 20})
 
     play(story)
@@ -218,11 +218,11 @@ def test_truncation_by_hand_can_be_forbidden() -> None:
     async def story(w: World) -> None:
         stream = await w.stream(by_size(1000))
         await w.append(10, 10)
-        hold = await w.controller.add_hold(STREAM, owner="ops", reason="being consumed")
+        hold = await w.controller.holds.add(STREAM, owner="ops", reason="being consumed")
         with pytest.raises(RetentionHoldError) as caught:
             await stream.truncate(await stream.tail())
         assert caught.value.fields["owner"] == "ops"
-        await w.controller.release_hold(hold.id, owner="ops")
+        await w.controller.holds.release(hold.id, owner="ops")
         await stream.truncate(await stream.tail())
         assert await w.size() == 0
 
@@ -286,7 +286,7 @@ def test_acknowledgements_are_cumulative() -> None:
         await w.subscribe("g", {FIRST: 0})
         await w.append(10, 10, 10)
         await w.publish({FIRST: 20})
-        (subscriber,) = await w.controller.describe_subscribers(STREAM)
+        (subscriber,) = await w.controller.subscribers.describe(STREAM)
         assert (subscriber.holes, subscriber.lag_bytes, subscriber.lag_events) == (0, 10, 1)
 
     play(story)
@@ -318,7 +318,7 @@ def test_a_slow_subscriber_slows_truncation_down(maximum: int | None, size: int)
         await w.subscribe("slow", {FIRST: 0})
         await w.grow(10, 10, 10, 10, 10, 10)
         assert await w.size() == size
-        assert bool(await w.controller.list_evictions(STREAM)) is (maximum is not None)
+        assert bool(await w.controller.retention.list_evictions(STREAM)) is (maximum is not None)
 
     play(story)
 

@@ -33,7 +33,7 @@ async def produce(w: World, count: int, *, size: int = 100, deadline_s: float = 
 
 
 async def applied(w: World) -> tuple[int | None, int | None, OnExceed]:
-    policy = await w.controller.effective_policy(TOPIC_STREAM)
+    policy = await w.controller.policies.effective(TOPIC_STREAM)
     return policy.backlog_bytes, policy.backlog_age_ms, policy.on_exceed
 
 
@@ -123,7 +123,7 @@ def test_policy_consumer_backlog_eviction() -> None:
             await asyncio.sleep(5)
             assert await w.backlog("sub") <= 10
         assert await w.backlog("sub") >= 5
-        lost = await w.controller.list_evictions(TOPIC_STREAM)
+        lost = await w.controller.retention.list_evictions(TOPIC_STREAM)
         assert sum(item["events"] for item in lost) == 25 - await w.backlog("sub")
 
     play_pulsar(story, cycle_s=60)
@@ -290,7 +290,7 @@ def test_command_set_message_ttl_of_two_minutes() -> None:
 
     async def story(w: World) -> None:
         assert (await w.ask("POST", TTL, 120)).status == 204
-        assert (await w.controller.effective_policy(TOPIC_STREAM)).ttl_ms == 120_000
+        assert (await w.controller.policies.effective(TOPIC_STREAM)).ttl_ms == 120_000
 
     play_pulsar(story)
 
@@ -313,7 +313,7 @@ def test_command_remove_message_ttl() -> None:
         await w.ok("POST", TTL, 60)
         await w.ok("DELETE", TTL)
         assert (await w.ask("GET", TTL)).body == b""
-        assert (await w.controller.effective_policy(TOPIC_STREAM)).ttl_ms is None
+        assert (await w.controller.policies.effective(TOPIC_STREAM)).ttl_ms is None
 
     play_pulsar(story)
 
@@ -324,7 +324,7 @@ def test_a_time_to_live_of_0_is_none() -> None:
 
     async def story(w: World) -> None:
         await w.ok("POST", TTL, 0)
-        assert (await w.controller.effective_policy(TOPIC_STREAM)).ttl_ms is None
+        assert (await w.controller.policies.effective(TOPIC_STREAM)).ttl_ms is None
         assert (await w.ask("POST", TTL, -1)).status == 412
         with pytest.raises(InvalidArgumentError, match="null lifts the limit"):
             await w.ask("PUT", "/v1/scopes/my-tenant.my-ns/retention", {"backlog": {"ttl_s": 0}})
@@ -383,7 +383,7 @@ def test_disk_space_comes_back_by_chunk_and_the_rest_is_accounted_for() -> None:
             await w.ok("POST", f"{TOPIC}/subscription/sub/skip/9")
             await w.cycle(stream=TOPIC_STREAM)
             await w.segments.flush()
-            report = await w.controller.reclaim_report(TOPIC_STREAM)
+            report = await w.controller.retention.reclaim(TOPIC_STREAM)
             assert report["disk_bytes"] == report["tiered_bytes"] + report["pending_bytes"]
         assert report["disk_bytes"] < 30_000
         assert report["freed_bytes"] + report["disk_bytes"] == 30_000
@@ -403,7 +403,7 @@ def test_messages_of_one_segment_do_not_keep_each_other() -> None:
             await w.cycle(stream=TOPIC_STREAM, after_s=0)
             await asyncio.sleep(1200)
         await w.cycle(stream=TOPIC_STREAM, after_s=0.1)
-        assert len(await w.controller.current_segments(TOPIC_STREAM)) == 1
+        assert len(await w.controller.layout.current(TOPIC_STREAM)) == 1
         assert await w.stored() == 2
 
     play_pulsar(story)

@@ -40,7 +40,7 @@ async def cycle(w: World, after_s: float = 1.0) -> None:
 
 async def kept(w: World) -> tuple[int | None, int | None]:
     """The age in ms and the bytes that retention keeps on the topic."""
-    policy = await w.controller.effective_policy(TOPIC_STREAM)
+    policy = await w.controller.policies.effective(TOPIC_STREAM)
     assert policy.unsubscribed is Unsubscribed.RELEASE
     return policy.min_age_ms, policy.min_bytes
 
@@ -88,7 +88,7 @@ def test_what_may_go_is_not_always_gone_at_once() -> None:
         assert await w.stored() == 3  # Until the next cycle; no rollover is waited for.
         await asyncio.sleep(61)
         assert await w.stored() == 0
-        report = await w.controller.reclaim_report(TOPIC_STREAM)
+        report = await w.controller.retention.reclaim(TOPIC_STREAM)
         assert report["disk_bytes"] == report["tiered_bytes"] + report["pending_bytes"]
 
     play_pulsar(story, cycle_s=60)
@@ -101,10 +101,10 @@ def test_both_can_be_changed_for_a_namespace() -> None:
         await w.ok("PUT", f"{ADMIN}/namespaces/my-tenant/other")
         await w.ok("POST", RETENTION, limits(10, 500))
         await w.ok("POST", TTL, 120)
-        policy = await w.controller.effective_policy(TOPIC_STREAM)
+        policy = await w.controller.policies.effective(TOPIC_STREAM)
         assert (policy.min_age_ms, policy.min_bytes, policy.ttl_ms) == (600_000, 500 * MB, 120_000)
         await w.ok("PUT", f"{ADMIN}/persistent/my-tenant/other/topic")
-        other = await w.controller.effective_policy(StreamName("my-tenant.other", "topic"))
+        other = await w.controller.policies.effective(StreamName("my-tenant.other", "topic"))
         assert (other.min_age_ms, other.min_bytes, other.ttl_ms) == (0, 0, None)
 
     play_pulsar(story)
@@ -327,7 +327,7 @@ def test_a_topics_own_policy_goes_before_that_of_the_namespace() -> None:
         await w.ok("DELETE", f"{TOPIC}/retention")
         assert await kept(w) == (3 * 3_600_000, 10 << 30)
         await w.ok("PUT", f"{ADMIN}/persistent/my-tenant/my-ns/parts/partitions", 3)
-        parts = await w.controller.effective_policy(StreamName("my-tenant.my-ns", "parts"))
+        parts = await w.controller.policies.effective(StreamName("my-tenant.my-ns", "parts"))
         assert (parts.min_bytes, parts.measure.value) == (10 << 30, "segment")
 
     play_pulsar(story)
@@ -341,7 +341,7 @@ def test_each_partition_is_held_against_the_limit_by_itself() -> None:
     async def story(w: World) -> None:
         await w.ok("POST", RETENTION, limits(-1, 2))
         await w.ok("PUT", f"{ADMIN}/persistent/my-tenant/my-ns/parts/partitions", 2)
-        first, second = (item.segment for item in await w.controller.current_segments(parts))
+        first, second = (item.segment for item in await w.controller.layout.current(parts))
         for number in range(6):
             await w.append(MB, stream=parts, segment=first)
             if number % 3 == 0:

@@ -267,7 +267,7 @@ def test_workflow_the_tail_cut_is_made_while_writers_append() -> None:
             writing = tasks.create_task(write())
             while not writing.done():
                 await asyncio.sleep(0.05)
-                await w.controller.run_retention(STREAM)
+                await w.controller.retention.run(STREAM)
         heads = await w.head()
         assert max(heads.values()) > 0
         # Each cut lay between two events: what is left is whole, and for each key it is what was written last.
@@ -374,14 +374,14 @@ def test_figure_a_stream_of_twelve_segments_and_six_cuts() -> None:
         stream = await w.stream()
         cuts = [await stream.tail()]
         for count in (2, 3, 2, 4):
-            for item in await w.controller.current_segments(STREAM):
+            for item in await w.controller.layout.current(STREAM):
                 await w.append(10, segment=item.segment)
             cuts.append(await stream.tail())
             await stream.scale(count)
         await w.append(10)
         cuts.append(await stream.tail())
         assert len(cuts) == 6
-        everything = await w.controller.segments_between(STREAM, cuts[0], cuts[-1])
+        everything = await w.controller.cuts.segments_between(STREAM, cuts[0], cuts[-1])
         assert [item & 0xFFFFFFFF for item in everything] == list(range(12))
         left = await w.size()
         for position in cuts[1:]:
@@ -390,7 +390,7 @@ def test_figure_a_stream_of_twelve_segments_and_six_cuts() -> None:
             smaller = await w.size()
             assert smaller < left
             left = smaller
-            live = await w.controller.segments_between(STREAM, position, StreamCut(STREAM, {}))
+            live = await w.controller.cuts.segments_between(STREAM, position, StreamCut(STREAM, {}))
             assert set(position.positions) <= set(live)
             assert max(everything) in live
         assert left == 0

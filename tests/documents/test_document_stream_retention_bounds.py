@@ -57,10 +57,10 @@ def test_on_small_machines_consumed_data_makes_room() -> None:
             await w.publish({FIRST: number * 5000})
             await w.cycle()
             await w.segments.flush()
-            report = await w.controller.reclaim_report(STREAM)
+            report = await w.controller.retention.reclaim(STREAM)
             most = max(most, report["disk_bytes"])
         # A hundred thousand bytes went through, and never more than two rounds of them were on the disk.
-        assert (await w.controller.describe_stream(STREAM)).written_bytes == 100_000
+        assert (await w.controller.streams.describe(STREAM)).written_bytes == 100_000
         assert most <= 10_000
 
     play(story, chunk_bytes=5000, flush_bytes=5000, free_head_bytes=1000)
@@ -82,7 +82,7 @@ def test_while_a_subscriber_is_down_its_last_position_counts() -> None:
             await w.append(10)
             await w.cycle(after_s=86_400)
         assert await w.head() == {FIRST: 10}
-        assert (await w.controller.describe_stream(STREAM)).held_by == "subscriber s/down"
+        assert (await w.controller.streams.describe(STREAM)).held_by == "subscriber s/down"
 
     play(story, days=6)
 
@@ -303,7 +303,7 @@ def test_of_several_subscribers_none_loses_what_it_has_not_consumed() -> None:
         await w.subscribe("b", {FIRST: 20, SECOND: 30})
         await w.cycle()
         assert await w.head() == {FIRST: 20, SECOND: 10}
-        assert await w.controller.list_evictions(STREAM) == []
+        assert await w.controller.retention.list_evictions(STREAM) == []
 
     play(story)
 
@@ -315,7 +315,7 @@ def test_the_lower_bound_of_different_epochs() -> None:
         stream = await w.stream(by_size(0))
         await w.append(10, 10)
         await stream.scale(2)
-        left, right = (item.segment for item in await w.controller.current_segments(STREAM))
+        left, right = (item.segment for item in await w.controller.layout.current(STREAM))
         await w.append(10, 10, segment=left)
         await w.subscribe("before", {FIRST: 10})
         await w.subscribe("after", {left: 20, right: 0})
@@ -337,7 +337,7 @@ async def _twenties(w: World, policy: RetentionPolicy, bound: int) -> dict:
     await w.grow(20, 20, 20, 20, 20)
     await w.subscribe("g", {FIRST: bound})
     await stream.update(retention=policy)
-    return await w.controller.run_retention(STREAM)
+    return await w.controller.retention.run(STREAM)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_relation_iii_tells_what_was_lost() -> None:
 
     async def story(w: World) -> None:
         await _twenties(w, by_size(10, 70), 20)
-        (lost,) = await w.controller.list_evictions(STREAM)
+        (lost,) = await w.controller.retention.list_evictions(STREAM)
         assert (lost["subscriber"], lost["bytes"], lost["rule"]) == ("s/g", 20, "subscribers-maximum")
         assert await w.acknowledged() == {"s/g": {FIRST: 40}}
 
@@ -389,7 +389,7 @@ async def _two_lanes(w: World, policy: RetentionPolicy, bound: tuple[int, int]) 
         await w.cycle()
     await w.subscribe("g", {FIRST: bound[0], SECOND: bound[1]})
     await stream.update(retention=policy)
-    return await w.controller.run_retention(STREAM)
+    return await w.controller.retention.run(STREAM)
 
 
 @pytest.mark.parametrize("policy", [by_size(75), by_time(2)])

@@ -77,14 +77,14 @@ def test_a_group_is_converted_by_its_configuration(kind: ReaderGroupRetention) -
         await w.stream(by_size(0))
         await w.append(10, 10)
         await w.subscribe("g", kind=ReaderGroupRetention.NONE)
-        assert not await w.controller.list_subscribers(STREAM)
-        await w.controller.update_reader_group(group("g", kind=kind))
-        assert list(await w.controller.list_subscribers(STREAM)) == ["s/g"]
+        assert not await w.controller.subscribers.list(STREAM)
+        await w.controller.groups.update(group("g", kind=kind))
+        assert list(await w.controller.subscribers.list(STREAM)) == ["s/g"]
         await w.publish({FIRST: 10}, generation=1)
         await w.cycle()
         assert await w.head() == {FIRST: 10}
-        await w.controller.update_reader_group(group("g", kind=ReaderGroupRetention.NONE, generation=1))
-        assert not await w.controller.list_subscribers(STREAM)
+        await w.controller.groups.update(group("g", kind=ReaderGroupRetention.NONE, generation=1))
+        assert not await w.controller.subscribers.list(STREAM)
         await w.cycle()
         assert await w.size() == 0
 

@@ -16,7 +16,7 @@ from penstock.model.errors import (
 )
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire.wire_server import WireLimits, WireServer
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import open_segment_store

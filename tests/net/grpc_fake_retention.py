@@ -23,36 +23,38 @@ from penstock.model.retention import (
     PolicyDocument,
     PolicyTarget,
 )
-from penstock.ports.controller_service import DeletedStream, RestoredStream, SubscriberInfo
+from penstock.ports.control.streams import DeletedStream, RestoredStream
+from penstock.ports.control.subscribers import SubscriberInfo
 from tests.example_answers import explanation, plan_answer, run_answer
+from tests.flat_control import FlatControl
 
 
-class MemoryRetention:
+class MemoryRetention(FlatControl):
     """The retention calls of a controller, without data."""
 
     documents: dict[PolicyTarget, PolicyDocument]
-    holds: dict[str, HoldInfo]
+    made_holds: dict[str, HoldInfo]
     subscribed: dict[str, SubscriberInfo]
 
     def __init__(self) -> None:
         self.documents = {}
-        self.holds = {}
+        self.made_holds = {}
         self.subscribed = {}
 
     def _stream(self, stream: StreamName) -> Any:
         raise NotImplementedError
 
-    async def get_policy(self, target: PolicyTarget) -> PolicyDocument:
+    async def policies_get(self, target: PolicyTarget) -> PolicyDocument:
         if isinstance(target, StreamName):
             self._stream(target)
         return self.documents.get(target, EMPTY)
 
-    async def set_policy(self, target: PolicyTarget, document: PolicyDocument) -> None:
+    async def policies_set(self, target: PolicyTarget, document: PolicyDocument) -> None:
         if isinstance(target, StreamName):
             self._stream(target)
         self.documents[target] = document
 
-    async def effective_policy(self, stream: StreamName) -> EffectivePolicy:
+    async def policies_effective(self, stream: StreamName) -> EffectivePolicy:
         self._stream(stream)
         return EffectivePolicy(
             min_bytes=None,
@@ -65,18 +67,18 @@ class MemoryRetention:
             origins=dict.fromkeys(PATHS, Level.DEFAULT) | {"retain.min_age_s": Level.STREAM, "grace_s": Level.SERVER},
         )
 
-    async def run_retention(self, stream: StreamName) -> RetentionRun:
+    async def retention_run(self, stream: StreamName) -> RetentionRun:
         self._stream(stream)
         held = Holding(kind="subscriber", name="delays", bytes=50)
         return run_answer(truncate={"0#0": 10}, rule="size", frees_bytes=10, why="too large", held_by=[held])
 
-    async def plan_retention(
+    async def retention_plan(
         self, stream: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
     ) -> RetentionPlan:
-        return plan_answer(rule=repr(change), next_due_ms=at_ms, policy=await self.effective_policy(stream))
+        return plan_answer(rule=repr(change), next_due_ms=at_ms, policy=await self.policies_effective(stream))
 
-    async def explain_retention(self, stream: StreamName, *, position: StreamCut | None = None) -> Explanation:
-        policy = await self.effective_policy(stream)
+    async def retention_explain(self, stream: StreamName, *, position: StreamCut | None = None) -> Explanation:
+        policy = await self.policies_effective(stream)
         if position is None:
             return explanation(policy=policy)
         head = {str(k): v for k, v in sorted(position.positions.items())}
@@ -87,15 +89,15 @@ class MemoryRetention:
         self._stream(stream)
         return {"version": 1, "id": str(stream), "policy": None if change is None else encode_document(change)}
 
-    async def reclaim_report(self, stream: StreamName) -> Mapping[str, Any]:
+    async def retention_reclaim(self, stream: StreamName) -> Mapping[str, Any]:
         self._stream(stream)
         return {"freed_bytes": 10, "pending": [{"bytes": 5, "why": "grace", "until_ms": 7}]}
 
-    async def forecast_retention(self, stream: StreamName) -> Mapping[str, Any]:
+    async def retention_forecast(self, stream: StreamName) -> Mapping[str, Any]:
         self._stream(stream)
         return {"disk_full_ms": None}
 
-    async def list_deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
+    async def streams_list_deleted(self, scope: str | None = None) -> Sequence[DeletedStream]:
         return (
             DeletedStream(
                 stream=StreamName(scope or "any", "gone"),
@@ -108,25 +110,25 @@ class MemoryRetention:
             ),
         )
 
-    async def restore_stream(self, stream: StreamName, *, incarnation: int | None = None) -> RestoredStream:
+    async def streams_restore(self, stream: StreamName, *, incarnation: int | None = None) -> RestoredStream:
         self._stream(stream)
         return RestoredStream(
             stream=stream, incarnation=incarnation or 9, sealed=True, size_bytes=3, dropped_subscribers=("s/g",)
         )
 
-    async def undo_truncation(self, stream: StreamName) -> StreamCut:
+    async def retention_undo_last(self, stream: StreamName) -> StreamCut:
         self._stream(stream)
         raise ConflictError("nothing can be taken back", stream=str(stream))
 
-    async def undo_truncations(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+    async def retention_undo(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
         self._stream(stream)
         return {"truncations": 2, "since_ms": since_ms}
 
-    async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
+    async def retention_list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
         self._stream(stream)
         return [{"subscriber": "s/g", "bytes": 1}]
 
-    async def add_hold(
+    async def holds_add(
         self,
         target: StreamName | str,
         *,
@@ -138,10 +140,10 @@ class MemoryRetention:
     ) -> HoldInfo:
         stream = target if isinstance(target, StreamName) else None
         scope = target.scope if isinstance(target, StreamName) else target
-        chosen = hold_id or f"hold-{len(self.holds)}"
-        if chosen in self.holds:
+        chosen = hold_id or f"hold-{len(self.made_holds)}"
+        if chosen in self.made_holds:
             raise AlreadyExistsError("hold exists", hold=chosen)
-        self.holds[chosen] = HoldInfo(
+        self.made_holds[chosen] = HoldInfo(
             id=chosen,
             scope=scope,
             stream=stream,
@@ -151,20 +153,20 @@ class MemoryRetention:
             until_ms=until_ms,
             cut=cut,
         )
-        return self.holds[chosen]
+        return self.made_holds[chosen]
 
-    async def list_holds(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
+    async def holds_list(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
         if target is None:
-            return tuple(self.holds.values())
+            return tuple(self.made_holds.values())
         scope = target.scope if isinstance(target, StreamName) else target
-        return tuple(item for item in self.holds.values() if item.scope == scope)
+        return tuple(item for item in self.made_holds.values() if item.scope == scope)
 
-    async def release_hold(self, hold_id: str, *, owner: str) -> HoldInfo:
-        if hold_id not in self.holds:
+    async def holds_release(self, hold_id: str, *, owner: str) -> HoldInfo:
+        if hold_id not in self.made_holds:
             raise NotFoundError("no such hold", hold=hold_id)
-        return replace(self.holds.pop(hold_id), owner=owner)
+        return replace(self.made_holds.pop(hold_id), owner=owner)
 
-    async def describe_subscribers(self, stream: StreamName) -> Sequence[SubscriberInfo]:
+    async def subscribers_describe(self, stream: StreamName) -> Sequence[SubscriberInfo]:
         self._stream(stream)
         return (
             SubscriberInfo(name="s/silent", generation=0, cut=None, updated_ms=1, lag_bytes=9),
@@ -181,7 +183,7 @@ class MemoryRetention:
             ),
         )
 
-    async def move_subscriber(
+    async def subscribers_move(
         self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
     ) -> Mapping[str, Any]:
         self._stream(stream)
@@ -189,7 +191,7 @@ class MemoryRetention:
             raise SubscriberNotFoundError("reader group does not subscribe to the stream", subscriber=subscriber)
         return {"bytes": 95, "events": 1, "to": cut.is_unbounded, "dry_run": dry_run}
 
-    async def remove_subscriber(self, stream: StreamName, subscriber: str) -> None:
+    async def subscribers_remove(self, stream: StreamName, subscriber: str) -> None:
         self._stream(stream)
         if subscriber != "s/g":
             raise SubscriberNotFoundError("reader group does not subscribe to the stream", subscriber=subscriber)

@@ -34,20 +34,17 @@ from penstock.model.names import StreamName, check_name
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
 from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, even_ranges, make_segment_id, number_of
-from penstock.ports.controller_service import (
+from penstock.ports.control.cuts import SegmentSpan
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import Endpoint, ScaleResult, ScaleStatus, Successor
+from penstock.ports.control.scopes import PAGE_MAX
+from penstock.ports.control.streams import StreamDescription
+from penstock.ports.control.subscribers import SubscriberInfo
+from penstock.ports.control.transactions import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
-    PAGE_MAX,
-    Endpoint,
     EventBlock,
     PingStatus,
-    ReaderGroupConfig,
-    ScaleResult,
-    ScaleStatus,
-    SegmentSpan,
-    StreamDescription,
-    SubscriberInfo,
-    Successor,
     Transaction,
     TransactionStatus,
 )
@@ -56,6 +53,7 @@ from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.segments import SegmentInfo
 from penstock.ports.data.space import DiskSpace, SegmentSpace
 from penstock.ports.data.tables import ANY_VERSION, KEY_ABSENT, TableEntry, TableKind, TablePut, TableRemoval
+from tests.flat_control import SUBJECTS
 
 STORE = Endpoint(host="127.0.0.1", port=12345)
 
@@ -85,13 +83,13 @@ class MemoryController(MemoryRetention):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scopes: dict[str, dict[str, Stream]] = {}
-        self.groups: dict[tuple[str, str], ReaderGroupConfig] = {}
+        self.made: dict[str, dict[str, Stream]] = {}
+        self.made_groups: dict[tuple[str, str], ReaderGroupConfig] = {}
 
     def _scope(self, scope: str) -> dict[str, Stream]:
-        if scope not in self.scopes:
+        if scope not in self.made:
             raise ScopeNotFoundError("no such scope", scope=scope)
-        return self.scopes[scope]
+        return self.made[scope]
 
     def _stream(self, stream: StreamName) -> Stream:
         found = self._scope(stream.scope).get(stream.stream)
@@ -105,24 +103,24 @@ class MemoryController(MemoryRetention):
             raise StreamSealedError("stream is sealed", stream=str(stream))
         return found
 
-    async def create_scope(self, scope: str) -> None:
+    async def scopes_create(self, scope: str) -> None:
         check_name("scope", scope)
-        if scope in self.scopes:
+        if scope in self.made:
             raise AlreadyExistsError("scope exists", scope=scope)
-        self.scopes[scope] = {}
+        self.made[scope] = {}
 
-    async def delete_scope(self, scope: str) -> None:
+    async def scopes_delete(self, scope: str) -> None:
         if self._scope(scope):
             raise NotEmptyError("scope is not empty", scope=scope)
-        del self.scopes[scope]
+        del self.made[scope]
 
-    async def scope_exists(self, scope: str) -> bool:
-        return scope in self.scopes
+    async def scopes_exists(self, scope: str) -> bool:
+        return scope in self.made
 
-    async def list_scopes(self, *, after: str = "", limit: int = PAGE_MAX) -> Sequence[str]:
-        return tuple(name for name in sorted(self.scopes) if name > after)[:limit]
+    async def scopes_list(self, *, after: str = "", limit: int = PAGE_MAX) -> Sequence[str]:
+        return tuple(name for name in sorted(self.made) if name > after)[:limit]
 
-    async def create_stream(self, stream: StreamName, config: StreamConfig) -> None:
+    async def streams_create(self, stream: StreamName, config: StreamConfig) -> None:
         stream.checked()
         if stream.stream in self._scope(stream.scope):
             raise AlreadyExistsError("stream exists", stream=str(stream))
@@ -131,39 +129,39 @@ class MemoryController(MemoryRetention):
             for number, keys in enumerate(even_ranges(config.scaling.min_segments))
         ]
         head = {item.segment: 0 for item in ranges}
-        self.scopes[stream.scope][stream.stream] = Stream(config=config, epochs=[ranges], head=head)
+        self.made[stream.scope][stream.stream] = Stream(config=config, epochs=[ranges], head=head)
 
-    async def update_stream(self, stream: StreamName, config: StreamConfig) -> None:
+    async def streams_update(self, stream: StreamName, config: StreamConfig) -> None:
         self._open(stream).config = config
 
-    async def stream_exists(self, stream: StreamName) -> bool:
-        return stream.stream in self.scopes.get(stream.scope, {})
+    async def streams_exists(self, stream: StreamName) -> bool:
+        return stream.stream in self.made.get(stream.scope, {})
 
-    async def get_config(self, stream: StreamName) -> StreamConfig:
+    async def streams_config(self, stream: StreamName) -> StreamConfig:
         return self._stream(stream).config
 
-    async def list_streams(
+    async def streams_list(
         self, scope: str, *, tag: str | None = None, after: str = "", limit: int = PAGE_MAX
     ) -> Sequence[str]:
         streams = self._scope(scope)
         names = [name for name in sorted(streams) if tag is None or tag in streams[name].config.tags]
         return tuple(name for name in names if name > after)[:limit]
 
-    async def seal_stream(self, stream: StreamName) -> None:
+    async def streams_seal(self, stream: StreamName) -> None:
         self._stream(stream).sealed = True
 
-    async def delete_stream(self, stream: StreamName, *, seal: bool = False) -> None:
+    async def streams_delete(self, stream: StreamName, *, seal: bool = False) -> None:
         if not self._stream(stream).sealed and not seal:
             raise StreamNotSealedError("stream is not sealed", stream=str(stream))
-        del self.scopes[stream.scope][stream.stream]
+        del self.made[stream.scope][stream.stream]
 
-    async def truncate_stream(self, stream: StreamName, cut: StreamCut) -> None:
+    async def streams_truncate(self, stream: StreamName, cut: StreamCut) -> None:
         found = self._open(stream)
         if set(cut.positions) - set(found.ranges()):
             raise InvalidCutError("cut names segments that the stream lacks", cut=str(dict(cut.positions)))
         found.head = dict(cut.positions)
 
-    async def describe_stream(self, stream: StreamName) -> StreamDescription:
+    async def streams_describe(self, stream: StreamName) -> StreamDescription:
         found = self._stream(stream)
         return StreamDescription(
             stream=stream,
@@ -172,7 +170,7 @@ class MemoryController(MemoryRetention):
             sealed=found.sealed,
             segments=tuple(found.active),
             head=StreamCut(stream, found.head),
-            tail=await self.tail(stream),
+            tail=await self.cuts_tail(stream),
             size_bytes=100,
             written_bytes=200,
             subscribers=tuple(
@@ -185,23 +183,23 @@ class MemoryController(MemoryRetention):
             freed_bytes=3,
         )
 
-    async def current_segments(self, stream: StreamName) -> Sequence[SegmentRange]:
+    async def layout_current(self, stream: StreamName) -> Sequence[SegmentRange]:
         found = self._stream(stream)
         return () if found.sealed else tuple(found.active)
 
-    async def epoch_segments(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
+    async def layout_of_epoch(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
         epochs = self._stream(stream).epochs
         if not 0 <= epoch < len(epochs):
             raise InvalidArgumentError("no such epoch", epoch=epoch)
         return tuple(epochs[epoch])
 
-    async def head(self, stream: StreamName) -> StreamCut:
+    async def cuts_head(self, stream: StreamName) -> StreamCut:
         return StreamCut(stream, self._stream(stream).head)
 
-    async def tail(self, stream: StreamName) -> StreamCut:
+    async def cuts_tail(self, stream: StreamName) -> StreamCut:
         return StreamCut(stream, {item.segment: 100 for item in self._stream(stream).active})
 
-    async def successors(self, stream: StreamName, segment: SegmentId) -> Sequence[Successor]:
+    async def layout_successors(self, stream: StreamName, segment: SegmentId) -> Sequence[Successor]:
         epochs = self._stream(stream).epochs
         for before, after in zip(epochs, epochs[1:], strict=False):
             old = {item.segment: item.keys for item in before}
@@ -216,7 +214,7 @@ class MemoryController(MemoryRetention):
                 )
         return ()
 
-    async def measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
+    async def cuts_measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
         self._stream(stream)
         if start.is_unbounded:
             raise InvalidCutError("measuring needs a cut to begin at", stream=str(stream))
@@ -225,28 +223,28 @@ class MemoryController(MemoryRetention):
             SegmentSpan(segment=make_segment_id(1, 3), start=0, end=len(end.positions), events=None),
         )
 
-    async def segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
+    async def cuts_segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
         if not start.is_unbounded and not end.is_unbounded and max(start.positions) > max(end.positions):
             raise InvalidCutError("cuts are the wrong way round")
         return tuple(sorted(self._stream(stream).ranges()))
 
-    async def segment_ranges(self, stream: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
+    async def layout_ranges(self, stream: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
         ranges = self._stream(stream).ranges()
         for item in segments:
             if item not in ranges:
                 raise SegmentNotFoundError("the stream never had this segment", segment=item)
         return {item: ranges[item] for item in segments}
 
-    async def is_segment_active(self, stream: StreamName, segment: SegmentId) -> bool:
+    async def layout_is_active(self, stream: StreamName, segment: SegmentId) -> bool:
         return segment in {item.segment for item in self._stream(stream).active}
 
-    async def is_cut_valid(self, stream: StreamName, cut: StreamCut) -> bool:
+    async def cuts_is_valid(self, stream: StreamName, cut: StreamCut) -> bool:
         unknown = set(cut.positions) - set(self._stream(stream).ranges())
         if unknown:
             raise SegmentNotFoundError("no such segment", segment=min(unknown))
         return True
 
-    async def scale(
+    async def layout_scale(
         self, stream: StreamName, *, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
     ) -> ScaleResult:
         found = self._open(stream)
@@ -262,16 +260,16 @@ class MemoryController(MemoryRetention):
         found.epochs.append(sorted(kept + added, key=lambda item: item.keys.low))
         return ScaleResult(segments=tuple(added), epoch_before=epoch - 1)
 
-    async def scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus:
+    async def layout_scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus:
         active = len(self._stream(stream).epochs) - 1
         if epoch > active:
             return ScaleStatus.UNKNOWN_EPOCH
         return ScaleStatus.IN_PROGRESS if epoch == active else ScaleStatus.DONE
 
-    async def endpoint(self, segment: str) -> Endpoint:
+    async def layout_endpoint(self, segment: str) -> Endpoint:
         return STORE
 
-    async def create_transaction(self, stream: StreamName, *, lease_ms: int) -> Transaction:
+    async def transactions_create(self, stream: StreamName, *, lease_ms: int) -> Transaction:
         found = self._open(stream)
         if not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
             raise InvalidArgumentError("lease is out of bounds", lease_ms=lease_ms)
@@ -279,16 +277,16 @@ class MemoryController(MemoryRetention):
         found.transactions[txn] = TransactionStatus.OPEN
         return Transaction(id=txn, segments=tuple(found.active))
 
-    async def join_transaction(self, stream: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
+    async def transactions_join(self, stream: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
         found = self._open(stream)
         joined = found.joined.get(key)
         if joined is not None and found.transactions[joined] is not TransactionStatus.OPEN:
             raise TransactionStateError("shared transaction has ended", txn=joined)
         if joined is None:
-            joined = found.joined[key] = (await self.create_transaction(stream, lease_ms=lease_ms)).id
+            joined = found.joined[key] = (await self.transactions_create(stream, lease_ms=lease_ms)).id
         return Transaction(id=joined, segments=tuple(found.active))
 
-    async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
+    async def transactions_ping(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
         status = self._stream(stream).transactions.get(txn, TransactionStatus.UNKNOWN)
         if lease_ms > LEASE_MAX_MS:
             return PingStatus.LEASE_TOO_LARGE
@@ -306,7 +304,7 @@ class MemoryController(MemoryRetention):
             raise TransactionStateError("transaction is decided", txn=txn, state=transactions[txn].value)
         transactions[txn] = wanted
 
-    async def commit_transaction(
+    async def transactions_commit(
         self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = ()
     ) -> TransactionStatus:
         if blocks:
@@ -316,17 +314,17 @@ class MemoryController(MemoryRetention):
         # The first answer comes before the merge, a repeated one behind it.
         return TransactionStatus.COMMITTED if again else TransactionStatus.COMMITTING
 
-    async def abort_transaction(self, stream: StreamName, txn: UUID) -> None:
+    async def transactions_abort(self, stream: StreamName, txn: UUID) -> None:
         self._finish(stream, txn, TransactionStatus.ABORTED)
 
-    async def transaction_status(self, stream: StreamName, txn: UUID) -> TransactionStatus:
+    async def transactions_status(self, stream: StreamName, txn: UUID) -> TransactionStatus:
         return self._stream(stream).transactions.get(txn, TransactionStatus.UNKNOWN)
 
-    async def list_completed_transactions(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
+    async def transactions_list_completed(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
         items = self._stream(stream).transactions.items()
         return tuple((txn, status) for txn, status in items if status is not TransactionStatus.OPEN)
 
-    async def commit_batch(
+    async def batches_commit(
         self,
         stream: StreamName,
         *,
@@ -344,45 +342,45 @@ class MemoryController(MemoryRetention):
             found.batches[writer] = batch
         return fresh
 
-    async def last_batch(self, stream: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
+    async def batches_last(self, stream: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
         return self._stream(stream).batches.get(writer)
 
-    async def create_reader_group(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
+    async def groups_create(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
         self._scope(config.scope)
         check_name("stream", config.name)
-        stored = self.groups.setdefault((config.scope, config.name), config)
+        stored = self.made_groups.setdefault((config.scope, config.name), config)
         if stored.retention is not ReaderGroupRetention.NONE:
             for stream in stored.start_cuts:
                 self._stream(stream).cuts.setdefault(stored.full_name, None)
         return stored
 
-    async def update_reader_group(self, config: ReaderGroupConfig) -> int:
-        stored = await self.get_reader_group(config.scope, config.name)
+    async def groups_update(self, config: ReaderGroupConfig) -> int:
+        stored = await self.groups_get(config.scope, config.name)
         if (stored.id, stored.generation) != (config.id, config.generation):
             raise GenerationMismatchError("reader group has changed", generation=stored.generation)
         changed = replace(config, generation=config.generation + 1)
-        self.groups[config.scope, config.name] = changed
+        self.made_groups[config.scope, config.name] = changed
         return changed.generation
 
-    async def get_reader_group(self, scope: str, name: str) -> ReaderGroupConfig:
-        if (scope, name) not in self.groups:
+    async def groups_get(self, scope: str, name: str) -> ReaderGroupConfig:
+        if (scope, name) not in self.made_groups:
             raise ReaderGroupNotFoundError("no such reader group", group=f"{scope}/{name}")
-        return self.groups[scope, name]
+        return self.made_groups[scope, name]
 
-    async def delete_reader_group(self, scope: str, name: str, *, group_id: UUID | None = None) -> None:
-        stored = await self.get_reader_group(scope, name)
+    async def groups_delete(self, scope: str, name: str, *, group_id: UUID | None = None) -> None:
+        stored = await self.groups_get(scope, name)
         if group_id not in (None, stored.id):
             raise ReaderGroupNotFoundError("the reader group was created anew", group=f"{scope}/{name}")
-        del self.groups[scope, name]
+        del self.made_groups[scope, name]
 
-    async def list_reader_groups(self, scope: str) -> Sequence[str]:
+    async def groups_list(self, scope: str) -> Sequence[str]:
         self._scope(scope)
-        return tuple(sorted(name for owner, name in self.groups if owner == scope))
+        return tuple(sorted(name for owner, name in self.made_groups if owner == scope))
 
-    async def list_subscribers(self, stream: StreamName) -> Sequence[str]:
+    async def subscribers_list(self, stream: StreamName) -> Sequence[str]:
         return tuple(sorted(self._stream(stream).cuts))
 
-    async def update_subscriber_cut(
+    async def subscribers_publish(
         self,
         subscriber: str,
         *,
@@ -394,7 +392,7 @@ class MemoryController(MemoryRetention):
         cuts = self._stream(cut.stream).cuts
         if subscriber not in cuts:
             raise SubscriberNotFoundError("not a subscriber", subscriber=subscriber)
-        group = self.groups[(subscriber.partition("/")[0], subscriber.partition("/")[2])]
+        group = self.made_groups[(subscriber.partition("/")[0], subscriber.partition("/")[2])]
         if group_id not in (None, group.id):
             raise SubscriberNotFoundError("not a subscriber", subscriber=subscriber)
         if generation not in (None, group.generation):
@@ -412,6 +410,9 @@ class Refusing:
         self.asked = 0
 
     def __getattr__(self, name: str) -> Any:
+        if name in SUBJECTS:
+            return self
+
         async def refuse(*_args: object, **_kwargs: object) -> NoReturn:
             self.asked += 1
             raise self.error

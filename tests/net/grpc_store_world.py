@@ -10,7 +10,7 @@ from uuid import UUID
 from penstock.controller.controller import Controller, open_controller
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.grpc.grpc_server import GrpcServer
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.store import SegmentStore, open_segment_store

@@ -20,7 +20,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.names import StreamName, segment_name
 from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.net.http.pulsar.names import NamespaceName, TopicName
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.store import SegmentStore, open_segment_store
@@ -157,7 +157,7 @@ class World:
     async def write(self, topic: TopicName, *events: bytes, partition: int = 0) -> list[int]:
         """Append events one by one; where each ends."""
         stream = topic.stream
-        segment = segment_name(stream, (await self.controller.current_segments(stream))[partition].segment)
+        segment = segment_name(stream, (await self.controller.layout.current(stream))[partition].segment)
         ends = []
         for event in events:
             last = await self.store.setup_append(segment, WRITER)
@@ -169,7 +169,7 @@ class World:
 
     async def cycle(self, stream: StreamName) -> None:
         """One retention cycle: it records where the stream is now."""
-        await self.controller.run_retention(stream)
+        await self.controller.retention.run(stream)
 
     async def backlog(self, subscription: str, topic: str = P) -> int:
         """What is left to the subscription, as its statistics say."""

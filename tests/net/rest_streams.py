@@ -10,7 +10,7 @@ from penstock.codec.events import frame_events
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 
 S = StreamName("s", "events")
 STREAM = "/v1/scopes/s/streams/events"
@@ -19,8 +19,8 @@ EVENT = frame_events([b"x" * 92])
 
 async def with_events(run: Running, count: int = 10) -> int:
     """A stream of one segment with so many events of 100 bytes; returns its end."""
-    await run.controller.create_scope("s")
-    await run.controller.create_stream(S, StreamConfig())
+    await run.controller.scopes.create("s")
+    await run.controller.streams.create(S, StreamConfig())
     end = 0
     for _ in range(count):
         end = await run.append(S, EVENT)
@@ -28,11 +28,11 @@ async def with_events(run: Running, count: int = 10) -> int:
 
 
 async def head_of(run: Running) -> int:
-    return (await run.controller.head(S)).positions[FIRST]
+    return (await run.controller.cuts.head(S)).positions[FIRST]
 
 
 async def subscribed(run: Running) -> None:
-    await run.controller.create_reader_group(
+    await run.controller.groups.create(
         ReaderGroupConfig(
             scope="s",
             name="g",

@@ -21,7 +21,7 @@ from penstock.model.segments import SegmentId, make_segment_id
 from penstock.net.http.health import Checks
 from penstock.net.http.http_limits import RestLimits
 from penstock.net.http.http_server import RestServer
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.store import SegmentStore, open_segment_store
@@ -150,7 +150,6 @@ async def running(limits: RestLimits | None = None, hosts: Sequence[str] | None 
             RestServer(
                 controller,
                 store,
-                epochs=controller,
                 clock=clock,
                 port=0,
                 hosts=hosts,

@@ -104,14 +104,14 @@ def test_half_sent_requests_stay_within_their_share_and_keep_no_call_out():
                     for number in range(20):
                         for sender in senders:
                             sender.step()
-                        await remote.create_scope(f"s{number}")
+                        await remote.scopes.create(f"s{number}")
                         # Each connection may be in the middle of what one read brings.
                         assert memory.counted_bytes <= BUDGET_BYTES + 10 * (128 << 10)
                     while not all(sender.closed for sender in senders):
                         for sender in senders:
                             if not sender.closed:
                                 sender.step()
-                        await remote.scope_exists("s1")
+                        await remote.scopes.exists("s1")
             assert memory.counted_bytes == 0
 
     run(scene)
@@ -128,10 +128,10 @@ def test_connections_that_do_nothing_give_way_and_those_at_work_do_not():
                     silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port))))
                     silent[-1].setblocking(False)
                 async with dial_controller(f"127.0.0.1:{server.port}") as remote:
-                    await remote.create_scope("s")
+                    await remote.scopes.create("s")
                     for _ in range(6):
                         stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-                        assert await remote.scope_exists("s")
+                        assert await remote.scopes.exists("s")
                 assert len(server.gate.connections) <= limits.connections
 
     run(scene)
@@ -160,9 +160,9 @@ def test_a_call_that_only_its_client_can_end_keeps_no_call_out(sent):
                     client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
                     client.sendall(h2.PREFACE + frame(4, 0, 0, b"") + sent)
                 async with dial_controller(f"127.0.0.1:{server.port}") as remote:
-                    await remote.create_scope("t")
+                    await remote.scopes.create("t")
                     while len(server.gate.connections) > 1:
-                        assert await remote.scope_exists("t")
+                        assert await remote.scopes.exists("t")
 
     run(scene)
 

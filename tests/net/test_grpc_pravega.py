@@ -39,7 +39,8 @@ from penstock.net.grpc.grpc_errors import ERROR_KEY, STATUSES, code_of, decode_e
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import Controller_pb2_grpc
-from penstock.ports.controller_service import Endpoint, ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.tables import TableKind
 
 INFO = pb.StreamInfo(scope="s", stream="t")
@@ -137,13 +138,13 @@ def test_users_mistakes_never_look_like_failures_of_the_server() -> None:
 def test_mistakes_without_a_status_are_refused_at_once() -> None:
     async def play() -> None:
         controller = MemoryController()
-        await controller.create_scope("s")
-        await controller.create_stream(StreamName("s", "t"), StreamConfig())
+        await controller.scopes.create("s")
+        await controller.streams.create(StreamName("s", "t"), StreamConfig())
         async with stub_of(controller) as stub:
             bad = grpc.StatusCode.INVALID_ARGUMENT
             none = pb.StreamConfig(streamInfo=pb.StreamInfo(scope="s", stream="zero"))
             assert await code(stub.createStream(none)) is bad
-            assert "zero" not in await controller.list_streams("s")
+            assert "zero" not in await controller.streams.list("s")
             assert await code(stub.getCurrentSegments(pb.StreamInfo(scope="s"))) is bad
             assert await code(stub.sealStream(pb.StreamInfo(stream="t"))) is bad
             assert await code(stub.createTransaction(pb.CreateTxnRequest(streamInfo=INFO, lease=1))) is bad
@@ -158,7 +159,7 @@ def test_mistakes_without_a_status_are_refused_at_once() -> None:
             assert (await stub.isStreamCutValid(unknown)).response is False
             bucket = pb.BucketMappingRequest()
             assert await code(stub.getControllerToBucketMapping(bucket)) is grpc.StatusCode.UNIMPLEMENTED
-            await controller.seal_stream(StreamName("s", "t"))
+            await controller.streams.seal(StreamName("s", "t"))
             # FAILED_PRECONDITION would be repeated for minutes.
             assert await code(stub.createTransaction(pb.CreateTxnRequest(streamInfo=INFO, lease=20_000))) is bad
             nobody = pb.TimestampFromWriter(position=CUT)
@@ -170,8 +171,8 @@ def test_mistakes_without_a_status_are_refused_at_once() -> None:
 def test_what_only_pravegas_clients_ask_is_answered() -> None:
     async def play() -> None:
         controller = MemoryController()
-        await controller.create_scope("s")
-        await controller.create_stream(StreamName("s", "t"), StreamConfig())
+        await controller.scopes.create("s")
+        await controller.streams.create(StreamName("s", "t"), StreamConfig())
         async with (
             GrpcServer(controller, MemorySegments(), port=0, server_address="store.example") as server,
             grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
@@ -201,8 +202,8 @@ def test_what_only_pravegas_clients_ask_is_answered() -> None:
 def test_lists_end_with_an_empty_page_that_has_its_token() -> None:
     async def play() -> None:
         controller = MemoryController()
-        await controller.create_scope("s")
-        await controller.create_stream(StreamName("s", "t"), StreamConfig())
+        await controller.scopes.create("s")
+        await controller.streams.create(StreamName("s", "t"), StreamConfig())
         async with stub_of(controller) as stub:
             page = await stub.listStreamsInScope(pb.StreamsInScopeRequest(scope=SCOPE))
             assert [item.stream for item in page.streams] == ["t"]
@@ -221,11 +222,11 @@ def test_lists_end_with_an_empty_page_that_has_its_token() -> None:
 def test_a_scope_is_deleted_with_all_that_it_holds() -> None:
     async def play() -> None:
         controller, segments = MemoryController(), MemorySegments()
-        await controller.create_scope("s")
-        await controller.create_scope("other")
+        await controller.scopes.create("s")
+        await controller.scopes.create("other")
         for name in ("a", "b"):
-            await controller.create_stream(StreamName("s", name), StreamConfig())
-        await controller.create_reader_group(
+            await controller.streams.create(StreamName("s", name), StreamConfig())
+        await controller.groups.create(
             ReaderGroupConfig(scope="s", name="g", id=UUID(int=1), retention=ReaderGroupRetention.NONE)
         )
         async with stub_of(controller, segments) as stub:
@@ -233,8 +234,8 @@ def test_a_scope_is_deleted_with_all_that_it_holds() -> None:
             assert (await stub.deleteScope(SCOPE)).status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY
             assert (await stub.deleteScopeRecursive(SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
             assert (await stub.deleteScopeRecursive(SCOPE)).status == pb.DeleteScopeStatus.SCOPE_NOT_FOUND
-        assert set(controller.scopes) == {"other"}
-        assert not controller.groups
+        assert set(controller.made) == {"other"}
+        assert not controller.made_groups
         assert set(segments.tables) == {"_system/_tables/keyvaluetables"}
 
     asyncio.run(play())
@@ -246,7 +247,7 @@ def test_key_value_tables_are_made_found_listed_and_deleted() -> None:
         async with stub_of(controller, segments) as stub:
             status = pb.CreateKeyValueTableStatus
             assert (await stub.createKeyValueTable(KVT)).status == status.SCOPE_NOT_FOUND
-            await controller.create_scope("s")
+            await controller.scopes.create("s")
             assert (await stub.createKeyValueTable(KVT)).status == status.SUCCESS
             assert (await stub.createKeyValueTable(KVT)).status == status.TABLE_EXISTS
             illegal = pb.KeyValueTableConfig(scope="s", kvtName="_k", partitionCount=1, primaryKeyLength=1)
@@ -279,7 +280,7 @@ def test_key_value_tables_are_made_found_listed_and_deleted() -> None:
 def test_a_table_that_was_made_halfway_is_completed_by_the_next_attempt() -> None:
     async def play() -> None:
         controller, segments = MemoryController(), MemorySegments()
-        await controller.create_scope("s")
+        await controller.scopes.create("s")
         await segments.create_table("s/k_kvtable/0.#epoch.0", kind=TableKind.SORTED, key_bytes=6)
         async with stub_of(controller, segments) as stub:
             assert (await stub.createKeyValueTable(KVT)).status == pb.CreateKeyValueTableStatus.SUCCESS
@@ -388,15 +389,15 @@ def test_a_server_that_is_not_ours_raises_the_nearest_errors() -> None:
         stream = StreamName("s", "t")
         async with dial_controller(f"127.0.0.1:{port}") as remote:
             expected: list[tuple[Any, type[PenstockError]]] = [
-                (remote.create_scope("s"), AlreadyExistsError),
-                (remote.delete_scope("s"), ScopeNotFoundError),
-                (remote.create_stream(stream, StreamConfig()), InvalidNameError),
-                (remote.update_stream(stream, StreamConfig()), ConflictError),
-                (remote.commit_transaction(stream, UUID(int=1)), ConflictError),
-                (remote.list_streams("s"), ConflictError),
-                (remote.get_config(stream), NotFoundError),
-                (remote.current_segments(stream), InternalError),
-                (remote.tail(stream), UnsupportedError),
+                (remote.scopes.create("s"), AlreadyExistsError),
+                (remote.scopes.delete("s"), ScopeNotFoundError),
+                (remote.streams.create(stream, StreamConfig()), InvalidNameError),
+                (remote.streams.update(stream, StreamConfig()), ConflictError),
+                (remote.transactions.commit(stream, UUID(int=1)), ConflictError),
+                (remote.streams.list("s"), ConflictError),
+                (remote.streams.config(stream), NotFoundError),
+                (remote.layout.current(stream), InternalError),
+                (remote.cuts.tail(stream), UnsupportedError),
             ]
             for call, kind in expected:
                 with pytest.raises(kind) as caught:
@@ -412,7 +413,7 @@ def test_cancelling_a_call_cancels_it_in_the_server() -> None:
         started, cancelled = asyncio.Event(), asyncio.Event()
 
         class Waiting(MemoryController):
-            async def scope_exists(self, scope: str) -> bool:
+            async def scopes_exists(self, scope: str) -> bool:
                 started.set()
                 try:
                     await asyncio.Event().wait()
@@ -425,7 +426,7 @@ def test_cancelling_a_call_cancels_it_in_the_server() -> None:
             GrpcServer(Waiting(), MemorySegments(), port=0) as server,
             GrpcConnection(f"127.0.0.1:{server.port}") as connection,
         ):
-            task = asyncio.ensure_future(RemoteController(connection).scope_exists("s"))
+            task = asyncio.ensure_future(RemoteController(connection).scopes.exists("s"))
             await asyncio.wait_for(started.wait(), 10)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -45,7 +46,7 @@ from penstock.net.grpc import mapping
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.controller_service import ControllerService, EventBlock
+from penstock.ports.control.transactions import EventBlock
 from penstock.ports.data.imports import ChunkImports, ImportedChunk
 
 
@@ -66,8 +67,8 @@ def test_every_call_answers_and_raises_as_in_process(run: Callable[[Any], None])
         local = MemoryController()
         async with serving(MemoryController()) as remote:
             for name, arguments, keywords in SCRIPT:
-                expected = await outcome(getattr(local, name)(*arguments, **keywords))
-                actual = await outcome(getattr(remote, name)(*arguments, **keywords))
+                expected = await outcome(attrgetter(name)(local)(*arguments, **keywords))
+                actual = await outcome(attrgetter(name)(remote)(*arguments, **keywords))
                 assert actual == expected, (name, arguments, keywords)
 
     run(play())
@@ -77,11 +78,11 @@ def test_blocks_of_a_commit_arrive_whole() -> None:
     async def play() -> None:
         controller = MemoryController()
         async with serving(controller) as remote:
-            await remote.create_scope("s")
-            await remote.create_stream(S, CONFIG)
-            txn = (await remote.create_transaction(S, lease_ms=20_000)).id
+            await remote.scopes.create("s")
+            await remote.streams.create(S, CONFIG)
+            txn = (await remote.transactions.create(S, lease_ms=20_000)).id
             blocks = (BLOCK, EventBlock(segment=SECOND, writer=UUID(int=1), event_count=2, data=bytes(300_000)))
-            await remote.commit_transaction(S, txn, blocks=blocks)
+            await remote.transactions.commit(S, txn, blocks=blocks)
             assert controller._stream(S).filled == {txn: blocks}
             for wrong in ({"writer": b"short"}, {"events": 0}, {"data": b""}, {"segment": -1}):
                 fields = {"segment": 1, "writer": bytes(16), "events": 1, "data": b"x"} | wrong
@@ -91,17 +92,14 @@ def test_blocks_of_a_commit_arrive_whole() -> None:
                     blocks=[native.EventBlock(**fields)],
                 )
                 with pytest.raises(InvalidArgumentError):
-                    await remote._connection.native("CommitEvents", request)
+                    await remote.transactions._connection.native("CommitEvents", request)
 
     asyncio.run(play())
 
 
 def test_the_script_plays_every_call_of_the_port() -> None:
     calls = {name for name in dir(MemoryController) if inspect.iscoroutinefunction(getattr(MemoryController, name))}
-    assert calls == {name for name, _, _ in SCRIPT}
-    for name in calls:
-        # Not the port's own empty body.
-        assert getattr(RemoteController, name) is not getattr(ControllerService, name), name
+    assert calls == {name.replace(".", "_") for name, _, _ in SCRIPT}
 
 
 def test_an_empty_scope_is_never_taken_for_the_server() -> None:
@@ -109,10 +107,10 @@ def test_an_empty_scope_is_never_taken_for_the_server() -> None:
         controller = MemoryController()
         async with serving(controller) as remote:
             for call in (
-                remote.set_policy("", DOCUMENT),
-                remote.get_policy(""),
-                remote.list_holds(""),
-                remote.add_hold("", owner="o", reason="r"),
+                remote.policies.set("", DOCUMENT),
+                remote.policies.get(""),
+                remote.holds.list(""),
+                remote.holds.add("", owner="o", reason="r"),
             ):
                 with pytest.raises(InvalidArgumentError):
                     await call
@@ -124,13 +122,13 @@ def test_an_empty_scope_is_never_taken_for_the_server() -> None:
 def test_lists_of_many_pages_are_complete() -> None:
     async def play() -> None:
         controller = MemoryController()
-        await controller.create_scope("s")
+        await controller.scopes.create("s")
         for number in range(2500):
-            await controller.create_stream(StreamName("s", f"n{number:04}"), StreamConfig())
+            await controller.streams.create(StreamName("s", f"n{number:04}"), StreamConfig())
         async with serving(controller) as remote:
             names: list[str] = []
             pages = 0
-            while page := await remote.list_streams("s", after=names[-1] if names else ""):
+            while page := await remote.streams.list("s", after=names[-1] if names else ""):
                 names.extend(page)
                 pages += 1
             assert names == [f"n{number:04}" for number in range(2500)]
@@ -143,7 +141,7 @@ def test_unexpected_failures_are_logged_once_and_told_without_details(caplog: py
     async def play() -> None:
         async with serving(Refusing(RuntimeError("secret of the server"))) as remote:
             with pytest.raises(InternalError) as caught:
-                await remote.head(S)
+                await remote.cuts.head(S)
             assert "secret" not in str(caught.value)
             assert caught.value.fields == {"rpc": "Head"}
 
@@ -157,13 +155,13 @@ def test_requests_that_no_message_can_hold_are_refused_before_they_are_sent() ->
     async def play() -> None:
         async with serving(MemoryController()) as remote:
             with pytest.raises(InvalidArgumentError):
-                await remote.epoch_segments(S, 1 << 40)
+                await remote.layout.of_epoch(S, 1 << 40)
             with pytest.raises(InvalidArgumentError):
-                await remote.create_transaction(S, lease_ms=1 << 70)
+                await remote.transactions.create(S, lease_ms=1 << 70)
             with pytest.raises(InvalidArgumentError):
-                await remote.create_scope("\ud800")
+                await remote.scopes.create("\ud800")
             with pytest.raises(InvalidNameError):
-                await remote.head(StreamName("s", ""))
+                await remote.cuts.head(StreamName("s", ""))
 
     asyncio.run(play())
 
@@ -171,17 +169,17 @@ def test_requests_that_no_message_can_hold_are_refused_before_they_are_sent() ->
 def test_cuts_of_another_stream_are_refused_as_in_process() -> None:
     async def play() -> None:
         controller = MemoryController()
-        await controller.create_scope("s")
-        await controller.create_stream(S, StreamConfig())
+        await controller.scopes.create("s")
+        await controller.streams.create(S, StreamConfig())
         foreign = StreamCut(StreamName("s", "other"), {FIRST: 1})
         async with serving(controller) as remote:
             with pytest.raises(InvalidCutError):
-                await remote.truncate_stream(S, foreign)
+                await remote.streams.truncate(S, foreign)
             with pytest.raises(InvalidCutError):
-                await remote.segments_between(S, StreamCut(S, {}), foreign)
-            assert await remote.is_cut_valid(S, foreign) is False
-            assert await remote.segments_between(S, StreamCut(foreign.stream, {}), StreamCut(S, {})) == (FIRST,)
-        assert (await controller.head(S)).positions == {FIRST: 0}
+                await remote.cuts.segments_between(S, StreamCut(S, {}), foreign)
+            assert await remote.cuts.is_valid(S, foreign) is False
+            assert await remote.cuts.segments_between(S, StreamCut(foreign.stream, {}), StreamCut(S, {})) == (FIRST,)
+        assert (await controller.cuts.head(S)).positions == {FIRST: 0}
 
     asyncio.run(play())
 
@@ -254,7 +252,7 @@ def test_calls_ride_over_a_restart_of_the_server() -> None:
             port = server.port
             connection = await GrpcConnection(f"127.0.0.1:{port}").__aenter__()
             remote = RemoteController(connection)
-            await remote.create_scope("s")
+            await remote.scopes.create("s")
 
         refused = asyncio.Event()
 
@@ -264,7 +262,7 @@ def test_calls_ride_over_a_restart_of_the_server() -> None:
 
         async with asyncio.TaskGroup() as tasks:
             async with await asyncio.start_server(refuse, "127.0.0.1", port):
-                asked = tasks.create_task(remote.scope_exists("s"))
+                asked = tasks.create_task(remote.scopes.exists("s"))
                 await asyncio.wait_for(refused.wait(), 10)
                 assert not asked.done()
             async with GrpcServer(controller, MemorySegments(), port=port):
@@ -291,7 +289,7 @@ def test_a_server_that_does_not_answer_raises_deadline_exceeded() -> None:
         waiting = asyncio.Event()
 
         class Stuck(MemoryController):
-            async def scope_exists(self, scope: str) -> bool:
+            async def scopes_exists(self, scope: str) -> bool:
                 await waiting.wait()
                 return True
 
@@ -300,7 +298,7 @@ def test_a_server_that_does_not_answer_raises_deadline_exceeded() -> None:
             GrpcConnection(f"localhost:{server.port}", call_s=0.2) as connection,
         ):
             with pytest.raises(DeadlineExceededError):
-                await RemoteController(connection).scope_exists("s")
+                await RemoteController(connection).scopes.exists("s")
             waiting.set()
 
     asyncio.run(play())
@@ -311,7 +309,7 @@ def test_calls_after_closing_raise_not_connected() -> None:
         async with serving(MemoryController()) as remote:
             pass
         with pytest.raises(NotConnectedError):
-            await remote.scope_exists("s")
+            await remote.scopes.exists("s")
 
     asyncio.run(play())
 

@@ -32,7 +32,9 @@ from penstock.model.segments import KeyRange, make_segment_id
 from penstock.net.dial.controller import RemoteController
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import Controller_pb2_grpc
-from penstock.ports.controller_service import PingStatus, ReaderGroupConfig, ScaleStatus, TransactionStatus
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import ScaleStatus
+from penstock.ports.control.transactions import PingStatus, TransactionStatus
 from penstock.ports.data.tables import TablePut
 
 S = StreamName("s", "events")
@@ -44,16 +46,16 @@ CONFIG = StreamConfig(
 
 BEYOND = StreamCut(S, {FIRST: 1 << 40, SECOND: 0})
 CALLS_WITH_A_CUT: dict[str, Callable[[RemoteController, StreamCut], Awaitable[object]]] = {
-    "truncate_stream": lambda c, cut: c.truncate_stream(S, cut),
-    "segments_between start": lambda c, cut: c.segments_between(S, cut, StreamCut(S, {})),
-    "segments_between end": lambda c, cut: c.segments_between(S, StreamCut(S, {}), cut),
-    "measure": lambda c, cut: c.measure(S, cut, StreamCut(S, {})),
-    "create_reader_group": lambda c, cut: c.create_reader_group(_group_at("fresh", cut)),
-    "update_reader_group": lambda c, cut: c.update_reader_group(_group_at("known", cut)),
-    "update_subscriber_cut": lambda c, cut: c.update_subscriber_cut("s/known", group_id=WRITER, generation=0, cut=cut),
-    "explain_retention": lambda c, cut: c.explain_retention(S, position=cut),
-    "add_hold": lambda c, cut: c.add_hold(S, owner="o", reason="r", cut=cut),
-    "move_subscriber": lambda c, cut: c.move_subscriber(S, "s/known", cut),
+    "streams.truncate": lambda c, cut: c.streams.truncate(S, cut),
+    "segments_between start": lambda c, cut: c.cuts.segments_between(S, cut, StreamCut(S, {})),
+    "segments_between end": lambda c, cut: c.cuts.segments_between(S, StreamCut(S, {}), cut),
+    "cuts.measure": lambda c, cut: c.cuts.measure(S, cut, StreamCut(S, {})),
+    "groups.create": lambda c, cut: c.groups.create(_group_at("fresh", cut)),
+    "groups.update": lambda c, cut: c.groups.update(_group_at("known", cut)),
+    "subscribers.publish": lambda c, cut: c.subscribers.publish("s/known", group_id=WRITER, generation=0, cut=cut),
+    "retention.explain": lambda c, cut: c.retention.explain(S, position=cut),
+    "holds.add": lambda c, cut: c.holds.add(S, owner="o", reason="r", cut=cut),
+    "subscribers.move": lambda c, cut: c.subscribers.move(S, "s/known", cut),
 }
 
 
@@ -66,15 +68,15 @@ def _group_at(name: str, cut: StreamCut) -> ReaderGroupConfig:
 def test_a_cut_that_no_reader_can_have_reached_is_refused_over_the_network_by_its_class() -> None:
     async def play() -> None:
         async with running() as run:
-            await run.remote.create_scope("s")
-            await run.remote.create_stream(S, CONFIG)
-            await run.remote.create_reader_group(_group_at("known", await run.remote.head(S)))
-            assert not await run.remote.is_cut_valid(S, BEYOND)
+            await run.remote.scopes.create("s")
+            await run.remote.streams.create(S, CONFIG)
+            await run.remote.groups.create(_group_at("known", await run.remote.cuts.head(S)))
+            assert not await run.remote.cuts.is_valid(S, BEYOND)
             for ask in CALLS_WITH_A_CUT.values():
                 for cut in (BEYOND, StreamCut(S, {FIRST: 0})):
                     with pytest.raises(InvalidCutError):
                         await ask(run.remote, cut)
-            assert (await run.remote.describe_subscribers(S))[0].cut == await run.remote.head(S)
+            assert (await run.remote.subscribers.describe(S))[0].cut == await run.remote.cuts.head(S)
 
     asyncio.run(play())
 
@@ -83,49 +85,49 @@ def test_a_stream_lives_from_creation_to_deletion() -> None:
     async def play() -> None:
         async with running() as run:
             remote = run.remote
-            await remote.create_scope("s")
-            await remote.create_stream(S, CONFIG)
-            assert await remote.get_config(S) == CONFIG
-            assert "events" in await remote.list_streams("s")
+            await remote.scopes.create("s")
+            await remote.streams.create(S, CONFIG)
+            assert await remote.streams.config(S) == CONFIG
+            assert "events" in await remote.streams.list("s")
             end = await run.append(segment_name(S, FIRST), b"0123456789")
-            assert (await remote.tail(S)).positions == {FIRST: end, SECOND: 0}
-            assert (await remote.describe_stream(S)).size_bytes == end
+            assert (await remote.cuts.tail(S)).positions == {FIRST: end, SECOND: 0}
+            assert (await remote.streams.describe(S)).size_bytes == end
 
             with pytest.raises(InvalidCutError):
-                await remote.truncate_stream(S, StreamCut(S, {FIRST: 5}))
-            await remote.truncate_stream(S, StreamCut(S, {FIRST: end, SECOND: 0}))
-            assert (await remote.head(S)).positions == {FIRST: end, SECOND: 0}
+                await remote.streams.truncate(S, StreamCut(S, {FIRST: 5}))
+            await remote.streams.truncate(S, StreamCut(S, {FIRST: end, SECOND: 0}))
+            assert (await remote.cuts.head(S)).positions == {FIRST: end, SECOND: 0}
 
             middle = [KeyRange(low=0.0, high=0.25), KeyRange(low=0.25, high=0.5)]
-            result = await remote.scale(S, sealed=[FIRST], new_ranges=middle)
+            result = await remote.layout.scale(S, sealed=[FIRST], new_ranges=middle)
             assert result.epoch_before == 0
             assert [item.keys for item in result.segments] == middle
             with pytest.raises(ScaleConflictError):
-                await remote.scale(S, sealed=[FIRST], new_ranges=middle)
-            assert await remote.scale_status(S, 0) is ScaleStatus.DONE
-            following = await remote.successors(S, FIRST)
+                await remote.layout.scale(S, sealed=[FIRST], new_ranges=middle)
+            assert await remote.layout.scale_status(S, 0) is ScaleStatus.DONE
+            following = await remote.layout.successors(S, FIRST)
             assert [item.range for item in following] == list(result.segments)
             assert all(tuple(item.predecessors) == (FIRST,) for item in following)
-            assert not await remote.is_segment_active(S, FIRST)
+            assert not await remote.layout.is_active(S, FIRST)
 
-            decision = await remote.explain_retention(S)
+            decision = await remote.retention.explain(S)
             assert decision.version == 1
-            await remote.run_retention(S)
+            await remote.retention.run(S)
 
             with pytest.raises(StreamNotSealedError):
-                await remote.delete_stream(S)
+                await remote.streams.delete(S)
             with pytest.raises(NotEmptyError):
-                await remote.delete_scope("s")
-            await remote.seal_stream(S)
-            assert await remote.current_segments(S) == ()
+                await remote.scopes.delete("s")
+            await remote.streams.seal(S)
+            assert await remote.layout.current(S) == ()
             with pytest.raises(StreamSealedError):
-                await remote.update_stream(S, CONFIG)
+                await remote.streams.update(S, CONFIG)
             with pytest.raises(StreamSealedError):
-                await remote.create_transaction(S, lease_ms=20_000)
-            await remote.delete_stream(S)
+                await remote.transactions.create(S, lease_ms=20_000)
+            await remote.streams.delete(S)
             with pytest.raises(StreamNotFoundError):
-                await remote.head(S)
-            await remote.delete_scope("s")
+                await remote.cuts.head(S)
+            await remote.scopes.delete("s")
 
     asyncio.run(asyncio.wait_for(play(), 60))
 
@@ -134,19 +136,24 @@ def test_a_head_tells_which_segment_waits_for_an_older_one() -> None:
     async def play() -> None:
         async with running() as run:
             remote = run.remote
-            await remote.create_scope("s")
-            await remote.create_stream(S, StreamConfig(scaling=ScalingPolicy(min_segments=1)))
+            await remote.scopes.create("s")
+            await remote.streams.create(S, StreamConfig(scaling=ScalingPolicy(min_segments=1)))
             halves = [KeyRange(low=0.0, high=0.5), KeyRange(low=0.5, high=1.0)]
-            left, right = (item.segment for item in (await remote.scale(S, sealed=[FIRST], new_ranges=halves)).segments)
+            left, right = (
+                item.segment for item in (await remote.layout.scale(S, sealed=[FIRST], new_ranges=halves)).segments
+            )
             end = await run.append(segment_name(S, right), b"0123456789")
             whole = KeyRange(low=0.0, high=1.0)
-            (merged,) = (await remote.scale(S, sealed=[left, right], new_ranges=[whole])).segments
+            (merged,) = (await remote.layout.scale(S, sealed=[left, right], new_ranges=[whole])).segments
             cut = StreamCut(S, {right: end - 5, merged.segment: NOT_STARTED})
-            await remote.truncate_stream(S, cut)
-            head = await remote.head(S)
+            await remote.streams.truncate(S, cut)
+            head = await remote.cuts.head(S)
             assert head == cut
-            assert await remote.is_cut_valid(S, head)
-            assert list(await remote.segments_between(S, head, await remote.tail(S))) == [right, merged.segment]
+            assert await remote.cuts.is_valid(S, head)
+            assert list(await remote.cuts.segments_between(S, head, await remote.cuts.tail(S))) == [
+                right,
+                merged.segment,
+            ]
             async with grpc.aio.insecure_channel(f"127.0.0.1:{run.port}") as channel:
                 stub = Controller_pb2_grpc.ControllerServiceStub(channel)
                 request = pb.GetSegmentsRequest(streamInfo=pb.StreamInfo(scope="s", stream="events"))
@@ -162,42 +169,42 @@ def test_transactions_and_batches_are_committed() -> None:
     async def play() -> None:
         async with running() as run:
             remote = run.remote
-            await remote.create_scope("s")
-            await remote.create_stream(S, CONFIG)
-            txn = await remote.create_transaction(S, lease_ms=20_000)
+            await remote.scopes.create("s")
+            await remote.streams.create(S, CONFIG)
+            txn = await remote.transactions.create(S, lease_ms=20_000)
             assert txn.id.int & (1 << 63) == 0  # a set bit breaks Pravega's clients
-            assert await remote.ping_transaction(S, txn.id, lease_ms=20_000) is PingStatus.OK
+            assert await remote.transactions.ping(S, txn.id, lease_ms=20_000) is PingStatus.OK
             parent = segment_name(S, txn.segments[0].segment)
             end = await run.append(transaction_segment_name(parent, txn.id), b"abc")
-            assert await remote.commit_batch(S, writer="query", batch=4, transactions=[txn.id]) is True
+            assert await remote.batches.commit(S, writer="query", batch=4, transactions=[txn.id]) is True
             assert (await run.store.info(parent)).length == end
-            assert await remote.last_batch(S, writer="query") == 4
-            assert await remote.transaction_status(S, txn.id) is TransactionStatus.COMMITTED
-            late = await remote.create_transaction(S, lease_ms=20_000)
-            assert await remote.commit_batch(S, writer="query", batch=4, transactions=[late.id]) is False
+            assert await remote.batches.last(S, writer="query") == 4
+            assert await remote.transactions.status(S, txn.id) is TransactionStatus.COMMITTED
+            late = await remote.transactions.create(S, lease_ms=20_000)
+            assert await remote.batches.commit(S, writer="query", batch=4, transactions=[late.id]) is False
             owner = QuerySource(query="q1", run="r1", replaces="unknown")
-            assert await remote.last_batch(S, writer="query", source=owner) is None
-            assert await remote.commit_batch(S, writer="query", batch=0, transactions=[], source=owner) is True
+            assert await remote.batches.last(S, writer="query", source=owner) is None
+            assert await remote.batches.commit(S, writer="query", batch=0, transactions=[], source=owner) is True
             with pytest.raises(WriterInUseError, match="another txnAppId"):
-                await remote.last_batch(S, writer="query")
+                await remote.batches.last(S, writer="query")
             for source in (QuerySource(query="q2"), QuerySource(query="q2", replaces="q3", ordered=False)):
                 with pytest.raises(WriterInUseError, match="another query") as refused:
-                    await remote.last_batch(S, writer="query", source=source)
+                    await remote.batches.last(S, writer="query", source=source)
                 assert refused.value.fields["owner"] == "q1"
                 with pytest.raises(WriterInUseError):
-                    await remote.commit_batch(S, writer="query", batch=9, transactions=[], source=source)
+                    await remote.batches.commit(S, writer="query", batch=9, transactions=[], source=source)
             for writer, one_job in (("job", True), ("person", False)):
-                begun = await remote.create_transaction(S, lease_ms=20_000)
+                begun = await remote.transactions.create(S, lease_ms=20_000)
                 offered = [begun.id]
-                assert await remote.commit_batch(S, writer=writer, batch=0, transactions=offered, one_job=one_job)
-                metadata = run.controller._batches._ctx.metadata
+                assert await remote.batches.commit(S, writer=writer, batch=0, transactions=offered, one_job=one_job)
+                metadata = run.controller.batches._ctx.metadata
                 stored = (await metadata.get(keys.batch(S, writer), BatchRecord)).value
                 assert stored is not None
                 assert stored.one_job is one_job
             with pytest.raises(TransactionStateError):
-                await remote.commit_transaction(S, late.id)
+                await remote.transactions.commit(S, late.id)
             with pytest.raises(TransactionNotFoundError):
-                await remote.commit_transaction(S, UUID(int=1 << 40))
+                await remote.transactions.commit(S, UUID(int=1 << 40))
 
     asyncio.run(asyncio.wait_for(play(), 60))
 
@@ -206,8 +213,8 @@ def test_a_subscriber_publishes_what_it_has_consumed() -> None:
     async def play() -> None:
         async with running() as run:
             remote = run.remote
-            await remote.create_scope("s")
-            await remote.create_stream(S, CONFIG)
+            await remote.scopes.create("s")
+            await remote.streams.create(S, CONFIG)
             end = await run.append(segment_name(S, SECOND), b"0123456789")
             wanted = ReaderGroupConfig(
                 scope="s",
@@ -216,17 +223,17 @@ def test_a_subscriber_publishes_what_it_has_consumed() -> None:
                 retention=ReaderGroupRetention.MANUAL,
                 start_cuts={S: StreamCut(S, {})},
             )
-            stored = await remote.create_reader_group(wanted)
+            stored = await remote.groups.create(wanted)
             assert stored.full_name == "s/g"
-            assert await remote.get_reader_group("s", "g") == stored
-            assert await remote.list_reader_groups("s") == ("g",)
-            assert await remote.list_subscribers(S) == ("s/g",)
+            assert await remote.groups.get("s", "g") == stored
+            assert await remote.groups.list("s") == ("g",)
+            assert await remote.subscribers.list(S) == ("s/g",)
             cut = StreamCut(S, {FIRST: 0, SECOND: end})
-            await remote.update_subscriber_cut("s/g", group_id=stored.id, generation=stored.generation, cut=cut)
-            (subscriber,) = (await remote.describe_stream(S)).subscribers
+            await remote.subscribers.publish("s/g", group_id=stored.id, generation=stored.generation, cut=cut)
+            (subscriber,) = (await remote.streams.describe(S)).subscribers
             assert (subscriber.name, subscriber.cut) == ("s/g", cut)
-            await remote.delete_reader_group("s", "g", group_id=stored.id)
-            assert await remote.list_subscribers(S) == ()
+            await remote.groups.delete("s", "g", group_id=stored.id)
+            assert await remote.subscribers.list(S) == ()
 
     asyncio.run(asyncio.wait_for(play(), 60))
 
@@ -235,8 +242,8 @@ def test_key_value_tables_and_chunks_reach_the_segment_store() -> None:
     async def play() -> None:
         async with running() as run:
             remote = run.remote
-            await remote.create_scope("s")
-            await remote.create_stream(S, CONFIG)
+            await remote.scopes.create("s")
+            await remote.streams.create(S, CONFIG)
             segment = segment_name(S, FIRST)
             await run.append(segment, b"x" * 100)
             spaces = await remote.native.spaces([segment, "s/absent/0.#epoch.0"])
@@ -256,7 +263,7 @@ def test_key_value_tables_and_chunks_reach_the_segment_store() -> None:
                 assert (await stub.deleteKeyValueTable(named)).status == pb.DeleteKVTableStatus.SUCCESS
                 everything = await stub.deleteScopeRecursive(pb.ScopeInfo(scope="s"))
                 assert everything.status == pb.DeleteScopeStatus.SUCCESS
-            assert not await remote.scope_exists("s")
+            assert not await remote.scopes.exists("s")
 
     asyncio.run(asyncio.wait_for(play(), 60))
 
@@ -265,26 +272,26 @@ def test_a_scope_with_a_held_stream_is_refused_before_anything_of_it_is_deleted(
     async def play() -> None:
         async with running() as run:
             remote, others = run.remote, [StreamName("s", name) for name in ("a", "b")]
-            await remote.create_scope("s")
+            await remote.scopes.create("s")
             for stream in (*others, S):
-                await remote.create_stream(stream, CONFIG)
-            await remote.create_reader_group(_group_at("known", await remote.head(S)))
-            held = await remote.add_hold(S, owner="legal", reason="case 7")
-            before = await remote.list_streams("s")
+                await remote.streams.create(stream, CONFIG)
+            await remote.groups.create(_group_at("known", await remote.cuts.head(S)))
+            held = await remote.holds.add(S, owner="legal", reason="case 7")
+            before = await remote.streams.list("s")
             async with grpc.aio.insecure_channel(f"127.0.0.1:{run.port}") as channel:
                 stub = Controller_pb2_grpc.ControllerServiceStub(channel)
                 refused = await stub.deleteScopeRecursive(pb.ScopeInfo(scope="s"))
                 assert refused.status == pb.DeleteScopeStatus.FAILURE
-                assert await remote.list_streams("s") == before
-                assert await remote.list_reader_groups("s") == ("known",)
-                assert all([await remote.current_segments(stream) for stream in (*others, S)])
+                assert await remote.streams.list("s") == before
+                assert await remote.groups.list("s") == ("known",)
+                assert all([await remote.layout.current(stream) for stream in (*others, S)])
 
                 with pytest.raises(RetentionHoldError):
-                    await remote.delete_stream(S, seal=True)
-                assert await remote.current_segments(S)
-                await remote.delete_stream(others[0], seal=True)
-                await remote.release_hold(held.id, owner="legal")
+                    await remote.streams.delete(S, seal=True)
+                assert await remote.layout.current(S)
+                await remote.streams.delete(others[0], seal=True)
+                await remote.holds.release(held.id, owner="legal")
                 assert (await stub.deleteScopeRecursive(pb.ScopeInfo(scope="s"))).status == pb.DeleteScopeStatus.SUCCESS
-            assert not await remote.scope_exists("s")
+            assert not await remote.scopes.exists("s")
 
     asyncio.run(asyncio.wait_for(play(), 60))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -26,11 +27,11 @@ from penstock.net.wire.wire_server import WireServer
 from penstock.storage.machine.rng import RealRng
 
 OVER_THE_LINE = {
-    "create_transaction",
-    "ping_transaction",
-    "commit_transaction",
-    "abort_transaction",
-    "transaction_status",
+    "transactions.create",
+    "transactions.ping",
+    "transactions.commit",
+    "transactions.abort",
+    "transactions.status",
 }
 
 
@@ -80,15 +81,15 @@ async def serving(
             )
         )
         line = Told(segments.calls)
-        remote.use_line(line)  # type: ignore[arg-type]
+        remote.transactions.use_line(line)  # type: ignore[arg-type]
         yield Scene(remote=remote, line=line, wire=wire, stack=closing)
 
 
 async def play_script(remote: RemoteController) -> None:
     local = MemoryController()
     for name, arguments, keywords in SCRIPT:
-        expected = await outcome(getattr(local, name)(*arguments, **keywords))
-        actual = await outcome(getattr(remote, name)(*arguments, **keywords))
+        expected = await outcome(attrgetter(name)(local)(*arguments, **keywords))
+        actual = await outcome(attrgetter(name)(remote)(*arguments, **keywords))
         assert actual == expected, (name, arguments, keywords)
 
 
@@ -115,13 +116,13 @@ def test_a_line_that_is_lost_is_made_up_for_over_grpc() -> None:
     async def play() -> None:
         async with serving(MemoryController()) as scene:
             remote = scene.remote
-            await remote.create_scope("s")
-            await remote.create_stream(S, CONFIG)
-            first = await remote.create_transaction(S, lease_ms=20_000)
+            await remote.scopes.create("s")
+            await remote.streams.create(S, CONFIG)
+            first = await remote.transactions.create(S, lease_ms=20_000)
             await scene.stack.aclose()  # the store's port closes, the controller's stays
-            await remote.commit_transaction(S, first.id)
-            second = await remote.create_transaction(S, lease_ms=20_000)
-            await remote.abort_transaction(S, second.id)
+            await remote.transactions.commit(S, first.id)
+            second = await remote.transactions.create(S, lease_ms=20_000)
+            await remote.transactions.abort(S, second.id)
             assert scene.line.made[0] == "createTransaction"
 
     asyncio.run(play())
@@ -132,7 +133,7 @@ def test_a_controller_that_is_away_is_asked_again_over_grpc_until_patience_ends(
         refusing = Refusing(UnavailableError("the controller is closed"))
         async with serving(refusing, patience_s=0.3) as scene:
             with pytest.raises(UnavailableError, match="the controller is closed"):
-                await scene.remote.create_transaction(S, lease_ms=20_000)
+                await scene.remote.transactions.create(S, lease_ms=20_000)
             return scene.line.made[0]
 
     assert asyncio.run(play()) == "createTransaction"
@@ -145,7 +146,7 @@ def test_a_failure_of_the_server_is_told_and_does_not_close_the_line(error: Exce
             wanted = CorruptDataError if isinstance(error, CorruptDataError) else InternalError
             for _ in range(2):
                 with pytest.raises(wanted):
-                    await scene.remote.create_transaction(S, lease_ms=20_000)
+                    await scene.remote.transactions.create(S, lease_ms=20_000)
             assert len(scene.line.made) == 2
             assert len(scene.wire._share.connections) == 1
 
@@ -158,7 +159,7 @@ def test_a_server_that_takes_no_events_with_a_commit_is_asked_once() -> None:
         async with serving(refusing, says=False) as scene:
             for _ in range(2):
                 with pytest.raises(UnsupportedError):
-                    await scene.remote.commit_transaction(S, UUID(int=1), blocks=[BLOCK])
+                    await scene.remote.transactions.commit(S, UUID(int=1), blocks=[BLOCK])
             assert refusing.asked == 1
 
     asyncio.run(play())

@@ -12,7 +12,8 @@ from penstock.model.names import StreamName
 from penstock.model.retention import HoldInfo
 from penstock.model.segments import SegmentId
 from penstock.net.grpc import native_mapping as own
-from penstock.ports.controller_service import SegmentSpan, SubscriberInfo
+from penstock.ports.control.cuts import SegmentSpan
+from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.segments import SegmentInfo

@@ -182,12 +182,12 @@ def test_expire_by_age_with_a_connected_consumer_that_is_almost_caught_up_is_409
 def test_a_hold_refuses_truncate_and_delete_with_412_and_its_reason_and_the_topic_goes_on() -> None:
     async def story(w: World) -> None:
         await filled(w)
-        hold = await w.controller.add_hold(TOPIC.stream, owner="legal", reason="case 7")
+        hold = await w.controller.holds.add(TOPIC.stream, owner="legal", reason="case 7")
         for path in (f"{P}/truncate", P):
             assert "case 7" in await w.refused(412, "DELETE", path)
         await w.write(TOPIC, b"more")
         assert await w.backlog("sub") == 11
-        await w.controller.release_hold(hold.id, owner="legal")
+        await w.controller.holds.release(hold.id, owner="legal")
         await w.ok("DELETE", P)
 
     play(story, topic=True)

@@ -14,6 +14,7 @@ from starlette.routing import Router
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
 from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.net.http.pulsar.records import TABLE
+from tests.flat_control import SUBJECTS, Around
 
 MIB = 1 << 20
 LOCAL, GLOBAL, NAMESPACE = "local", "global", "namespace"
@@ -81,7 +82,7 @@ async def shown(w: World, level: str, name: str, **query: Any) -> Any:
 
 async def in_force(w: World) -> dict[str, Any]:
     """What applies to the topic, in the bodies' numbers; of a quota the limit and the action."""
-    policy = await w.controller.effective_policy(TOPIC.stream)
+    policy = await w.controller.policies.effective(TOPIC.stream)
     names = {OnExceed.HOLD: HOLD, OnExceed.REJECT: REJECT, OnExceed.EVICT: EVICT}
     return {
         "retention": (policy.min_age_ms, policy.min_bytes),
@@ -168,12 +169,12 @@ def test_a_global_quota_at_the_retention_that_applies_is_412_and_changes_nothing
 
 def test_a_global_policy_that_contradicts_a_maximum_is_refused_and_the_old_one_stays() -> None:
     async def story(w: World) -> None:
-        await w.controller.set_policy(TOPIC.stream, PolicyDocument(retain=Retain(max_bytes=2 * MIB)))
+        await w.controller.policies.set(TOPIC.stream, PolicyDocument(retain=Retain(max_bytes=2 * MIB)))
         await put(w, GLOBAL, "retention", retention(-1, 1))
         await w.refused(400, "POST", f"{P}/retention?isGlobal=true", retention(-1, 3))
         assert await shown(w, GLOBAL, "retention") == retention(-1, 1)
         assert await shown(w, LOCAL, "retention") is None
-        assert (await w.controller.effective_policy(TOPIC.stream)).min_bytes == MIB
+        assert (await w.controller.policies.effective(TOPIC.stream)).min_bytes == MIB
 
     play(story, topic=True)
 
@@ -182,13 +183,13 @@ def test_a_document_that_was_replaced_elsewhere_is_the_topics_own() -> None:
     async def story(w: World) -> None:
         await put(w, GLOBAL, "messageTTL", 30)
         await put(w, GLOBAL, "destination_storage", quota(1000, -1, EVICT))
-        await w.controller.set_policy(TOPIC.stream, PolicyDocument(backlog=Backlog(max_bytes=7)))
+        await w.controller.policies.set(TOPIC.stream, PolicyDocument(backlog=Backlog(max_bytes=7)))
         assert await shown(w, LOCAL, "destination_storage") == quota(7, -1, HOLD)
         assert await shown(w, GLOBAL, "destination_storage") == quota(1000, -1, EVICT)
         # The document says nothing of a time to live: nobody has one.
         assert await shown(w, GLOBAL, "messageTTL") is None
         await put(w, LOCAL, "destination_storage", None)
-        policy = await w.controller.effective_policy(TOPIC.stream)
+        policy = await w.controller.policies.effective(TOPIC.stream)
         assert (policy.backlog_bytes, policy.bytes_action, policy.ttl_ms) == (1000, OnExceed.EVICT, None)
 
     play(story, topic=True)
@@ -205,12 +206,16 @@ class _Crashing:
         self._part, self._left, self._changes = part, left, changes
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
+        if name in SUBJECTS:
+            return getattr(Around(self._part, self._crashing), name)
+        return self._crashing(name, getattr(self._part, name))
+
+    def _crashing(self, name: str, found: Any) -> Any:
         if name != self._changes:
             return found
 
         async def call(*args: Any) -> Any:
-            if name == "set_policy" or args[0] == TABLE:
+            if name == "policies.set" or args[0] == TABLE:
                 if self._left[0] == 0:
                     raise Crash
                 self._left[0] -= 1
@@ -229,7 +234,7 @@ def test_a_crash_leaves_the_old_or_the_new_global_policy_and_none_of_the_topics_
         await put(w, NAMESPACE, "messageTTL", 90)
         await put(w, GLOBAL, "messageTTL", old)
         whole, left = w.app, [changes]
-        controller: Any = _Crashing(w.controller, left, "set_policy")
+        controller: Any = _Crashing(w.controller, left, "policies.set")
         store: Any = _Crashing(w.store, left, "table_update")
         w.app = Router(pulsar_routes(controller, store, w.clock))
         try:
@@ -242,7 +247,7 @@ def test_a_crash_leaves_the_old_or_the_new_global_policy_and_none_of_the_topics_
             found = await shown(w, GLOBAL, "messageTTL")
             assert found in allowed
             assert await shown(w, LOCAL, "messageTTL") is None
-            ttl_ms = (await w.controller.effective_policy(TOPIC.stream)).ttl_ms
+            ttl_ms = (await w.controller.policies.effective(TOPIC.stream)).ttl_ms
             assert ttl_ms == (90 if found is None else found) * 1000
 
         await check({old, new})
@@ -251,6 +256,6 @@ def test_a_crash_leaves_the_old_or_the_new_global_policy_and_none_of_the_topics_
         await check({old, new})
         await put(w, GLOBAL, "messageTTL", None)
         await check({None})
-        assert (await w.controller.get_policy(NS.scope)).backlog.ttl_s == 90
+        assert (await w.controller.policies.get(NS.scope)).backlog.ttl_s == 90
 
     play(story, topic=True)

@@ -92,14 +92,14 @@ def test_two_servers_that_subscribe_topics_at_once_lose_none() -> None:
         await asyncio.gather(*(subscribe(server, topic) for server, topic in zip(servers, topics, strict=True)))
         for topic in topics:
             assert await w.ok("GET", f"{topic}/subscriptions") == ["same"]
-        group = await w.controller.get_reader_group(NS.scope, "same")
+        group = await w.controller.groups.get(NS.scope, "same")
         assert len(group.start_cuts) == len(topics)
 
         async def leave(server: Router, topic: str) -> None:
             await World(w.store, w.controller, w.clock, server).ok("DELETE", f"{topic}/subscription/same")
 
         await asyncio.gather(*(leave(server, topic) for server, topic in zip(servers, topics, strict=True)))
-        assert await w.controller.list_reader_groups(NS.scope) == []
+        assert await w.controller.groups.list(NS.scope) == []
 
     play(story)
 
@@ -142,7 +142,7 @@ def test_policies_set_at_once_through_one_server_are_all_in_force() -> None:
                 {"limitTime": 8, "policy": "producer_exception"},
             ),
         )
-        document = await w.controller.get_policy(NS.scope)
+        document = await w.controller.policies.get(NS.scope)
         assert (document.retain.min_age_s, document.retain.min_bytes) == (60, 2 << 20)
         assert (document.backlog.ttl_s, document.backlog.max_bytes, document.backlog.max_age_s) == (30, 9, 8)
         assert document.idle.subscriber_s == 300
@@ -154,7 +154,7 @@ def test_policies_set_at_once_through_one_server_are_all_in_force() -> None:
 def test_the_store_is_asked_by_name_of_the_segment_that_a_partition_is() -> None:
     async def story(w: World) -> None:
         await w.ok("PUT", f"{P}/partitions", 3)
-        current = await w.controller.current_segments(TOPIC.stream)
+        current = await w.controller.layout.current(TOPIC.stream)
         await w.write(TOPIC, b"abc", partition=2)
         info = await w.store.info(segment_name(TOPIC.stream, current[2].segment))
         stats = await w.ok("GET", f"{P}-partition-2/stats")

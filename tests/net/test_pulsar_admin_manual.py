@@ -21,14 +21,14 @@ async def set_retention(w: World, minutes: int, mib: int) -> None:
 
 async def kept(w: World) -> tuple[int | None, int | None]:
     """The minimum in ms and bytes that applies to the topic."""
-    policy = await w.controller.effective_policy(TOPIC.stream)
+    policy = await w.controller.policies.effective(TOPIC.stream)
     return policy.min_age_ms, policy.min_bytes
 
 
 def test_defaults_nothing_is_retained_that_all_subscriptions_have_acknowledged() -> None:
     async def story(w: World) -> None:
         assert await kept(w) == (0, 0)
-        assert (await w.controller.effective_policy(TOPIC.stream)).truncates
+        assert (await w.controller.policies.effective(TOPIC.stream)).truncates
 
     play(story, topic=True)
 
@@ -100,7 +100,7 @@ def test_set_backlog_quota_2_gb_hold() -> None:
     async def story(w: World) -> None:
         body = {"limitSize": 2 << 30, "limitTime": -1, "policy": "producer_request_hold"}
         await w.ok("POST", f"{N}/backlogQuota?backlogQuotaType=destination_storage", body)
-        policy = await w.controller.effective_policy(TOPIC.stream)
+        policy = await w.controller.policies.effective(TOPIC.stream)
         assert (policy.backlog_bytes, policy.backlog_age_ms, policy.on_exceed) == (2 << 30, None, OnExceed.HOLD)
 
     play(story, topic=True)
@@ -110,7 +110,7 @@ def test_set_backlog_quota_one_hour_of_a_topic() -> None:
     async def story(w: World) -> None:
         body = {"limitSize": -1, "limitTime": 3600, "policy": "producer_request_hold"}
         await w.ok("POST", f"{P}/backlogQuota?backlogQuotaType=message_age", body)
-        policy = await w.controller.effective_policy(TOPIC.stream)
+        policy = await w.controller.policies.effective(TOPIC.stream)
         assert (policy.backlog_bytes, policy.backlog_age_ms, policy.on_exceed) == (None, 3_600_000, OnExceed.HOLD)
 
     play(story, topic=True)
@@ -142,7 +142,7 @@ def test_remove_backlog_quotas() -> None:
         await w.ok("POST", f"{N}/backlogQuota", {"limitSize": 5, "policy": "producer_request_hold"})
         await w.ok("DELETE", f"{N}/backlogQuota?backlogQuotaType=destination_storage")
         assert await w.ok("GET", f"{N}/backlogQuotaMap") == {}
-        assert (await w.controller.effective_policy(TOPIC.stream)).backlog_bytes is None
+        assert (await w.controller.policies.effective(TOPIC.stream)).backlog_bytes is None
 
     play(story, topic=True)
 
@@ -160,7 +160,7 @@ def test_clear_backlog() -> None:
 def test_set_the_ttl_for_a_namespace_2_minutes() -> None:
     async def story(w: World) -> None:
         await w.ok("POST", f"{N}/messageTTL", 120)
-        assert (await w.controller.effective_policy(TOPIC.stream)).ttl_ms == 120_000
+        assert (await w.controller.policies.effective(TOPIC.stream)).ttl_ms == 120_000
 
     play(story, topic=True)
 
@@ -178,6 +178,6 @@ def test_remove_the_ttl_configuration_for_a_namespace() -> None:
         await w.ok("POST", f"{N}/messageTTL", 60)
         await w.ok("DELETE", f"{N}/messageTTL")
         assert (await w.ask("GET", f"{N}/messageTTL")).body == b""
-        assert (await w.controller.get_policy(NS.scope)).backlog == RELEASED.backlog
+        assert (await w.controller.policies.get(NS.scope)).backlog == RELEASED.backlog
 
     play(story)

@@ -197,7 +197,7 @@ def test_the_routes_serve_over_a_real_port_beside_those_of_pravega() -> None:
             return int(top.split()[1]), content
 
         routes = pulsar_routes(w.controller, w.store, w.clock)
-        server = RestServer(w.controller, w.store, epochs=w.controller, clock=w.clock, port=0, routes=routes)
+        server = RestServer(w.controller, w.store, clock=w.clock, port=0, routes=routes)
         async with server:
             port = server.port
             assert await ask(port, "GET /admin/v2/clusters") == (200, b'["standalone"]')

@@ -9,7 +9,7 @@ from pulsar_admin_world import TOPIC, N, P, World, play
 
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import make_segment_id
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 
 S = f"{P}/subscription/sub"
 SEGMENT = make_segment_id(0, 0)
@@ -374,7 +374,7 @@ def test_a_reader_group_that_is_a_subscriber_is_a_subscription_and_one_that_is_n
         for number, (name, kind) in enumerate(
             (("mine", ReaderGroupRetention.MANUAL), ("reader", ReaderGroupRetention.NONE))
         ):
-            await w.controller.create_reader_group(
+            await w.controller.groups.create(
                 ReaderGroupConfig(
                     scope=stream.scope, name=name, id=UUID(int=number + 1), retention=kind, start_cuts={stream: cut}
                 )
@@ -390,7 +390,7 @@ def test_a_reader_group_that_is_a_subscriber_is_a_subscription_and_one_that_is_n
         await w.refused(409, "PUT", f"{P}2/subscription/mine", "latest")
         await w.ok("DELETE", f"{P}/subscription/mine")
         assert await w.ok("GET", f"{P}/subscriptions") == []
-        assert "mine" in await w.controller.list_reader_groups(stream.scope)
+        assert "mine" in await w.controller.groups.list(stream.scope)
         await w.ok("DELETE", P)
         await w.ok("DELETE", f"{P}2")
 

@@ -209,15 +209,15 @@ def test_namespaces_body_sets_all_policies_that_it_holds() -> None:
 
 def test_namespaces_a_scope_of_ours_below_a_tenant_is_one_and_keeps_its_data() -> None:
     async def story(w: World) -> None:
-        await w.controller.create_scope("my-tenant.mine")
-        await w.controller.create_scope("elsewhere")
+        await w.controller.scopes.create("my-tenant.mine")
+        await w.controller.scopes.create("elsewhere")
         assert await w.ok("GET", "/admin/v2/namespaces/my-tenant") == ["my-tenant/mine", "my-tenant/my-ns"]
         mine = "/admin/v2/namespaces/my-tenant/mine"
         assert (await w.ask("GET", f"{mine}/retention")).status == 204
-        assert (await w.controller.get_policy("my-tenant.mine")).is_empty
+        assert (await w.controller.policies.get("my-tenant.mine")).is_empty
         await w.ok("POST", f"{mine}/retention", {"retentionTimeInMinutes": 3, "retentionSizeInMB": 4})
         await w.ok("DELETE", f"{mine}/retention")
-        assert (await w.controller.get_policy("my-tenant.mine")).is_empty
+        assert (await w.controller.policies.get("my-tenant.mine")).is_empty
 
     play(story)
 
@@ -263,7 +263,7 @@ def test_topics_create_list_delete() -> None:
         assert (await w.ask("DELETE", P)).status == 204
         assert await w.refused(404, "DELETE", P) == "Topic persistent://my-tenant/my-ns/my-topic not found"
         assert await w.ok("GET", LIST) == []
-        assert await w.controller.list_reader_groups(NS.scope) == []
+        assert await w.controller.groups.list(NS.scope) == []
 
     play(story)
 
@@ -335,7 +335,7 @@ def test_partitions_of_a_missing_topic_make_it_where_that_is_allowed() -> None:
 def test_streams_of_ours_are_topics_and_internal_ones_are_not() -> None:
     async def story(w: World) -> None:
         scaling = ScalingPolicy(min_segments=2)
-        await w.controller.create_stream(StreamName(NS.scope, "mine"), StreamConfig(scaling=scaling))
+        await w.controller.streams.create(StreamName(NS.scope, "mine"), StreamConfig(scaling=scaling))
         await w.ok("PUT", f"{P}/subscription/a", "latest")
         assert await w.ok("GET", f"{LIST}/partitioned") == ["persistent://my-tenant/my-ns/mine"]
         names = await w.ok("GET", LIST)

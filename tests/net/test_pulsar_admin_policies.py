@@ -49,10 +49,10 @@ def test_resolution_topic_wins_over_namespace_over_broker() -> None:
         assert await w.ok("GET", f"{P}/retention?applied=true") == retention(10, 20)
         await w.ok("POST", f"{P}/retention", retention(1, 2))
         assert await w.ok("GET", f"{P}/retention?applied=true") == retention(1, 2)
-        assert (await w.controller.effective_policy(TOPIC.stream)).min_bytes == 2 * MIB
+        assert (await w.controller.policies.effective(TOPIC.stream)).min_bytes == 2 * MIB
         await w.ok("DELETE", f"{P}/retention")
         assert await w.ok("GET", f"{P}/retention?applied=true") == retention(10, 20)
-        assert (await w.controller.effective_policy(TOPIC.stream)).min_age_ms == 600_000
+        assert (await w.controller.policies.effective(TOPIC.stream)).min_age_ms == 600_000
 
     play(story, topic=True)
 
@@ -61,7 +61,7 @@ def test_resolution_quota_is_by_type() -> None:
     async def story(w: World) -> None:
         await w.ok("POST", f"{N}/backlogQuota", quota(1000))
         await w.ok("POST", f"{P}/backlogQuota?backlogQuotaType=message_age", quota(time=60))
-        effective = await w.controller.effective_policy(TOPIC.stream)
+        effective = await w.controller.policies.effective(TOPIC.stream)
         assert (effective.backlog_bytes, effective.backlog_age_ms) == (1000, 60_000)
         assert await w.ok("GET", f"{P}/backlogQuotaMap?applied=true") == {"message_age": shown(time=60)}
 
@@ -73,9 +73,9 @@ def test_resolution_zero_is_a_value_a_ttl_of_0_overrides_one_below() -> None:
         await w.ok("POST", f"{N}/messageTTL", 3600)
         await w.ok("POST", f"{P}/messageTTL?messageTTL=0")
         assert await w.ok("GET", f"{P}/messageTTL") == 0
-        assert (await w.controller.effective_policy(TOPIC.stream)).ttl_ms is None
+        assert (await w.controller.policies.effective(TOPIC.stream)).ttl_ms is None
         await w.ok("DELETE", f"{P}/messageTTL")
-        assert (await w.controller.effective_policy(TOPIC.stream)).ttl_ms == 3_600_000
+        assert (await w.controller.policies.effective(TOPIC.stream)).ttl_ms == 3_600_000
 
     play(story, topic=True)
 
@@ -134,7 +134,7 @@ def test_retention_validity_accepts(level: str, minutes: int, mib: int, retain: 
         answer = await w.ask("POST", f"{level}/retention", retention(minutes, mib))
         assert (answer.status, answer.body) == (204, b"")
         assert await w.ok("GET", f"{level}/retention") == retention(minutes, mib)
-        document = await w.controller.get_policy(NS.scope if level == N else TOPIC.stream)
+        document = await w.controller.policies.get(NS.scope if level == N else TOPIC.stream)
         age, size = retain
         wanted = Retain(min_age_s=age, min_bytes=size, combine=Combine.ANY, measure=Measure.SEGMENT)
         assert document.retain == (replace(wanted, max_bytes=None, max_age_s=None) if level == N else wanted)
@@ -176,7 +176,7 @@ def test_retention_removed_is_unset_and_the_namespace_retains_nothing() -> None:
         await w.ok("POST", f"{N}/retention", retention(10, 20))
         await w.ok("DELETE", f"{N}/retention")
         assert (await w.ask("GET", f"{N}/retention")).status == 204
-        assert (await w.controller.get_policy(NS.scope)).retain.min_bytes == 0
+        assert (await w.controller.policies.get(NS.scope)).retain.min_bytes == 0
 
     play(story)
 
@@ -185,10 +185,10 @@ def test_retention_a_policy_of_our_own_is_shown_rounded_up_and_a_maximum_stays()
     async def story(w: World) -> None:
         await w.ok("POST", f"{N}/retention", retention(10, 20))
         mine = PolicyDocument(retain=Retain(min_age_s=61, min_bytes=MIB + 1, max_bytes=9 * MIB))
-        await w.controller.set_policy(NS.scope, mine)
+        await w.controller.policies.set(NS.scope, mine)
         assert await w.ok("GET", f"{N}/retention") == retention(2, 2)
         await w.ok("POST", f"{N}/retention", retention(1, 1))
-        assert (await w.controller.get_policy(NS.scope)).retain.max_bytes == 9 * MIB
+        assert (await w.controller.policies.get(NS.scope)).retain.max_bytes == 9 * MIB
         assert await w.ok("GET", f"{N}/retention") == retention(1, 1)
 
     play(story)
@@ -196,7 +196,7 @@ def test_retention_a_policy_of_our_own_is_shown_rounded_up_and_a_maximum_stays()
 
 def test_retention_above_a_maximum_of_our_own_is_refused_and_the_old_one_stays() -> None:
     async def story(w: World) -> None:
-        await w.controller.set_policy(NS.scope, PolicyDocument(retain=Retain(min_bytes=MIB, max_bytes=2 * MIB)))
+        await w.controller.policies.set(NS.scope, PolicyDocument(retain=Retain(min_bytes=MIB, max_bytes=2 * MIB)))
         await w.refused(400, "POST", f"{N}/retention", retention(-1, 3))
         assert await w.ok("GET", f"{N}/retention") == retention(-1, 1)
 
@@ -238,11 +238,11 @@ def test_subscription_expiry_is_minutes_and_ttl_seconds_of_the_policy() -> None:
     async def story(w: World) -> None:
         await w.ok("POST", f"{N}/messageTTL", 120)
         await w.ok("POST", f"{N}/subscriptionExpirationTime", 5)
-        document = await w.controller.get_policy(NS.scope)
+        document = await w.controller.policies.get(NS.scope)
         assert document.backlog.ttl_s == 120
         assert document.idle.subscriber_s == 300
         await w.ok("POST", f"{N}/subscriptionExpirationTime", 0)
-        assert (await w.controller.get_policy(NS.scope)).idle.subscriber_s is None
+        assert (await w.controller.policies.get(NS.scope)).idle.subscriber_s is None
 
     play(story)
 
@@ -261,11 +261,11 @@ def test_inactive_topics_policy_is_the_idle_limit_of_the_stream(level: str, mode
         await w.ok("POST", f"{level}/inactiveTopicPolicies", body)
         assert await w.ok("GET", f"{level}/inactiveTopicPolicies") == body
         target = NS.scope if level == N else TOPIC.stream
-        assert (await w.controller.get_policy(target)).idle == replace(
+        assert (await w.controller.policies.get(target)).idle == replace(
             RELEASED.idle if level == N else Idle(), stream_s=90, stream_when=when
         )
         await w.ok("POST", f"{level}/inactiveTopicPolicies", body | {"deleteWhileInactive": False})
-        assert (await w.controller.get_policy(target)).idle.stream_s is None
+        assert (await w.controller.policies.get(target)).idle.stream_s is None
         assert (await w.ok("GET", f"{level}/inactiveTopicPolicies"))["deleteWhileInactive"] is False
         await w.ok("DELETE", f"{level}/inactiveTopicPolicies")
         assert (await w.ask("GET", f"{level}/inactiveTopicPolicies")).status == 204
@@ -317,12 +317,12 @@ def test_quota_actions(level: str, policy: str, action: OnExceed) -> None:
         unset = RELEASED.backlog if level == N else Backlog()
         wanted = replace(unset, max_bytes=4096, max_age_s=60, on_exceed_bytes=action, on_exceed_age=action)
         wanted = replace(wanted, evict_to=0.9)
-        assert (await w.controller.get_policy(target)).backlog == wanted
+        assert (await w.controller.policies.get(target)).backlog == wanted
         await w.ok("DELETE", f"{level}/backlogQuota")
         assert list(await w.ok("GET", f"{level}/backlogQuotaMap")) == ["message_age"]
         await w.ok("DELETE", f"{level}/backlogQuota?backlogQuotaType=message_age")
         assert await w.ok("GET", f"{level}/backlogQuotaMap") == {}
-        assert (await w.controller.get_policy(target)).backlog == unset
+        assert (await w.controller.policies.get(target)).backlog == unset
 
     play(story, topic=True)
 
@@ -349,12 +349,12 @@ def test_quota_sharp_edges_an_omitted_size_is_0_and_always_exceeded_and_negative
     async def story(w: World) -> None:
         await w.ok("POST", f"{N}/backlogQuota", {"policy": HOLD})
         assert await w.ok("GET", f"{N}/backlogQuotaMap") == {"destination_storage": shown(0, 0)}
-        assert (await w.controller.get_policy(NS.scope)).backlog.max_bytes == 0
+        assert (await w.controller.policies.get(NS.scope)).backlog.max_bytes == 0
         await w.ok("POST", f"{N}/backlogQuota", quota(-5, -7))
         assert await w.ok("GET", f"{N}/backlogQuotaMap") == {"destination_storage": shown(-5, -7)}
-        assert (await w.controller.get_policy(NS.scope)).backlog.max_bytes is None
+        assert (await w.controller.policies.get(NS.scope)).backlog.max_bytes is None
         await w.ok("POST", f"{N}/backlogQuota?backlogQuotaType=message_age", quota(time=0))
-        assert (await w.controller.get_policy(NS.scope)).backlog.max_age_s is None
+        assert (await w.controller.policies.get(NS.scope)).backlog.max_age_s is None
 
     play(story)
 
@@ -366,10 +366,10 @@ def test_quota_that_an_earlier_version_set_is_shown_with_what_it_does_and_replac
         await w.ok("POST", age, quota(time=60, policy=evict))
         # One action for both, as it was: neither quota evicts.
         earlier = Backlog(max_age_s=60, max_events=7, on_exceed=OnExceed.HOLD, evict_to=0.9)
-        await w.controller.set_policy(TOPIC.stream, PolicyDocument(backlog=earlier))
+        await w.controller.policies.set(TOPIC.stream, PolicyDocument(backlog=earlier))
         assert await w.ok("GET", f"{P}/backlogQuotaMap") == {"message_age": shown(time=60)}
         await w.ok("POST", age, quota(time=60, policy="producer_exception"))
-        policy = await w.controller.effective_policy(TOPIC.stream)
+        policy = await w.controller.policies.effective(TOPIC.stream)
         assert (policy.bytes_action, policy.age_action) == (OnExceed.EVICT, OnExceed.REJECT)
         assert policy.events_action is OnExceed.HOLD
 
@@ -378,18 +378,18 @@ def test_quota_that_an_earlier_version_set_is_shown_with_what_it_does_and_replac
 
 def test_quota_of_ours_is_shown_with_the_action_of_the_level_that_names_it() -> None:
     async def story(w: World) -> None:
-        await w.controller.set_policy(TOPIC.stream, PolicyDocument(backlog=Backlog(max_bytes=5, max_age_s=6)))
+        await w.controller.policies.set(TOPIC.stream, PolicyDocument(backlog=Backlog(max_bytes=5, max_age_s=6)))
         assert (await w.ok("GET", f"{P}/backlogQuotaMap"))["message_age"] == shown(time=6)
         backlog = Backlog(on_exceed=OnExceed.REJECT, on_exceed_age=OnExceed.EVICT)
-        await w.controller.set_policy(NS.scope, PolicyDocument(backlog=backlog))
+        await w.controller.policies.set(NS.scope, PolicyDocument(backlog=backlog))
         for query in ("", "?applied=true"):
             assert await w.ok("GET", f"{P}/backlogQuotaMap{query}") == {
                 "destination_storage": shown(5, policy="producer_exception"),
                 "message_age": shown(time=6, policy="consumer_backlog_eviction"),
             }
         # An action of the topic applies to the limits of its namespace, and shows there.
-        await w.controller.set_policy(NS.scope, PolicyDocument(backlog=replace(backlog, max_bytes=5)))
-        await w.controller.set_policy(TOPIC.stream, PolicyDocument(backlog=Backlog(on_exceed=OnExceed.HOLD)))
+        await w.controller.policies.set(NS.scope, PolicyDocument(backlog=replace(backlog, max_bytes=5)))
+        await w.controller.policies.set(TOPIC.stream, PolicyDocument(backlog=Backlog(on_exceed=OnExceed.HOLD)))
         assert await w.ok("GET", f"{P}/backlogQuotaMap?applied=true") == {"destination_storage": shown(5)}
 
     play(story, topic=True)
@@ -400,7 +400,7 @@ def test_quota_does_not_touch_ttl_and_ttl_not_the_quota() -> None:
         await w.ok("POST", f"{N}/messageTTL", 30)
         await w.ok("POST", f"{N}/backlogQuota", quota(1000))
         await w.ok("DELETE", f"{N}/messageTTL")
-        document = await w.controller.get_policy(NS.scope)
+        document = await w.controller.policies.get(NS.scope)
         assert document.backlog.max_bytes == 1000
         assert document.backlog.ttl_s is None
 
@@ -420,10 +420,10 @@ NOTHING_SET = {
 
 def test_the_server_policy_is_for_other_scopes_whatever_is_set_or_removed() -> None:
     async def story(w: World) -> None:
-        await w.controller.set_policy(None, SERVER)
+        await w.controller.policies.set(None, SERVER)
 
         async def nothing_from_the_server() -> None:
-            policy = await w.controller.effective_policy(TOPIC.stream)
+            policy = await w.controller.policies.effective(TOPIC.stream)
             named = {name for name, level in policy.origins.items() if level is Level.SERVER}
             assert not named
 
@@ -444,7 +444,7 @@ def test_the_server_policy_is_for_other_scopes_whatever_is_set_or_removed() -> N
         for name in NOTHING_SET:
             await w.ask("DELETE", f"{N}/{name.removesuffix('Map')}")
             await nothing_from_the_server()
-        assert await w.controller.get_policy(NS.scope) == RELEASED
+        assert await w.controller.policies.get(NS.scope) == RELEASED
         for name, given_back in NOTHING_SET.items():
             answer = await w.ask("GET", f"{N}/{name}")
             assert answer.body == given_back, name

@@ -15,7 +15,7 @@ from penstock.app.standalone import move_readers
 from penstock.client.store import AsyncStore
 from penstock.model.policies import ReaderGroupRetention
 from penstock.net.http.pulsar.api import pulsar_routes
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.testing.simulation.machine.loop import SimLoop
 from penstock.testing.simulation.machine.world import SimRng
 
@@ -51,9 +51,9 @@ async def spark_group(w: World) -> None:
         name="spark",
         id=uuid5(UUID(int=7), "q"),
         retention=ReaderGroupRetention.MANUAL,
-        start_cuts={TOPIC.stream: await w.controller.head(TOPIC.stream)},
+        start_cuts={TOPIC.stream: await w.controller.cuts.head(TOPIC.stream)},
     )
-    await w.controller.create_reader_group(made)
+    await w.controller.groups.create(made)
 
 
 def story_of(story: Callable[[World, Readers], Awaitable[None]]) -> None:
@@ -84,7 +84,7 @@ def test_readers_continue_where_a_call_has_moved_the_subscription(call: str, bod
         await w.ok("POST", f"{S}/{call}", *(() if body is None else (body,)))
         assert await w.backlog("sub") == len(left)
         assert await readers.read(len(left)) == [b"%d" % number for number in left]
-        tail = await w.controller.tail(TOPIC.stream)
+        tail = await w.controller.cuts.tail(TOPIC.stream)
         assert await (await readers.store.open_reader_group(GROUP)).positions() == {TOPIC.stream: tail}
 
     story_of(story)
@@ -151,7 +151,7 @@ def test_expiry_and_truncation_move_no_reader() -> None:
 
 def test_a_subscription_made_here_is_no_group_of_a_spark_query_nor_the_other_way_round() -> None:
     async def story(w: World, readers: Readers) -> None:
-        (info,) = await w.controller.describe_subscribers(TOPIC.stream)
+        (info,) = await w.controller.subscribers.describe(TOPIC.stream)
         assert info.owner == "reader group"
         await spark_group(w)
         await w.ok("PUT", "/admin/v2/persistent/my-tenant/my-ns/other")

@@ -78,10 +78,10 @@ def test_the_dry_run_of_a_deletion_is_what_the_deletion_then_does() -> None:
             "subscribers": [{"subscriber": "s/g", "bytes": 700, "events": 7}],
             "holds": [],
         }
-        assert await run.controller.stream_exists(S)
+        assert await run.controller.streams.exists(S)
         await run.expect(200, "PUT", f"{STREAM}/state", {"streamState": "SEALED"})
         await run.expect(204, "DELETE", f"{STREAM}?dry_run=false")
-        assert not await run.controller.stream_exists(S)
+        assert not await run.controller.streams.exists(S)
         (entry,) = await audit_entries(run, "delete")
         assert (entry["bytes"], entry["events"]) == (700, 7)
         await run.expect(404, "DELETE", f"{STREAM}?dry_run=true")
@@ -135,8 +135,8 @@ def test_the_audit_names_who_asked_over_grpc_and_why() -> None:
             dial_controller(f"127.0.0.1:{server.port}") as remote,
         ):
             with calling(Caller(who="ann", why="für Käthe", via="cli")):
-                await remote.truncate_stream(S, StreamCut(S, {FIRST: 300}))
-            await remote.truncate_stream(S, StreamCut(S, {FIRST: 400}))
+                await remote.streams.truncate(S, StreamCut(S, {FIRST: 300}))
+            await remote.streams.truncate(S, StreamCut(S, {FIRST: 400}))
         stated, silent = await audit_entries(run, "truncate")
         assert stated["caller"] == {"who": "ann", "why": "für Käthe", "via": "grpc", "peer": "127.0.0.1"}
         assert silent["caller"] == {"via": "grpc", "peer": "127.0.0.1"}

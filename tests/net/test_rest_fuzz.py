@@ -106,8 +106,8 @@ def test_no_request_makes_the_server_fail(seed: int) -> None:
     async def scene(run: Running) -> None:
         met: set[int] = set()
         for _ in range(250):
-            if not await run.controller.scope_exists("s"):
-                await run.controller.create_scope("s")
+            if not await run.controller.scopes.exists("s"):
+                await run.controller.scopes.create("s")
                 await run.expect(201, "POST", "/v1/scopes/s/streams", {"streamName": "events"})
             path, method, call = chance.choice(calls)
             filled = re.sub(r"\{(\w+)\}", lambda found: quote(named(found[1], chance), safe=""), path)

@@ -41,7 +41,6 @@ def routed(run: Running, *routes: Route, limits: RestLimits | None = None) -> Re
     return RestServer(
         run.controller,
         run.store,
-        epochs=run.controller,
         clock=RealClock(),
         port=0,
         routes=routes,
@@ -134,9 +133,7 @@ def test_a_taken_address_is_named() -> None:
     async def scene(run: Running) -> None:
         for host, port in (("127.0.0.1", run.server.port), ("192.0.2.1", 0), ("no.such.host.invalid", 0)):
             with pytest.raises(AddressInUseError) as caught:
-                async with RestServer(
-                    run.controller, run.store, epochs=run.controller, clock=RealClock(), host=host, port=port
-                ):
+                async with RestServer(run.controller, run.store, clock=RealClock(), host=host, port=port):
                     pass
             assert caught.value.fields == {"host": host, "port": port}
 
@@ -145,9 +142,7 @@ def test_a_taken_address_is_named() -> None:
 
 def test_a_host_of_two_addresses_is_served_on_both() -> None:
     async def scene(run: Running) -> None:
-        async with RestServer(
-            run.controller, run.store, epochs=run.controller, clock=RealClock(), host="localhost", port=0
-        ) as server:
+        async with RestServer(run.controller, run.store, clock=RealClock(), host="localhost", port=0) as server:
             found = await asyncio.get_running_loop().getaddrinfo("localhost", server.port, type=socket.SOCK_STREAM)
             for family, _, _, _, address in found:
                 _, writer = await asyncio.open_connection(address[0], server.port, family=family)
@@ -159,9 +154,9 @@ def test_a_host_of_two_addresses_is_served_on_both() -> None:
 def test_the_port_is_known_only_while_it_is_bound() -> None:
     async def scene(run: Running) -> None:
         with pytest.raises(InvalidArgumentError):
-            RestServer(run.controller, run.store, epochs=run.controller, clock=RealClock(), port=1 << 16)
+            RestServer(run.controller, run.store, clock=RealClock(), port=1 << 16)
         with pytest.raises(InternalError):
-            _ = RestServer(run.controller, run.store, epochs=run.controller, clock=RealClock(), port=0).port
+            _ = RestServer(run.controller, run.store, clock=RealClock(), port=0).port
         assert run.server.port > 0
 
     play(scene)

@@ -24,7 +24,8 @@ from penstock.model.policies import (
 from penstock.model.segments import KeyRange, SegmentRange, make_segment_id
 from penstock.net.http import pravega_documents as mapping
 from penstock.net.http.reading_requests import Fields
-from penstock.ports.controller_service import EpochInfo, ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import EpochInfo
 
 S = StreamName("s", "events")
 FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 2}
@@ -69,7 +70,7 @@ def test_a_stream_lives_from_creation_to_deletion() -> None:
             "timestampAggregationTimeout": 0,
             "rolloverSizeBytes": 0,
         }
-        stored = await run.controller.get_config(S)
+        stored = await run.controller.streams.config(S)
         assert stored.retention == RetentionPolicy(type=RetentionType.SIZE, minimum=5 * MIB, maximum=50 * MIB)
         assert (await run.expect(412, "DELETE", "/v1/scopes/s/streams/events"))["class"] == "StreamNotSealedError"
         answer = await run.expect(200, "PUT", "/v1/scopes/s/streams/events/state", {"streamState": "SEALED"})
@@ -97,12 +98,12 @@ def test_an_update_replaces_everything() -> None:
         answer = await run.expect(200, "PUT", path, {"scalingPolicy": by_rate})
         assert answer["scalingPolicy"] == by_rate
         assert "retentionPolicy" not in answer
-        assert await run.controller.get_config(S) == StreamConfig(
+        assert await run.controller.streams.config(S) == StreamConfig(
             scaling=ScalingPolicy(type=ScaleType.EVENTS_PER_S, target_rate=100, factor=3, min_segments=2)
         )
         # More fixed segments scale the stream, at once.
         await run.expect(200, "PUT", path, {"scalingPolicy": FIXED | {"minSegments": 4}})
-        assert len(await run.controller.current_segments(S)) == 4
+        assert len(await run.controller.layout.current(S)) == 4
 
     play(scene)
 
@@ -111,15 +112,15 @@ def test_what_was_answered_can_be_sent_again_and_frees_nothing() -> None:
     """A minimum of 30 seconds reads as no minutes at all; stored so, it would free everything."""
 
     async def scene(run: Running) -> None:
-        await run.controller.create_scope("s")
+        await run.controller.scopes.create("s")
         exact = RetentionPolicy(type=RetentionType.TIME, minimum=30_000)
         config = StreamConfig(retention=exact, tags=("x",), rollover_bytes=3)
-        await run.controller.create_stream(S, config)
+        await run.controller.streams.create(S, config)
         path = "/v1/scopes/s/streams/events"
         answer = await run.expect(200, "GET", path)
         assert answer["retentionPolicy"]["timeBasedRetention"] == {"days": 0, "hours": 0, "minutes": 0}
         assert await run.expect(200, "PUT", path, answer) == answer
-        assert await run.controller.get_config(S) == config
+        assert await run.controller.streams.config(S) == config
 
     play(scene)
 
@@ -129,7 +130,7 @@ def test_streams_are_listed_by_kind_and_by_tag() -> None:
         await run.expect(201, "POST", "/v1/scopes", {"scopeName": "s"})
         for name, tags in (("b", ["red"]), ("a", ["red", "blue"]), ("c", [])):
             await run.expect(201, "POST", "/v1/scopes/s/streams", {"streamName": name, "streamTags": tags})
-        await run.controller.create_stream(StreamName("s", "_RGa"), StreamConfig())
+        await run.controller.streams.create(StreamName("s", "_RGa"), StreamConfig())
 
         async def names(query: str = "") -> list[str]:
             found = await run.expect(200, "GET", f"/v1/scopes/s/streams{query}")
@@ -152,10 +153,10 @@ def test_streams_are_listed_by_kind_and_by_tag() -> None:
 
 def test_a_long_list_is_answered_whole() -> None:
     async def scene(run: Running) -> None:
-        await run.controller.create_scope("s")
+        await run.controller.scopes.create("s")
         names = [f"n{number:04}" for number in range(70)]
         for name in names:
-            await run.controller.create_stream(StreamName("s", name), StreamConfig())
+            await run.controller.streams.create(StreamName("s", name), StreamConfig())
         found = await run.expect(200, "GET", "/v1/scopes/s/streams")
         assert [item["streamName"] for item in found["streams"]] == names
 
@@ -166,8 +167,8 @@ def test_scaling_events_are_those_of_the_span_led_by_the_one_before() -> None:
     async def scene(run: Running) -> None:
         await with_stream(run)
         middle = [KeyRange(low=0.0, high=0.25), KeyRange(low=0.25, high=0.5)]
-        await run.controller.scale(S, sealed=[FIRST], new_ranges=middle)
-        epochs = await run.controller.list_epochs(S)
+        await run.controller.layout.scale(S, sealed=[FIRST], new_ranges=middle)
+        epochs = await run.controller.layout.epochs(S)
         assert [item.epoch for item in epochs] == [0, 1]
         path = "/v1/scopes/s/streams/events/scaling-events"
         first, second = await run.expect(200, "GET", f"{path}?from=0&to={LONG_MAX}")
@@ -190,7 +191,7 @@ def test_reader_groups_are_listed_shown_and_deleted() -> None:
     async def scene(run: Running) -> None:
         await with_stream(run)
         assert await run.expect(200, "GET", "/v1/scopes/s/readergroups") == {"readerGroups": []}
-        await run.controller.create_reader_group(
+        await run.controller.groups.create(
             ReaderGroupConfig(
                 scope="s",
                 name="g",
@@ -396,7 +397,7 @@ def test_a_stream_that_cannot_be_looked_up_makes_a_list_be_tried_again() -> None
         async def away(_: StreamName) -> StreamConfig:
             raise UnavailableError("store is away")
 
-        run.controller.get_config = away
+        run.controller.streams.config = away
         answer = await run.call("GET", "/v1/scopes/s/streams")
         assert answer.status == 503
 
@@ -405,7 +406,7 @@ def test_a_stream_that_cannot_be_looked_up_makes_a_list_be_tried_again() -> None
 
 def test_requests_at_the_same_time_do_not_hinder_one_another() -> None:
     async def scene(run: Running) -> None:
-        await run.controller.create_scope("s")
+        await run.controller.scopes.create("s")
         bodies = [{"streamName": f"n{number}"} for number in range(20)]
         statuses = await asyncio.gather(*(run.call("POST", "/v1/scopes/s/streams", body) for body in bodies))
         assert {answer.status for answer in statuses} == {201}
@@ -419,7 +420,7 @@ def test_sizes_of_segments_survive_a_truncation_seen_over_http() -> None:
     async def scene(run: Running) -> None:
         await with_stream(run)
         end = await run.append(S, b"x" * 100)
-        await run.controller.truncate_stream(S, StreamCut(S, {FIRST: end, make_segment_id(0, 1): 0}))
+        await run.controller.streams.truncate(S, StreamCut(S, {FIRST: end, make_segment_id(0, 1): 0}))
         assert (await run.store.info(segment_name(S, FIRST))).start_offset == end
         await run.expect(200, "GET", "/v1/scopes/s/streams/events")
 

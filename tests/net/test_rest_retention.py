@@ -14,7 +14,7 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.net.http import retention_documents as mapping
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 
 FREE_ALL = {"retain": {"min_bytes": 0}, "unsubscribed": "release"}
 
@@ -215,7 +215,7 @@ def test_a_deferred_erasure_is_shown_and_withdrawn() -> None:
         hold = {"stream": "s/events", "owner": "legal", "reason": "case 7", "id": "case-7"}
         await run.expect(201, "POST", "/v1/holds", hold)
         asked = {"erasure": "e", "who": "ann", "why": "x", "looked_for": {}}
-        await run.controller.erase(S, asked, {FIRST: [0]}, page=None, last=True, dry_run=False)
+        await run.controller.erasures.erase(S, asked, {FIRST: [0]}, page=None, last=True, dry_run=False)
         state = await run.expect(200, "GET", "/v1/erasures/e")
         assert (state["state"], state["deferred"]["holds"][0]["hold"]) == ("deferred", "case-7")
         assert await run.expect(200, "GET", "/v1/erasures?stream=s/events") == {"erasures": [state]}
@@ -227,8 +227,10 @@ def test_a_deferred_erasure_is_shown_and_withdrawn() -> None:
         assert (found["state"], found["withdrawn"]["why"]) == ("withdrawn", "wrong user")
         assert await run.expect(200, "POST", "/v1/erasures/e/withdraw", withdrawal) == found
         await run.expect(404, "POST", "/v1/erasures/none/withdraw", withdrawal)
-        await run.controller.release_hold("case-7", owner="legal")
-        await run.controller.erase(S, asked | {"erasure": "e2"}, {FIRST: [0]}, page=None, last=True, dry_run=False)
+        await run.controller.holds.release("case-7", owner="legal")
+        await run.controller.erasures.erase(
+            S, asked | {"erasure": "e2"}, {FIRST: [0]}, page=None, last=True, dry_run=False
+        )
         refused = await run.expect(409, "POST", "/v1/erasures/e2/withdraw", withdrawal)
         assert refused["class"] == "ConflictError"
 
@@ -292,17 +294,17 @@ def test_a_subscriber_is_shown_moved_and_forgotten() -> None:
 def test_a_deleted_stream_is_listed_and_restored_with_its_events() -> None:
     async def scene(run: Running) -> None:
         await with_events(run, 3)
-        await run.controller.delete_stream(S, seal=True)
+        await run.controller.streams.delete(S, seal=True)
         (listed,) = (await run.expect(200, "GET", "/v1/deleted-streams?scope=s"))["streams"]
         assert (listed["stream"], listed["size_bytes"], listed["rule"]) == ("s/events", 300, "manual")
         assert await run.expect(200, "GET", "/v1/deleted-streams?scope=other") == {"streams": []}
         await run.expect(404, "POST", f"{STREAM}/restore?incarnation=7")
         restored = await run.expect(200, "POST", f"{STREAM}/restore?incarnation=0")
         assert (restored["sealed"], restored["dropped_subscribers"]) == (False, [])
-        assert (await run.controller.describe_stream(S)).size_bytes == 300
+        assert (await run.controller.streams.describe(S)).size_bytes == 300
         await run.expect(409, "POST", f"{STREAM}/restore")
-        await run.controller.delete_stream(S, seal=True)
-        await run.controller.create_stream(S, StreamConfig())
+        await run.controller.streams.delete(S, seal=True)
+        await run.controller.streams.create(S, StreamConfig())
         assert (await run.expect(409, "POST", f"{STREAM}/restore"))["class"] == "AlreadyExistsError"
 
     play(scene)
@@ -335,7 +337,7 @@ def test_unknown_parameters_are_refused_where_data_is_at_stake() -> None:
 
 def test_what_there_is_not_is_answered_404_by_every_call() -> None:
     async def scene(run: Running) -> None:
-        await run.controller.create_scope("s")
+        await run.controller.scopes.create("s")
         for method, path, body in (
             ("GET", "/v1/scopes/none/retention", None),
             ("PUT", "/v1/scopes/none/retention", FREE_ALL),

@@ -31,7 +31,7 @@ def test_a_name_that_resolves_here_is_not_enough() -> None:
         for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:9091", "", "[::1"):
             answer = await run.call("POST", "/v1/scopes", {"scopeName": "s"}, headers={"host": host})
             assert answer.status == 403, host
-        assert not await run.controller.scope_exists("s")
+        assert not await run.controller.scopes.exists("s")
 
     play(scene)
 
@@ -94,7 +94,7 @@ def test_pages_of_other_origins_are_refused_and_its_own_are_not() -> None:
                 "POST", "/v1/scopes", {"scopeName": f"s{status}"}, headers={"host": own, "origin": origin}
             )
             assert answer.status == status, origin
-        assert not await run.controller.scope_exists("s403")
+        assert not await run.controller.scopes.exists("s403")
 
     play(scene)
 
@@ -112,7 +112,7 @@ def test_bodies_are_json_which_no_form_can_send() -> None:
         ):
             answer = await run.call("POST", "/v1/scopes", data=SCOPE, headers={"content-type": content_type})
             assert answer.status == status, content_type
-            assert await run.controller.scope_exists("s") == (status != 415)
+            assert await run.controller.scopes.exists("s") == (status != 415)
 
     play(scene)
 

@@ -44,8 +44,8 @@ async def call_controller(n):
     await n.ask(c.CallController(1, "pingTransaction", b"\xff\xff"), c.ControllerRefused)
     refused = await n.ask(c.CallController(2, "pingTransaction", ping.SerializeToString()), c.ControllerRefused)
     assert json.loads(bytes(refused.error))["class"] == "ScopeNotFoundError"
-    await n.controller.create_scope("s")
-    await n.controller.create_stream(StreamName("s", "t"), StreamConfig())
+    await n.controller.scopes.create("s")
+    await n.controller.streams.create(StreamName("s", "t"), StreamConfig())
     begin = pb.CreateTxnRequest(streamInfo=stream, lease=20_000)
     reply = await n.ask(
         c.CallController(3, "createTransaction", begin.SerializeToString()), c.ControllerAnswered, note=b""

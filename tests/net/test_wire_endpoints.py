@@ -10,21 +10,22 @@ from wire_peers import remote, run, stage
 from penstock.model.errors import ContainerOfflineError
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.dial.wire_pool import ConnectionPool
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.storage.machine.rng import RealRng
+from tests.flat_control import FlatControl
 
 HERE, THERE = Endpoint(host="127.0.0.1", port=1), Endpoint(host="127.0.0.1", port=2)
 
 
-class Places:
+class Places(FlatControl):
     """A controller that says where a segment is, after a while."""
 
     def __init__(self, where) -> None:
         self.where = where
         self.asked: list[str] = []
 
-    async def endpoint(self, segment):
+    async def layout_endpoint(self, segment):
         self.asked.append(segment)
         await asyncio.sleep(0.001)
         return self.where(segment)

@@ -28,7 +28,7 @@ from penstock.model.errors import (
     WriterFencedError,
 )
 from penstock.model.names import transient_segment_name
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.chunks import ChunkRange
 from penstock.ports.data.limits import AppendLimit, LimitAction, SegmentChanges
 from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended, SegmentInfo, SegmentRead
@@ -45,6 +45,7 @@ from penstock.ports.data.tables import (
     TablePut,
     TableRemoval,
 )
+from tests.flat_control import FlatControl
 
 _RECORD_BYTES = 17
 
@@ -113,14 +114,14 @@ class CountingTelemetry:
         self.gauges[name] = value
 
 
-class OneEndpoint:
+class OneEndpoint(FlatControl):
     """The only question that segments ask a controller."""
 
     def __init__(self, host: str, port: int) -> None:
         self.answer = Endpoint(host=host, port=port)
         self.asked = 0
 
-    async def endpoint(self, segment: str) -> Endpoint:
+    async def layout_endpoint(self, segment: str) -> Endpoint:
         self.asked += 1
         return self.answer
 

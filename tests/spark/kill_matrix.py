@@ -272,10 +272,10 @@ class Matrix:
         async def create(services: Services) -> None:
             from penstock.model.policies import ScalingPolicy, StreamConfig
 
-            await services.controller.create_scope("kill")
+            await services.controller.scopes.create("kill")
             for name in ("in", "out"):
                 config = StreamConfig(scaling=ScalingPolicy(min_segments=2))
-                await services.controller.create_stream(StreamName("kill", name), config)
+                await services.controller.streams.create(StreamName("kill", name), config)
 
         self._link.ask(create)
 
@@ -297,7 +297,7 @@ class Matrix:
         self._written += count
 
     def copied_bytes(self) -> int:
-        cut = self._link.ask(lambda services: services.controller.tail(StreamName("kill", "out")))
+        cut = self._link.ask(lambda services: services.controller.cuts.tail(StreamName("kill", "out")))
         return sum(cut.positions.values())
 
     def settle(self, begun: float) -> None:
@@ -395,7 +395,7 @@ class Matrix:
     def _named(self) -> set[str]:
         async def names(services: Services) -> set[str]:
             stream = StreamName("kill", "out")
-            cut = await services.controller.tail(stream)
+            cut = await services.controller.cuts.tail(stream)
             found: set[str] = set()
             for segment, end in cut.positions.items():
                 ranges = await services.segments.chunk_ranges(segment_name(stream, segment), 0, end)

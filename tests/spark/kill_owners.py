@@ -127,7 +127,7 @@ class Owners(Matrix):
     def _take_over(self) -> None:
         self.driver.kill()
         old, owner = self._checkpoint, json.loads((self._checkpoint / "metadata").read_text())["id"]
-        published = self._link.ask(lambda services: services.controller.describe_stream(StreamName("kill", "in")))
+        published = self._link.ask(lambda services: services.controller.streams.describe(StreamName("kill", "in")))
         self._checkpoints += 1
         self._checkpoint, self._copy = self._work / f"checkpoint-{self._checkpoints}", None
         (subscriber,) = published.subscribers

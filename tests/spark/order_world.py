@@ -26,7 +26,8 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, make_segment_id
-from penstock.ports.controller_service import SegmentSpan, Successor
+from penstock.ports.control.cuts import SegmentSpan
+from penstock.ports.control.layout import Successor
 from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services
 from penstock.spark.options import parse_read
@@ -117,7 +118,7 @@ class World:
     def tail_positions(self) -> dict[SegmentId, int]:
         return {item.segment: len(self.keys[item.segment]) for item in self.epochs[-1].segments}
 
-    # --- ControllerService ---
+    # --- ControlPlane ---
 
     async def head(self, stream: StreamName) -> StreamCut:
         return StreamCut(stream, dict(self.head_positions))

@@ -28,7 +28,8 @@ from penstock.model.segments import even_ranges
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.wire.wire_server import WireServer
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import Endpoint, ScaleStatus, TransactionStatus
+from penstock.ports.control.layout import Endpoint, ScaleStatus
+from penstock.ports.control.transactions import TransactionStatus
 from penstock.ports.data.segments import Append
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
@@ -168,10 +169,10 @@ class World:
         stream = StreamName("plant", name)
 
         async def create(services: Services) -> None:
-            if not await services.controller.scope_exists("plant"):
-                await services.controller.create_scope("plant")
+            if not await services.controller.scopes.exists("plant"):
+                await services.controller.scopes.create("plant")
             config = StreamConfig(scaling=ScalingPolicy(min_segments=segments))
-            await services.controller.create_stream(stream, config)
+            await services.controller.streams.create(stream, config)
 
         self.link.run(create)
         return stream
@@ -184,7 +185,7 @@ class World:
         """Append events by the key before their ``:``, in blocks of so many events for each segment."""
 
         async def write(services: Services) -> None:
-            active = await services.controller.current_segments(stream)
+            active = await services.controller.layout.current(stream)
             router = Router([item.keys for item in active])
             for index, item in enumerate(active):
                 mine = [e for e in events if router.index_of(e.split(b":")[0].decode()) == index]
@@ -211,16 +212,16 @@ class World:
 
     def scale(self, stream: StreamName, segments: int) -> None:
         async def scale(services: Services) -> None:
-            sealed = [item.segment for item in await services.controller.current_segments(stream)]
-            done = await services.controller.scale(stream, sealed=sealed, new_ranges=even_ranges(segments))
+            sealed = [item.segment for item in await services.controller.layout.current(stream)]
+            done = await services.controller.layout.scale(stream, sealed=sealed, new_ranges=even_ranges(segments))
             async with asyncio.timeout(20):
-                while await services.controller.scale_status(stream, done.epoch_before) is not ScaleStatus.DONE:
+                while await services.controller.layout.scale_status(stream, done.epoch_before) is not ScaleStatus.DONE:
                     await asyncio.sleep(0.01)
 
         self.link.run(scale)
 
     def seal(self, stream: StreamName) -> None:
-        self.link.run(lambda services: services.controller.seal_stream(stream))
+        self.link.run(lambda services: services.controller.streams.seal(stream))
 
     def flush(self) -> None:
         """Tier, checkpoint and free all that can be, in a store of this process."""
@@ -236,19 +237,19 @@ class World:
         self.link.run(flush)
 
     def tail(self, stream: StreamName) -> StreamCut:
-        return self.link.run(lambda services: services.controller.tail(stream))
+        return self.link.run(lambda services: services.controller.cuts.tail(stream))
 
     def head(self, stream: StreamName) -> StreamCut:
-        return self.link.run(lambda services: services.controller.head(stream))
+        return self.link.run(lambda services: services.controller.cuts.head(stream))
 
     def truncate(self, stream: StreamName, cut: StreamCut) -> None:
-        self.link.run(lambda services: services.controller.truncate_stream(stream, cut))
+        self.link.run(lambda services: services.controller.streams.truncate(stream, cut))
 
     def wait_tiered(self, stream: StreamName) -> None:
         """Return once every byte of the active segments lies in chunks."""
 
         async def tiered(services: Services) -> None:
-            cut = await services.controller.tail(stream)
+            cut = await services.controller.cuts.tail(stream)
             async with asyncio.timeout(20):
                 for segment, end in cut.positions.items():
                     name = segment_name(stream, segment)
@@ -263,7 +264,7 @@ class World:
 
     def published(self, stream: StreamName, subscriber: str) -> StreamCut | None:
         async def find(services: Services) -> StreamCut | None:
-            found = (await services.controller.describe_stream(stream)).subscribers
+            found = (await services.controller.streams.describe(stream)).subscribers
             return next((item.cut for item in found if item.name == f"{stream.scope}/{subscriber}"), None)
 
         return self.link.run(find)
@@ -273,7 +274,7 @@ class World:
 
         async def outcome(services: Services, txn: UUID) -> str:
             async with asyncio.timeout(20):
-                while (status := await services.controller.transaction_status(stream, txn)) in _UNDER_WAY:
+                while (status := await services.controller.transactions.status(stream, txn)) in _UNDER_WAY:
                     await asyncio.sleep(0.01)
             return status.value
 

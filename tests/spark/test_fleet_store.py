@@ -173,7 +173,7 @@ def test_shares_of_any_size_have_every_stream_once_with_its_number(
 async def dial_damaged(address: str) -> Services:
     """A store of whose streams one is deleted after it was listed, and one is damaged."""
     services = await dial(address)
-    inner = services.controller.retention_facts
+    inner = services.controller.retention.facts
 
     async def facts(stream: Any, **more: Any) -> Mapping[str, Any]:
         if stream.stream == "stream-04":
@@ -182,7 +182,7 @@ async def dial_damaged(address: str) -> Services:
             raise StreamNotFoundError("there is no such stream", stream=stream)
         return await inner(stream, **more)
 
-    services.controller.retention_facts = facts  # type: ignore[method-assign]
+    services.controller.retention.facts = facts  # type: ignore[method-assign]
     return services
 
 

@@ -124,10 +124,10 @@ def test_a_sealed_stream_and_one_that_was_made_anew_say_so(
     assert query.awaitTermination(120)
 
     async def seal(services: Services) -> None:
-        await services.controller.seal_stream(stream)
+        await services.controller.streams.seal(stream)
 
     async def make_anew(services: Services) -> None:
-        await services.controller.delete_stream(stream)
+        await services.controller.streams.delete(stream)
 
     world.link.run(seal)
     frame = spark.range(3).selectExpr("'x' as event")

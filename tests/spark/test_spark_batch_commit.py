@@ -21,13 +21,14 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.ports.controller_service import PingStatus
+from penstock.ports.control.transactions import PingStatus
 from penstock.ports.data.imports import ImportedChunk
 from penstock.spark.connect import Services
 from penstock.spark.reasons import advised, reason
 from penstock.spark.writing.batch_commit import groups_of
 from penstock.spark.writing.keep_alive import KeepAlive
 from penstock.spark.writing.messages import SharedWritten, TaskWritten
+from tests.flat_control import FlatControl
 
 SHARED = UUID(int=1)
 KEY = UUID(int=2)
@@ -79,14 +80,14 @@ def test_chunks_of_two_transactions_are_no_batch() -> None:
         groups_of([message(0, "direct"), other])
 
 
-class Pings:
+class Pings(FlatControl):
     """A controller that is only asked whether a transaction is alive."""
 
     def __init__(self, *answers: PingStatus | PenstockError) -> None:
         self._answers = list(answers)
         self.asked = threading.Event()
 
-    async def ping_transaction(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
+    async def transactions_ping(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
         last = len(self._answers) == 1
         answer = self._answers[0] if last else self._answers.pop(0)
         if last:

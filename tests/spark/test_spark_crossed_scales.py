@@ -67,7 +67,7 @@ def test_a_subscriber_never_gets_stuck_at_an_offset_that_is_not_a_cut(world: Wor
         driver.reader.commit(driver.log[-1])
         # Each offset is a cut, and so is what a start from it publishes.
         cut = StreamCut(stream, {int(item): at for item, at in driver.log[-1]["segments"].items()})  # type: ignore[misc]
-        assert world.link.run(lambda services, cut=cut: services.controller.is_cut_valid(stream, cut))
+        assert world.link.run(lambda services, cut=cut: services.controller.cuts.is_valid(stream, cut))
     assert in_order(found)
     assert sorted(found) == sorted(events)
     assert world.published(stream, "sub") == world.tail(stream)

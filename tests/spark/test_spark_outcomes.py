@@ -218,9 +218,9 @@ def test_a_subscriber_that_is_passed_by_a_maximum_fails_or_skips_exactly_that(
     config = StreamConfig(scaling=ScalingPolicy(min_segments=1), retention=policy)
 
     async def evict(services: Services) -> int:
-        await services.controller.update_stream(stream, config)
-        await services.controller.run_retention(stream)
-        return max((await services.controller.head(stream)).positions.values())
+        await services.controller.streams.update(stream, config)
+        await services.controller.retention.run(stream)
+        return max((await services.controller.cuts.head(stream)).positions.values())
 
     head = world.link.run(evict)
     if fail == "true":
@@ -252,7 +252,7 @@ def test_a_subscriber_that_is_moved_on_loses_no_more_than_is_gone(world: World, 
     driver = Driver(data, stream, subscriber="q", max_events_per_trigger="30")
     driver.batch()
     tail = world.tail(stream)
-    world.link.run(lambda services: services.controller.move_subscriber(stream, "plant/q", tail))
+    world.link.run(lambda services: services.controller.subscribers.move(stream, "plant/q", tail))
     assert flat(driver.all()) == keyed(30, 100)
     assert published(world, stream) == dict(tail.positions)
 
@@ -265,7 +265,7 @@ def test_a_subscriber_that_is_deleted_under_a_query_fails_it_and_the_next_run_re
     driver = Driver(data, stream, subscriber="q", max_events_per_trigger="30")
     driver.batch()
     driver.batch()
-    world.link.run(lambda services: services.controller.delete_reader_group("plant", "q"))
+    world.link.run(lambda services: services.controller.groups.delete("plant", "q"))
     with pytest.raises(SubscriberNotFoundError, match="removed while the query ran"):
         driver.batch()
     assert published(world, stream) is None
@@ -275,7 +275,7 @@ def test_a_subscriber_that_is_deleted_under_a_query_fails_it_and_the_next_run_re
 
 
 def heard_ms(world: World, stream: StreamName) -> int | None:
-    found = world.link.run(lambda services: services.controller.describe_subscribers(stream))
+    found = world.link.run(lambda services: services.controller.subscribers.describe(stream))
     return None if not found else found[0].updated_ms
 
 
@@ -288,7 +288,7 @@ def test_a_subscriber_that_is_dropped_fails_the_query_and_the_next_run_registers
     driver = Driver(data, stream, subscriber="q", max_events_per_trigger="30")
     driver.batch()
     driver.batch()
-    world.link.run(lambda services: services.controller.remove_subscriber(stream, "plant/q"))
+    world.link.run(lambda services: services.controller.subscribers.remove(stream, "plant/q"))
     with pytest.raises(SubscriberNotFoundError, match="removed while the query ran"):
         driver.batch()
     assert published(world, stream) is None
@@ -312,7 +312,7 @@ def test_a_query_with_nothing_to_read_renews_and_one_that_only_starts_does_not(w
     assert committed > before
     assert again(driver, data, stream, subscriber="q").batch() is None
     assert heard_ms(world, stream) == committed, "no rule asks whether it lives"
-    world.link.run(lambda services: services.controller.set_policy(stream, idle))
+    world.link.run(lambda services: services.controller.policies.set(stream, idle))
     restarted = again(driver, data, stream, subscriber="q")
     assert restarted.batch() is None
     alive = heard_ms(world, stream)
@@ -332,8 +332,8 @@ def test_a_query_with_nothing_to_read_renews_and_one_that_only_starts_does_not(w
 
 def delete(world: World, stream: StreamName) -> None:
     async def work(services: Services) -> None:
-        await services.controller.seal_stream(stream)
-        await services.controller.delete_stream(stream)
+        await services.controller.streams.seal(stream)
+        await services.controller.streams.delete(stream)
 
     world.link.run(work)
 
@@ -419,7 +419,7 @@ def test_a_subscriber_of_a_stream_that_is_made_again_is_refused_until_it_is_remo
     fresh = Driver(data, stream, subscriber="q")
     with pytest.raises(InvalidCutError, match="penstock group delete plant/q"):
         fresh.batch()
-    world.link.run(lambda services: services.controller.delete_reader_group("plant", "q"))
+    world.link.run(lambda services: services.controller.groups.delete("plant", "q"))
     assert flat(Driver(data, stream, subscriber="q").all()) == keyed(50, 120)
 
 
@@ -427,7 +427,7 @@ def test_a_sealed_stream_is_read_to_its_end_and_no_further(world: World, data: P
     stream = world.create("s", 2)
     world.write(stream, keyed(0, 50))
     driver = Driver(data, stream, subscriber="q")
-    world.link.run(lambda services: services.controller.seal_stream(stream))
+    world.link.run(lambda services: services.controller.streams.seal(stream))
     assert sorted(flat(driver.all())) == sorted(keyed(0, 50))
     assert driver.batch() is None
     assert published(world, stream) == dict(world.tail(stream).positions)

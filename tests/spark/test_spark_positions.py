@@ -12,7 +12,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, make_segment_id
-from penstock.ports.controller_service import Successor
+from penstock.ports.control.layout import Successor
 from penstock.spark.reading.positions import Offset, Positions, in_turn, ranges_of
 
 STREAM = StreamName("plant", "turbine")

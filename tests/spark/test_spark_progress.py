@@ -24,6 +24,7 @@ from penstock.spark.reading.positions import Loss
 from penstock.spark.reading.progress import LagListener, lags
 from penstock.spark.reading.scan import Shape, read_share
 from penstock.spark.source import BatchReader
+from tests.flat_control import FlatControl
 
 
 @pytest.fixture
@@ -104,11 +105,11 @@ def test_a_store_of_an_earlier_version_tells_losses_as_far_as_it_can(
     world.truncate(stream, world.tail(stream))
     end = dict(world.tail(stream).positions)
 
-    class Older:
-        async def measure(self, *_: object) -> None:
+    class Older(FlatControl):
+        async def cuts_measure(self, *_: object) -> None:
             raise UnsupportedError("the call is not offered by this server", rpc="Measure")
 
-        async def explain_retention(self, *_: object, position: object) -> dict[str, object]:
+        async def retention_explain(self, *_: object, position: object) -> dict[str, object]:
             return {}
 
     async def ask(_: connect.Services) -> tuple[Loss, ...]:

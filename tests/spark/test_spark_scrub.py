@@ -115,8 +115,8 @@ def filled(world: World, name: str) -> StreamName:
 
 def chunks_of(world: World, stream: StreamName) -> list[ChunkRange]:
     async def listing(services: Services) -> list[ChunkRange]:
-        tail = await services.controller.tail(stream)
-        head = await services.controller.head(stream)
+        tail = await services.controller.cuts.tail(stream)
+        head = await services.controller.cuts.head(stream)
         return [
             chunk
             for segment, end in sorted(tail.positions.items())
@@ -226,9 +226,9 @@ def test_it_says_which_events_and_which_subscribers_lose(store: Store, tmp_path:
     block = chunk.blocks[1]
 
     async def register(services: Services) -> None:
-        await subscribe(services, stream, "behind", await services.controller.head(stream))
+        await subscribe(services, stream, "behind", await services.controller.cuts.head(stream))
         await subscribe(services, stream, "past", StreamCut(stream, {SegmentId(0): block.end_offset}))
-        await subscribe(services, stream, "ahead", await services.controller.tail(stream))
+        await subscribe(services, stream, "ahead", await services.controller.cuts.tail(stream))
 
     store.world.link.run(register)
     flip(location(chunk), block.start_offset - chunk.start_offset + 5)

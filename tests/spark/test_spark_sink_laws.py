@@ -29,7 +29,7 @@ from penstock.model.errors import (
     WriterFencedError,
 )
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import Transaction
+from penstock.ports.control.transactions import Transaction
 from penstock.ports.data.segments import Append, Appended
 from penstock.spark.connect import Services, close_links, link
 from penstock.spark.options import parse_write
@@ -39,6 +39,7 @@ from penstock.spark.writing import attempt, sink, wire_attempt
 from penstock.spark.writing.batch_commit import is_repeat
 from penstock.spark.writing.messages import TaskWritten
 from penstock.spark.writing.sink import StreamWriter
+from tests.flat_control import SUBJECTS, Around
 
 
 @pytest.fixture
@@ -512,12 +513,16 @@ class Heard:
         self._begun = begun
 
     def __getattr__(self, name: str) -> Any:
-        self._calls.append(name)
-        return getattr(self._inner, name)
+        if name in SUBJECTS:
+            return getattr(Around(self._inner, self._heard), name)
+        return self._heard(name, getattr(self._inner, name))
 
-    async def create_transaction(self, stream: StreamName, *, lease_ms: int) -> Transaction:
-        self._calls.append("create_transaction")
-        made: Transaction = await self._inner.create_transaction(stream, lease_ms=lease_ms)
+    def _heard(self, name: str, call: Any) -> Any:
+        self._calls.append(name)
+        return self._create if name == "transactions.create" else call
+
+    async def _create(self, stream: StreamName, *, lease_ms: int) -> Transaction:
+        made: Transaction = await self._inner.transactions.create(stream, lease_ms=lease_ms)
         self._begun.append(made.id)
         return made
 
@@ -540,9 +545,9 @@ def test_few_rows_are_committed_by_few_calls_and_a_repeat_leaves_nothing(
     message = writer.write(iter([pa.record_batch({"event": [b"a", b"b"]})]))
     assert calls == []
     writer.commit([message], batchId=0)
-    once = ["last_batch", "create_transaction", "setup_append", "append", "commit_batch"]
+    once = ["batches.last", "transactions.create", "setup_append", "append", "batches.commit"]
     assert calls == once
     writer.commit([message], batchId=0)
-    assert calls[len(once) :] == ["last_batch", "create_transaction", "commit_batch"]
+    assert calls[len(once) :] == ["batches.last", "transactions.create", "batches.commit"]
     assert stored(data, stream) == [b"a", b"b"]
     assert world.transactions(stream, begun) == ["committed", "aborted"]

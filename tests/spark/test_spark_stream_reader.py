@@ -20,7 +20,7 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError, Truncat
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import SegmentId
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.spark.connect import Services
 from penstock.spark.options import parse_read
 from penstock.spark.reading.planning import now_ms
@@ -286,7 +286,7 @@ def test_a_reader_group_that_does_something_else_is_not_taken_for_a_subscriber(w
     stream = world.create("s")
 
     async def group(services: Services) -> None:
-        await services.controller.create_reader_group(
+        await services.controller.groups.create(
             ReaderGroupConfig(
                 scope="plant",
                 name="app",
@@ -311,17 +311,17 @@ def test_a_reader_group_made_by_hand_is_not_taken_over_and_keeps_its_data(
     world.write(stream, keyed(30, 60))
 
     async def group(services: Services) -> None:
-        made = await services.controller.create_reader_group(
+        made = await services.controller.groups.create(
             ReaderGroupConfig(
                 scope="plant",
                 name="app",
                 id=uuid4(),
                 retention=ReaderGroupRetention.MANUAL,
-                start_cuts={stream: await services.controller.head(stream)},
+                start_cuts={stream: await services.controller.cuts.head(stream)},
             )
         )
         if has_read:
-            await services.controller.update_subscriber_cut(
+            await services.controller.subscribers.publish(
                 made.full_name, group_id=made.id, generation=made.generation, cut=middle
             )
 
@@ -403,7 +403,7 @@ def test_a_batch_leases_chunks_where_it_reads_chunks_and_gives_them_back(
 
 def held_by_leases(world: World, stream: StreamName) -> bool:
     async def account(services: Services) -> Mapping[str, Any]:
-        return await services.controller.reclaim_report(stream)
+        return await services.controller.retention.reclaim(stream)
 
     return any(item["why"] == "lease" for item in world.link.run(account)["pending"])
 
@@ -476,7 +476,7 @@ def test_space_under_a_plan_comes_back_when_its_lease_ends_and_the_account_says_
     world.truncate(stream, world.tail(stream))
 
     async def account(services: Services) -> Mapping[str, Any]:
-        return await services.controller.reclaim_report(stream)
+        return await services.controller.retention.reclaim(stream)
 
     (held,) = [item for item in world.link.run(account)["pending"] if item["why"] == "lease"]
     (lease,) = held["leases"]
@@ -488,7 +488,7 @@ def test_space_under_a_plan_comes_back_when_its_lease_ends_and_the_account_says_
 
     async def given_back(services: Services) -> int:
         async with asyncio.timeout(20):
-            while (report := await services.controller.reclaim_report(stream))["pending_bytes"]:
+            while (report := await services.controller.retention.reclaim(stream))["pending_bytes"]:
                 await asyncio.sleep(0.05)
         return int(report["freed_bytes"])
 

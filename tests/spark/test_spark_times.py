@@ -18,7 +18,7 @@ from penstock.client.moments import _place, cut_at
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange
 from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services, close_links, link
@@ -144,7 +144,7 @@ def test_a_head_that_moves_while_a_time_is_looked_for_is_looked_at_again(world: 
             async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
                 if not moved:
                     moved.append(name)
-                    await services.controller.truncate_stream(stream, cut)
+                    await services.controller.streams.truncate(stream, cut)
                 return await services.segments.chunk_ranges(name, start, end)
 
         return await cut_at(replace(services, segments=Moving()), stream, BEGAN_MS, end=False)

@@ -35,7 +35,7 @@ def forget_owner(world: World, stream: StreamName, writer: str, batch: int) -> N
     async def put(services: Services) -> None:
         assert isinstance(services.controller, Controller)
         record = BatchRecord(batch=batch, transactions=())
-        await services.controller._batches._ctx.metadata.put(overwrite(keys.batch(stream, writer), record))
+        await services.controller.batches._ctx.metadata.put(overwrite(keys.batch(stream, writer), record))
 
     world.link.run(put)
 
@@ -164,7 +164,7 @@ def test_only_the_record_of_a_plain_job_is_marked_as_one_that_may_be_forgotten(
 
     async def marks(services: Services) -> dict[str, bool]:
         assert isinstance(services.controller, Controller)
-        prefix, metadata = keys.batches(stream), services.controller._batches._ctx.metadata
+        prefix, metadata = keys.batches(stream), services.controller.batches._ctx.metadata
         return {
             entry.key[len(prefix) :].decode(): BatchRecord.decode(entry.value).one_job
             async for entry in metadata.scan_all(prefix)

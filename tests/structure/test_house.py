@@ -17,9 +17,7 @@ ROOT = Path(penstock.__file__).parent
 MODULES_MAX, METHODS_MAX, PARAMETERS_MAX, LINES_MAX = 16, 12, 10, 60
 
 FULL_FOLDERS: set[str] = set()
-WIDE_PROTOCOLS = {
-    "ports.controller_service.ControllerService",
-}
+WIDE_PROTOCOLS: set[str] = set()
 WIDE_CONSTRUCTORS = {
     "client.reading.group_reader.AsyncGroupReader",
     "net.http.http_server.RestServer",

@@ -22,7 +22,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.ports import forks
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.rng import Rng
 from penstock.segmentstore.store import SegmentStore

@@ -36,7 +36,7 @@ async def open_remote(
         segments = await stack.enter_async_context(
             RemoteSegments(controller, native=controller.native, rng=RealRng(), telemetry=Counters())
         )
-        controller.use_line(segments.calls)
+        controller.transactions.use_line(segments.calls)
         yield segments, controller
 
 

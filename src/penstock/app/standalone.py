@@ -41,7 +41,7 @@ from penstock.net.http.health import Checks
 from penstock.net.http.http_server import RestServer
 from penstock.net.wire.calls import controller_calls
 from penstock.net.wire.wire_server import WireServer
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng
@@ -69,7 +69,6 @@ def _http_server(settings: StandaloneSettings, runtime: Runtime, processes: Sequ
     return RestServer(
         runtime.controller,
         runtime.segments,
-        epochs=runtime.controller,
         clock=runtime.clock,
         host=settings.host,
         port=settings.http_port,
@@ -202,7 +201,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
 async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[str] | None:
     """The readers of a group, sorted. None for groups of Pravega's clients, which keep their state among themselves."""
     try:
-        known = await runtime.controller.get_reader_group(scope, group)
+        known = await runtime.controller.groups.get(scope, group)
         state = await GroupTable(runtime.segments, runtime.rng, scope, group, known.id).load()
     except NotFoundError:
         return None

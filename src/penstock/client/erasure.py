@@ -24,7 +24,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
@@ -102,9 +102,7 @@ def pages_of(positions: Mapping[SegmentId, Sequence[int]], size: int = _PAGE) ->
 class AsyncErasures:
     """Erasures of one stream, or (``stream=None``) all of the store."""
 
-    def __init__(
-        self, stream: StreamName | None, segments: SegmentService, controller: ControllerService, rng: Rng
-    ) -> None:
+    def __init__(self, stream: StreamName | None, segments: SegmentService, controller: ControlPlane, rng: Rng) -> None:
         self._stream = stream
         self._segments = segments
         self._controller = controller
@@ -175,12 +173,12 @@ class AsyncErasures:
         It has erased nothing, and its id cannot be used again. ``who`` and ``why`` are recorded. A repeated call changes
         nothing. Raises NotFoundError, ConflictError (it was decided: its events are erased), InvalidArgumentError.
         """
-        return await retrying(lambda: self._controller.withdraw_erasure(erasure, who=who, why=why), self._rng)
+        return await retrying(lambda: self._controller.erasures.withdraw(erasure, who=who, why=why), self._rng)
 
     async def _receipt(self, erasure: str, progress: Progress | None, *, is_patient: bool) -> Mapping[str, Any]:
         pause_s = _POLL_S
         while True:
-            state = await retrying(lambda: self._controller.erasure(erasure), self._rng)
+            state = await retrying(lambda: self._controller.erasures.get(erasure), self._rng)
             if state["receipt"] is not None:
                 found: Mapping[str, Any] = state["receipt"]
                 return found
@@ -201,11 +199,11 @@ class AsyncErasures:
 
     async def list(self) -> Sequence[Mapping[str, Any]]:
         """Erasures with their receipts, in the order of the chain; those under way last."""
-        return await self._controller.erasures(self._stream)
+        return await self._controller.erasures.list(self._stream)
 
     async def show(self, erasure: str) -> Mapping[str, Any]:
         """One erasure: who asked for what, how it stands, its receipt. Raises NotFoundError."""
-        return await self._controller.erasure(erasure)
+        return await self._controller.erasures.get(erasure)
 
     async def details(self, erasure: str) -> tuple[dict[SegmentId, Sequence[Range]], Sequence[Mapping[str, Any]]]:
         """The lists behind the digests of a receipt: blanked ranges by segment, and what was made of each chunk."""
@@ -236,7 +234,9 @@ class AsyncErasures:
         receipt = state["receipt"]
         if receipt is None:
             return Verification(erasure=erasure, problems=[f"there is no receipt: the erasure is {state['state']}"])
-        everything = [item["receipt"] for item in await self._controller.erasures(None) if item["receipt"] is not None]
+        everything = [
+            item["receipt"] for item in await self._controller.erasures.list(None) if item["receipt"] is not None
+        ]
         scan = Scan(self._segments, self._rng, StreamName.parse(state["stream"]), receipt, progress)
         scan.problems += chain_problems(everything)
         if receipt not in everything:
@@ -265,7 +265,7 @@ class AsyncErasures:
 
     async def _unfinished(self, stream: str, receipts: Sequence[Mapping[str, Any]]) -> Sequence[str]:
         """The erasures of the stream that were decided and had none of these receipts: they may rewrite chunks meanwhile."""
-        found = await self._controller.erasures(StreamName.parse(stream))
+        found = await self._controller.erasures.list(StreamName.parse(stream))
         return [
             item["erasure"]
             for item in found
@@ -328,7 +328,7 @@ async def _send_all(
 
 
 def _call(
-    controller: ControllerService,
+    controller: ControlPlane,
     stream: StreamName,
     asked: Mapping[str, Any],
     page: Mapping[SegmentId, Sequence[int]],
@@ -337,12 +337,12 @@ def _call(
     last: bool,
     dry_run: bool,
 ) -> Callable[[], Any]:
-    return lambda: controller.erase(stream, asked, page, page=number, last=last, dry_run=dry_run)
+    return lambda: controller.erasures.erase(stream, asked, page, page=number, last=last, dry_run=dry_run)
 
 
 def _info(segments: SegmentService, name: str) -> Callable[[], Any]:
     return lambda: segments.info(name)
 
 
-def _part(controller: ControllerService, erasure: str, number: int) -> Callable[[], Any]:
-    return lambda: controller.erasure_part(erasure, number)
+def _part(controller: ControlPlane, erasure: str, number: int) -> Callable[[], Any]:
+    return lambda: controller.erasures.part(erasure, number)

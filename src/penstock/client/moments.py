@@ -16,7 +16,8 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import SegmentNotFoundError, TruncatedError, UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import KeyRange, SegmentId
-from penstock.ports.controller_service import ControllerService, Successor
+from penstock.ports.control.layout import Successor
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange
 from penstock.ports.data.segments import SegmentInfo
 from penstock.ports.data.service import SegmentService
@@ -33,7 +34,7 @@ class Services(Protocol):
     def segments(self) -> SegmentService: ...
 
     @property
-    def controller(self) -> ControllerService: ...
+    def controller(self) -> ControlPlane: ...
 
 
 def followers_of(successors: Mapping[SegmentId, Sequence[Successor]]) -> Followers:
@@ -42,7 +43,7 @@ def followers_of(successors: Mapping[SegmentId, Sequence[Successor]]) -> Followe
 
 
 async def entered(
-    controller: ControllerService,
+    controller: ControlPlane,
     stream: StreamName,
     positions: Positions,
     successors: Mapping[SegmentId, Sequence[Successor]],
@@ -53,7 +54,7 @@ async def entered(
     if not any(followers.values()):
         return {item: positions[item] for item in sorted(positions)}
     involved = predecessors_named(followers) | positions.keys()
-    ranges = await controller.segment_ranges(stream, sorted(involved))
+    ranges = await controller.layout.ranges(stream, sorted(involved))
     return enter_successors(positions, followers, ranges, ahead)
 
 
@@ -84,8 +85,8 @@ async def cut_at(services: Services, stream: StreamName, time_ms: int, *, end: b
 
 
 async def _cut_at(services: Services, stream: StreamName, time_ms: int, *, end: bool) -> StreamCut:
-    head = await services.controller.head(stream)
-    ranges = await services.controller.segment_ranges(stream, sorted(head.positions))
+    head = await services.controller.cuts.head(stream)
+    ranges = await services.controller.layout.ranges(stream, sorted(head.positions))
     positions = from_cut(head, ranges)
     places: dict[SegmentId, _Place] = {}
     followed: dict[SegmentId, Sequence[Successor]] = {}
@@ -104,7 +105,7 @@ async def _cut_at(services: Services, stream: StreamName, time_ms: int, *, end: 
         if not behind:
             return StreamCut(stream, positions)
         for segment in behind:
-            followed[segment] = await services.controller.successors(stream, segment)
+            followed[segment] = await services.controller.layout.successors(stream, segment)
         here = {segment: found for segment, found in followed.items() if segment in positions}
         positions = await entered(services.controller, stream, positions, here)
 

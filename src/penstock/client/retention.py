@@ -16,7 +16,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy
 from penstock.model.retention import EMPTY, EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 
 Policy: TypeAlias = PolicyDocument | RetentionPolicy | Mapping[str, Any] | None
 """A policy document, its JSON form, or a Pravega policy; None says nothing, so that the next level decides."""
@@ -65,13 +65,13 @@ def _check_text(**given: object) -> None:
 class AsyncLevelPolicy:
     """The policy document of a scope or of the server: what streams inherit that do not say otherwise themselves."""
 
-    def __init__(self, target: PolicyTarget, controller: ControllerService) -> None:
+    def __init__(self, target: PolicyTarget, controller: ControlPlane) -> None:
         self._target = target
         self._controller = controller
 
     async def get(self) -> PolicyDocument:
         """The document of this very level. Raises ScopeNotFoundError, StreamNotFoundError."""
-        return await self._controller.get_policy(self._target)
+        return await self._controller.policies.get(self._target)
 
     async def set(self, policy: Policy) -> None:
         """Replace the document: a ``PolicyDocument``, its JSON form, a ``RetentionPolicy``, or None, which says nothing and
@@ -86,19 +86,19 @@ class AsyncLevelPolicy:
 
         Raises InvalidArgumentError, with ``field``, ``value``, ``rule`` and ``level``; the old document stays then.
         """
-        await self._controller.set_policy(self._target, validate(document_of(policy), self._target))
+        await self._controller.policies.set(self._target, validate(document_of(policy), self._target))
 
 
 class AsyncHolds:
     """Holds on a stream, in a scope, or all: data that stays, whatever any rule or call says."""
 
-    def __init__(self, target: PolicyTarget, controller: ControllerService) -> None:
+    def __init__(self, target: PolicyTarget, controller: ControlPlane) -> None:
         self._target = target
         self._controller = controller
 
     async def list(self) -> Sequence[HoldInfo]:
         """Holds in force, those of the stream's scope included, sorted by scope, stream and id."""
-        return await self._controller.list_holds(self._target)
+        return await self._controller.holds.list(self._target)
 
     async def add(
         self,
@@ -117,7 +117,7 @@ class AsyncHolds:
         if self._target is None:
             raise InvalidArgumentError("a hold is placed on a stream or a scope")
         _check_text(owner=owner, reason=reason, hold_id=hold_id or "")
-        return await self._controller.add_hold(
+        return await self._controller.holds.add(
             self._target,
             owner=owner,
             reason=reason,
@@ -129,7 +129,7 @@ class AsyncHolds:
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
         """Lift a hold; it is recorded who did. Raises NotFoundError."""
         _check_text(owner=owner, hold_id=hold_id)
-        return await self._controller.release_hold(hold_id, owner=owner)
+        return await self._controller.holds.release(hold_id, owner=owner)
 
 
 class AsyncRetention(AsyncLevelPolicy):
@@ -138,54 +138,54 @@ class AsyncRetention(AsyncLevelPolicy):
     docs/formats/planner.md has the answers as JSON. All calls raise StreamNotFoundError.
     """
 
-    def __init__(self, stream: StreamName, controller: ControllerService) -> None:
+    def __init__(self, stream: StreamName, controller: ControlPlane) -> None:
         super().__init__(stream, controller)
         self._stream = stream
 
     async def effective(self) -> EffectivePolicy:
         """What applies to the stream after all levels, with the origin of each value."""
-        return await self._controller.effective_policy(self._stream)
+        return await self._controller.policies.effective(self._stream)
 
     async def plan(self, change: Policy = None, *, at: When = None) -> RetentionPlan:
         """What is deleted until nothing is due, now or later, with ``change`` as the stream's policy. Changes nothing."""
         document = None if change is None else validate(document_of(change), self._stream)
-        return await self._controller.plan_retention(self._stream, change=document, at_ms=ms_of(at, name="at"))
+        return await self._controller.retention.plan(self._stream, change=document, at_ms=ms_of(at, name="at"))
 
     async def explain(self, position: StreamCut | str | None = None) -> Explanation:
         """Who holds each byte from head to tail, or the one at ``position``, and since when or until when."""
         cut = None if position is None else cut_of(position, name="position")
-        return await self._controller.explain_retention(self._stream, position=cut)
+        return await self._controller.retention.explain(self._stream, position=cut)
 
     async def run(self) -> RetentionRun:
         """Decide and perform now until nothing is due, and return what was done."""
-        return await self._controller.run_retention(self._stream)
+        return await self._controller.retention.run(self._stream)
 
     async def facts(self) -> Mapping[str, Any]:
         """What the planner is told of the stream now: a line for ``penstock retention plan --facts``."""
-        return await self._controller.retention_facts(self._stream)
+        return await self._controller.retention.facts(self._stream)
 
     async def reclaim(self) -> Mapping[str, Any]:
         """What was given back to the disk, what is pending, why and until when."""
-        return await self._controller.reclaim_report(self._stream)
+        return await self._controller.retention.reclaim(self._stream)
 
     async def forecast(self) -> Mapping[str, Any]:
         """When a limit, a quota or the disk is reached at the rates of late."""
-        return await self._controller.forecast_retention(self._stream)
+        return await self._controller.retention.forecast(self._stream)
 
     async def undo(self) -> StreamCut:
         """Take back the last truncation whose grace has not ended; returns the head. Raises ConflictError."""
-        return await self._controller.undo_truncation(self._stream)
+        return await self._controller.retention.undo_last(self._stream)
 
     async def undo_since(self, since_ms: int | None) -> Mapping[str, Any]:
         """Take back all truncations since that time (wall clock; None: the last one) whose grace has not ended.
 
-        See ``ControllerService.undo_truncations`` for the answer. Raises ConflictError.
+        See ``ControlPlane.retention.undo`` for the answer. Raises ConflictError.
         """
-        return await self._controller.undo_truncations(self._stream, since_ms=since_ms)
+        return await self._controller.retention.undo(self._stream, since_ms=since_ms)
 
     async def evictions(self) -> Sequence[Mapping[str, Any]]:
         """The latest forced advances of subscribers, oldest first."""
-        return await self._controller.list_evictions(self._stream)
+        return await self._controller.retention.list_evictions(self._stream)
 
     @property
     def holds(self) -> AsyncHolds:

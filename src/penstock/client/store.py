@@ -32,16 +32,11 @@ from penstock.model.names import StreamName, check_name, check_text, segment_nam
 from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, even_ranges
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import (
-    ControllerService,
-    DeletedStream,
-    ReaderGroupConfig,
-    RestoredStream,
-    ScaleResult,
-    ScaleStatus,
-    StreamDescription,
-    SubscriberInfo,
-)
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import ScaleResult, ScaleStatus
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.streams import DeletedStream, RestoredStream, StreamDescription
+from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
@@ -60,7 +55,7 @@ class AsyncStream:
     """One stream by name. Making one does no I/O; calls raise StreamNotFoundError where there is no such stream."""
 
     def __init__(
-        self, name: StreamName, segments: SegmentService, controller: ControllerService, clock: Clock, rng: Rng
+        self, name: StreamName, segments: SegmentService, controller: ControlPlane, clock: Clock, rng: Rng
     ) -> None:
         self.name = name
         self._clock = clock
@@ -73,23 +68,23 @@ class AsyncStream:
 
     async def describe(self) -> StreamDescription:
         """The stream as it stands: segments, sizes, policy, subscribers, and who holds the head."""
-        return await self._controller.describe_stream(self.name)
+        return await self._controller.streams.describe(self.name)
 
     async def exists(self) -> bool:
         """Whether there is such a stream, sealed or not."""
-        return await self._controller.stream_exists(self.name)
+        return await self._controller.streams.exists(self.name)
 
     async def config(self) -> StreamConfig:
         """What its user set: scaling, retention, tags."""
-        return await self._controller.get_config(self.name)
+        return await self._controller.streams.config(self.name)
 
     async def head(self) -> StreamCut:
         """Where data begins: the first position that was not truncated."""
-        return await self._controller.head(self.name)
+        return await self._controller.cuts.head(self.name)
 
     async def tail(self) -> StreamCut:
         """Where data ends now, behind the last durable event."""
-        return await self._controller.tail(self.name)
+        return await self._controller.cuts.tail(self.name)
 
     async def truncate(self, cut: StreamCut | str) -> None:
         """Drop what lies before ``cut`` for good. It may be given as text (``StreamCut.to_text``).
@@ -97,18 +92,18 @@ class AsyncStream:
         Raises InvalidArgumentError (not a cut), InvalidCutError (not one of this stream), StreamSealedError,
         RetentionHoldError.
         """
-        await self._controller.truncate_stream(self.name, cut_of(cut))
+        await self._controller.streams.truncate(self.name, cut_of(cut))
 
     async def seal(self) -> None:
         """End the stream: it takes no more events; readers end behind the last one. Idempotent."""
-        await self._controller.seal_stream(self.name)
+        await self._controller.streams.seal(self.name)
 
     async def delete(self, *, seal: bool = False) -> None:
         """Delete the sealed stream and its data; with ``seal`` a stream that is in use too. A refused call changes nothing.
 
         Raises StreamNotSealedError (not with ``seal``), RetentionHoldError.
         """
-        await self._controller.delete_stream(self.name, seal=seal)
+        await self._controller.streams.delete(self.name, seal=seal)
 
     async def update(
         self,
@@ -122,7 +117,7 @@ class AsyncStream:
 
         Raises InvalidArgumentError, StreamSealedError.
         """
-        config = await self._controller.get_config(self.name)
+        config = await self._controller.streams.config(self.name)
         if not isinstance(retention, Unchanged):
             config = replace(config, retention=retention)
         if not isinstance(scaling, Unchanged):
@@ -131,7 +126,7 @@ class AsyncStream:
             config = replace(config, scaling=replace(config.scaling, min_segments=segments))
         if not isinstance(tags, Unchanged):
             config = replace(config, tags=_tags(tags))
-        await self._controller.update_stream(self.name, config)
+        await self._controller.streams.update(self.name, config)
         return config
 
     async def scale(
@@ -148,12 +143,12 @@ class AsyncStream:
         if (segments is None) == (not sealed):
             raise InvalidArgumentError("scale to a number of segments, or name those to seal and the new ranges")
         if segments is not None:
-            current = await self._controller.current_segments(self.name)
+            current = await self._controller.layout.current(self.name)
             sealed = [item.segment for item in current]
             new_ranges = even_ranges(segments)
-        result = await self._controller.scale(self.name, sealed=sealed, new_ranges=new_ranges)
+        result = await self._controller.layout.scale(self.name, sealed=sealed, new_ranges=new_ranges)
         backoff = Backoff(self.rng)
-        while await self._controller.scale_status(self.name, result.epoch_before) is ScaleStatus.IN_PROGRESS:
+        while await self._controller.layout.scale_status(self.name, result.epoch_before) is ScaleStatus.IN_PROGRESS:
             await backoff.sleep()
         return result
 
@@ -165,7 +160,7 @@ class AsyncStream:
     async def subscribers(self) -> Sequence[SubscriberInfo]:
         """Reader groups, as ``scope/group``, whose progress holds the stream's data: where they are, how far behind in
         bytes, events and time, and what each keeps."""
-        return await self._controller.describe_subscribers(self.name)
+        return await self._controller.subscribers.describe(self.name)
 
     async def set_acknowledged(
         self,
@@ -183,15 +178,15 @@ class AsyncStream:
         check_printable("name", name)
         position = position_of(to, name="to")
         if position == "head":
-            cut = await self._controller.head(self.name)
+            cut = await self._controller.cuts.head(self.name)
         else:
             cut = StreamCut(self.name, {}) if position == "tail" else position
-        return await self._controller.move_subscriber(self.name, name, cut, dry_run=dry_run)
+        return await self._controller.subscribers.move(self.name, name, cut, dry_run=dry_run)
 
     async def remove_subscriber(self, name: str) -> None:
         """Forget a subscription: it holds nothing from here on. Raises SubscriberNotFoundError."""
         check_printable("name", name)
-        await self._controller.remove_subscriber(self.name, name)
+        await self._controller.subscribers.remove(self.name, name)
 
     async def erase(
         self,
@@ -308,7 +303,7 @@ class AsyncStream:
 class AsyncStore:
     """A store, given its two services. Owns neither; whoever opened them closes them."""
 
-    def __init__(self, segments: SegmentService, controller: ControllerService, clock: Clock, rng: Rng) -> None:
+    def __init__(self, segments: SegmentService, controller: ControlPlane, clock: Clock, rng: Rng) -> None:
         self.segments = segments
         self.controller = controller
         self.clock = clock
@@ -318,7 +313,7 @@ class AsyncStore:
         """Create an empty scope. Raises AlreadyExistsError unless ``if_absent``, InvalidNameError."""
         check_text(scope)
         try:
-            await self.controller.create_scope(scope)
+            await self.controller.scopes.create(scope)
         except AlreadyExistsError:
             if not if_absent:
                 raise
@@ -326,12 +321,12 @@ class AsyncStore:
     async def delete_scope(self, scope: str) -> None:
         """Remove an empty scope. Raises ScopeNotFoundError, NotEmptyError, InvalidNameError (no text)."""
         check_text(scope)
-        await self.controller.delete_scope(scope)
+        await self.controller.scopes.delete(scope)
 
     async def scopes(self) -> list[str]:
         """Names of all scopes, sorted."""
         found: list[str] = []
-        while page := await self.controller.list_scopes(after=found[-1] if found else ""):
+        while page := await self.controller.scopes.list(after=found[-1] if found else ""):
             found += page
         return found
 
@@ -343,14 +338,14 @@ class AsyncStore:
             check_printable("tag", tag)
         found: list[str] = []
         after = ""
-        while page := await self.controller.list_streams(scope, tag=tag, after=after):
+        while page := await self.controller.streams.list(scope, tag=tag, after=after):
             found += [name for name in page if internal or not StreamName(scope, name).is_internal]
             after = page[-1]
         return found
 
     async def deleted_streams(self, scope: str | None = None) -> Sequence[DeletedStream]:
         """The deleted streams that can be restored, of one scope or all, including those of deleted scopes."""
-        return await self.controller.list_deleted_streams(scope)
+        return await self.controller.streams.list_deleted(scope)
 
     async def restore_stream(self, name: str | StreamName, *, incarnation: int | None = None) -> RestoredStream:
         """Restore a deleted stream before its grace ends, with its events, policy and subscribers' positions.
@@ -359,7 +354,7 @@ class AsyncStore:
         sealed accepts events again. Raises StreamNotFoundError, ConflictError (its grace has just ended),
         AlreadyExistsError (another stream has the name), ScopeNotFoundError (create the scope first).
         """
-        return await self.controller.restore_stream(self.stream(name).name, incarnation=incarnation)
+        return await self.controller.streams.restore(self.stream(name).name, incarnation=incarnation)
 
     async def create_stream(
         self,
@@ -385,7 +380,7 @@ class AsyncStore:
         if create_scope:
             await self.create_scope(stream.name.scope, if_absent=True)
         try:
-            await self.controller.create_stream(stream.name, config)
+            await self.controller.streams.create(stream.name, config)
         except AlreadyExistsError:
             if not if_absent:
                 raise
@@ -446,7 +441,7 @@ class AsyncStore:
             refresh_ms=round(refresh_s * 1000),
             checkpoint_interval_ms=round(checkpoint_interval_s * 1000),
         )
-        stored = await retrying(lambda: self.controller.create_reader_group(wanted), self.rng)
+        stored = await retrying(lambda: self.controller.groups.create(wanted), self.rng)
         if set(stored.start_cuts) != set(names) or stored.retention is not wanted.retention:
             raise AlreadyExistsError(
                 "reader group exists with another configuration",
@@ -516,7 +511,7 @@ class AsyncStore:
         scope, slash, short = name.rpartition("/")
         if not slash:
             raise InvalidArgumentError("a reader group is written SCOPE/GROUP", name=name)
-        return await retrying(lambda: self.controller.get_reader_group(scope, short), self.rng)
+        return await retrying(lambda: self.controller.groups.get(scope, short), self.rng)
 
     def policy(self, scope: str | None = None) -> AsyncLevelPolicy:
         """The policy that streams inherit: from their scope, or (None) from the server."""
@@ -535,7 +530,7 @@ class AsyncStore:
     async def reader_groups(self, scope: str) -> Sequence[str]:
         """Names of the scope's reader groups, sorted. Raises ScopeNotFoundError, InvalidNameError (no text)."""
         check_text(scope)
-        return await self.controller.list_reader_groups(scope)
+        return await self.controller.groups.list(scope)
 
     async def _open(self, config: ReaderGroupConfig, *, lease_s: float, refresh_s: float) -> AsyncReaderGroup:
         group = AsyncReaderGroup(
@@ -552,7 +547,7 @@ class AsyncStore:
             return await self._starts(names, start)
         except (ScopeNotFoundError, StreamNotFoundError) as error:
             try:
-                stored = await retrying(lambda: self.controller.get_reader_group(scope, group), self.rng)
+                stored = await retrying(lambda: self.controller.groups.get(scope, group), self.rng)
             except NotFoundError:
                 raise error from None
             if set(stored.start_cuts) != set(names):
@@ -574,7 +569,7 @@ class AsyncStore:
         for name in names:
             starts[name] = await resolve_cut(self.controller, name, given.get(name))
             # Before the group is stored: with a cut of an earlier stream of the name it could never be opened.
-            if isinstance(given.get(name), StreamCut) and not await self.controller.is_cut_valid(name, starts[name]):
+            if isinstance(given.get(name), StreamCut) and not await self.controller.cuts.is_valid(name, starts[name]):
                 raise InvalidCutError("start is not a position of the stream", stream=str(name), cut=repr(starts[name]))
         return starts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.ports.controller_service import LEASE_MAX_MS, LEASE_MIN_MS
+from penstock.ports.control.transactions import LEASE_MAX_MS, LEASE_MIN_MS
 
 DAY_MS = 86_400_000
 DELETION_GRACE_MS = 3_600_000

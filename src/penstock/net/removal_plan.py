@@ -14,10 +14,10 @@ from penstock.core.planner_json.stream import encode_cut
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import CorruptDataError, SubscriberNotFoundError
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 
 
-async def plan_removal(controller: ControllerService, stream: StreamName, cut: StreamCut | None) -> Mapping[str, Any]:
+async def plan_removal(controller: ControlPlane, stream: StreamName, cut: StreamCut | None) -> Mapping[str, Any]:
     """What a truncation at ``cut`` would delete, or the deletion of the whole stream (None). Changes nothing.
 
     ``from``, ``to``: cuts, as offsets by ``number#epoch``. ``bytes`` and ``events``: exact at the time of the call;
@@ -27,14 +27,14 @@ async def plan_removal(controller: ControllerService, stream: StreamName, cut: S
     If the record of an epoch is lost, the cuts, numbers and subscribers of a deletion are unknown and None.
     Raises StreamNotFoundError; InvalidCutError (not a cut of the stream, or before its head).
     """
-    holds = [encode_hold(item) for item in await controller.list_holds(stream)]
+    holds = [encode_hold(item) for item in await controller.holds.list(stream)]
     found: dict[str, Any] = {"stream": str(stream), "holds": holds}
     if cut is not None:
-        found["grace_s"] = (await controller.effective_policy(stream)).grace_ms / 1000
+        found["grace_s"] = (await controller.policies.effective(stream)).grace_ms / 1000
     try:
-        head = await controller.head(stream)
-        end = await controller.tail(stream) if cut is None else cut
-        spans = await controller.measure(stream, head, end)
+        head = await controller.cuts.head(stream)
+        end = await controller.cuts.tail(stream) if cut is None else cut
+        spans = await controller.cuts.measure(stream, head, end)
         subscribers = await _losses(controller, stream, cut)
     except CorruptDataError:
         if cut is not None:
@@ -51,19 +51,17 @@ async def plan_removal(controller: ControllerService, stream: StreamName, cut: S
     }
 
 
-async def _losses(
-    controller: ControllerService, stream: StreamName, cut: StreamCut | None
-) -> Sequence[Mapping[str, Any]]:
+async def _losses(controller: ControlPlane, stream: StreamName, cut: StreamCut | None) -> Sequence[Mapping[str, Any]]:
     """The unread data that each subscriber would lose; only those that would lose something, by name."""
     found: list[Mapping[str, Any]] = []
-    for item in await controller.describe_subscribers(stream):
+    for item in await controller.subscribers.describe(stream):
         if item.cut is None:
             continue  # It has acknowledged nothing, so nothing is kept for it.
         if cut is None:
             lost, events = item.lag_bytes, None if item.lag_events < 0 else item.lag_events
         else:
             try:
-                passed = await controller.move_subscriber(stream, item.name, cut, dry_run=True)
+                passed = await controller.subscribers.move(stream, item.name, cut, dry_run=True)
             except SubscriberNotFoundError:
                 continue  # It has just left.
             # A subscriber may be before the cut at one key and past it at another. Older servers report only the balance.

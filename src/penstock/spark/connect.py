@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from penstock.client.retry import FULL_S, RETRYABLE, retrying
 from penstock.model.errors import PenstockError, leaves
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 from penstock.spark.worker.collector import spare
 from penstock.storage.machine.rng import RealRng
@@ -41,7 +41,7 @@ ATTEMPT_S = 2.0
 class Services:
     """An open Penstock. ``close`` releases its connections."""
 
-    controller: ControllerService
+    controller: ControlPlane
     segments: SegmentService
     close: Callable[[], Awaitable[None]]
 

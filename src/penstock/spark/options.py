@@ -18,7 +18,7 @@ from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import SYSTEM_SCOPE, StreamName, check_name
 from penstock.model.queries import ANY_QUERY
-from penstock.ports.controller_service import LEASE_MAX_MS, LEASE_MIN_MS
+from penstock.ports.control.transactions import LEASE_MAX_MS, LEASE_MIN_MS
 from penstock.spark.schema import EVENT, ROUTING_KEY
 
 

@@ -34,7 +34,8 @@ from penstock.core.units import counted, format_size
 from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoundError
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.subscribers import SubscriberInfo
 
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
@@ -83,7 +84,7 @@ def describe(
     """
     scope, _, name = group.partition("/")
     with open_target(controller, data) as store:
-        config = store.call(lambda inner: inner.controller.get_reader_group(scope, name))
+        config = store.call(lambda inner: inner.controller.groups.get(scope, name))
         lags = {
             str(stream): item.lag_bytes
             for stream in config.start_cuts
@@ -119,10 +120,10 @@ def delete(
     """
     scope, _, name = group.partition("/")
     with open_target(controller, data, why=reason) as store:
-        config = store.call(lambda inner: inner.controller.get_reader_group(scope, name))
+        config = store.call(lambda inner: inner.controller.groups.get(scope, name))
         loss = _loss(store, config)
         confirm(loss, yes=yes, as_json=json)
-        store.call(lambda inner: inner.controller.delete_reader_group(scope, name))
+        store.call(lambda inner: inner.controller.groups.delete(scope, name))
     say(done(f"deleted reader group {group}", loss), as_json=json, group=group, **lost_fields(loss))
 
 

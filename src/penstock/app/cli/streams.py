@@ -35,7 +35,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.model.policies import ScaleType
 from penstock.model.segments import epoch_of, number_of
-from penstock.ports.controller_service import StreamDescription
+from penstock.ports.control.streams import StreamDescription
 
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store

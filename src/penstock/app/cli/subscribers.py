@@ -43,7 +43,7 @@ from penstock.app.cli.groups import ResetToOption, place_to_reset, reset_group
 from penstock.core.units import counted, format_duration, format_size
 from penstock.model.errors import CorruptDataError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import SYSTEM_SCOPE
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.storage.machine.clock import RealClock
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from penstock.core.units import format_size
 from penstock.model.errors import InvalidArgumentError, PenstockError, StorageFullError, UnavailableError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 
 _STORY = """\
 {total:,} flights go, in time order, through a store in a process of its own. A Spark query reads them as subscriber 'delays',
@@ -114,10 +114,10 @@ class Demo:
             *("--parquet", str(self.data / "parquet"), "--work", str(self.data / "spark")),
         )
 
-    async def observe(self, controller: ControllerService) -> None:
+    async def observe(self, controller: ControlPlane) -> None:
         """Take one sample; a store that is down for now just has none."""
         try:
-            found = await asyncio.wait_for(controller.describe_stream(StreamName.parse(FLIGHTS)), 1.0)
+            found = await asyncio.wait_for(controller.streams.describe(StreamName.parse(FLIGHTS)), 1.0)
         except (PenstockError, TimeoutError):
             return
         mine = [item for item in found.subscribers if item.name == f"{SCOPE}/delays" and item.cut is not None]

@@ -27,7 +27,7 @@ from penstock.net.tasks import together
 from penstock.net.workers.line import WorkerLine
 from penstock.net.workers.link import WorkerLink, open_link
 from penstock.net.workers.worker_segments import WorkerSegments
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.storage.machine.shared_counts import CountsMemory
 
 log = logging.getLogger(__name__)

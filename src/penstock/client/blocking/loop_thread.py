@@ -17,12 +17,12 @@ from weakref import WeakSet
 from penstock.client.blocking.answer import Answer
 from penstock.model.errors import InternalError, InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.ports import forks
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 
 T = TypeVar("T")
 Close = Callable[[], Awaitable[None]]
-Services = tuple[SegmentService, ControllerService]
+Services = tuple[SegmentService, ControlPlane]
 Opener = Callable[[], AbstractAsyncContextManager[Services]]
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,9 @@ from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import SegmentId, number_of
 from penstock.ports import forks
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import ControllerService, ReaderGroupConfig, Successor
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import Successor
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
@@ -42,9 +44,7 @@ Reported = Callable[[GroupState, bool], Awaitable[None]]
 """Called after each report of a reader. The flag is True if the reader has nothing to read."""
 
 
-async def is_deleted(
-    controller: ControllerService, rng: Rng, stream: StreamName, segments: Iterable[SegmentId]
-) -> bool:
+async def is_deleted(controller: ControlPlane, rng: Rng, stream: StreamName, segments: Iterable[SegmentId]) -> bool:
     """Whether the stream that has, or had, these segments was deleted. Another stream may have its name now.
 
     Raises: SegmentNotFoundError if the stream that exists should have had them; CorruptDataError, UnavailableError.
@@ -52,9 +52,9 @@ async def is_deleted(
     wanted = list(segments)
     try:
         try:
-            await retrying(lambda: controller.segment_ranges(stream, wanted), rng)
+            await retrying(lambda: controller.layout.ranges(stream, wanted), rng)
         except SegmentNotFoundError:
-            first = await retrying(lambda: controller.epoch_segments(stream, 0), rng)
+            first = await retrying(lambda: controller.layout.of_epoch(stream, 0), rng)
             # Streams of one name never share a number: those of an earlier stream are all lower.
             lowest = min(number_of(item.segment) for item in first)
             if any(number_of(segment) < lowest for segment in wanted):
@@ -97,7 +97,7 @@ class AsyncGroupReader(AsyncBlockReader):
         config: ReaderGroupConfig,
         table: GroupTable,
         segments: SegmentService,
-        controller: ControllerService,
+        controller: ControlPlane,
         clock: Clock,
         rng: Rng,
         reported: Reported,
@@ -151,7 +151,7 @@ class AsyncGroupReader(AsyncBlockReader):
             return
         for stream in sorted(config.start_cuts):
             try:
-                names = await retrying(partial(self._controller.list_subscribers, stream), self._rng)
+                names = await retrying(partial(self._controller.subscribers.list, stream), self._rng)
             except StreamNotFoundError:
                 continue  # A read of the stream reports the error.
             if config.full_name not in names:
@@ -353,7 +353,7 @@ class AsyncGroupReader(AsyncBlockReader):
 
     async def _end_segment(self, key: SegmentKey) -> None:
         try:
-            found = await retrying(partial(self._controller.successors, *key), self._rng)
+            found = await retrying(partial(self._controller.layout.successors, *key), self._rng)
         except (ScopeNotFoundError, StreamNotFoundError, SegmentNotFoundError):
             # ``is_deleted`` decides whether it was deleted: damaged metadata can make a single segment unknown.
             if not await is_deleted(self._controller, self._rng, key[0], [key[1]]):

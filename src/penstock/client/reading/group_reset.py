@@ -38,7 +38,8 @@ from penstock.model.names import READER_GROUP_PREFIX, StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import KeyRange
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import ControllerService, ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.rng import Rng
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class GroupReset:
         lease_s: float,
     ) -> None:
         self._services = services
-        self._controller: ControllerService = services.controller
+        self._controller: ControlPlane = services.controller
         self._config = config
         self._clock = clock
         self._rng = rng
@@ -88,7 +89,7 @@ class GroupReset:
         them."""
         config = self._config
         for stream in streams:
-            found = (await retrying(partial(self._controller.describe_stream, stream), self._rng)).subscribers
+            found = (await retrying(partial(self._controller.streams.describe, stream), self._rng)).subscribers
             query = next((item.query for item in found if item.name == config.full_name), "")
             if query or is_made_by_query(config.id):
                 raise ConflictError(
@@ -101,7 +102,7 @@ class GroupReset:
                 )
         try:
             state = StreamName(config.scope, READER_GROUP_PREFIX + config.name)
-            end = await retrying(partial(self._controller.tail, state), self._rng)
+            end = await retrying(partial(self._controller.cuts.tail, state), self._rng)
         except StreamNotFoundError:
             return
         if any(offset > 0 for offset in end.positions.values()):
@@ -120,7 +121,7 @@ class GroupReset:
             return [item.answer for item in steps]
         ranges: dict[SegmentKey, KeyRange] = {}
         for item in steps:
-            asked = partial(self._controller.segment_ranges, item.to.stream, list(item.to.positions))
+            asked = partial(self._controller.layout.ranges, item.to.stream, list(item.to.positions))
             found = await retrying(asked, self._rng)
             ranges.update({(item.to.stream, segment): keys for segment, keys in found.items()})
         held = [item for item in steps if item.lower is not None and item.is_behind]
@@ -220,9 +221,9 @@ class GroupReset:
 
     async def _check_readable(self, cut: StreamCut) -> None:
         """As ``move_subscriber`` checks it for subscribers. Raises InvalidCutError."""
-        if not await self._controller.is_cut_valid(cut.stream, cut):
+        if not await self._controller.cuts.is_valid(cut.stream, cut):
             raise InvalidCutError("cut is not a position of the stream", stream=str(cut.stream), cut=repr(cut))
-        head = await self._controller.head(cut.stream)
+        head = await self._controller.cuts.head(cut.stream)
         if await self._bytes(head, cut) is None:
             raise InvalidCutError(
                 "cut is before the head of the stream: data there was truncated", stream=str(cut.stream), cut=repr(cut)
@@ -231,7 +232,7 @@ class GroupReset:
     async def _distance(self, here: StreamCut, target: StreamCut) -> tuple[int | None, int | None]:
         """Bytes and events that readers skip; negative if they read them again; None if they do both or it is
         unknown."""
-        head = await self._controller.head(here.stream)
+        head = await self._controller.cuts.head(here.stream)
         if await self._bytes(head, here) is None and await self._bytes(here, head) is not None:
             here = head  # Data that is already truncated is not skipped by this reset.
         forwards = await self._bytes(here, target)
@@ -245,7 +246,7 @@ class GroupReset:
     async def _bytes(self, start: StreamCut, end: StreamCut) -> tuple[int, int | None] | None:
         """Bytes and events from one cut to the other; None if ``end`` is before ``start`` at some key."""
         try:
-            spans = await self._controller.measure(start.stream, start, end)
+            spans = await self._controller.cuts.measure(start.stream, start, end)
         except InvalidCutError:
             return None
         events = [item.events for item in spans]
@@ -287,7 +288,7 @@ class GroupReset:
 
     async def _move(self, cut: StreamCut, *, dry_run: bool = False) -> Mapping[str, Any]:
         return await retrying(
-            lambda: self._controller.move_subscriber(cut.stream, self._config.full_name, cut, dry_run=dry_run),
+            lambda: self._controller.subscribers.move(cut.stream, self._config.full_name, cut, dry_run=dry_run),
             self._rng,
         )
 

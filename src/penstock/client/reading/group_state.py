@@ -18,7 +18,7 @@ from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import CorruptDataError, InternalError, VersionTooNewError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId
-from penstock.ports.controller_service import Successor
+from penstock.ports.control.layout import Successor
 
 FORMAT = 1
 

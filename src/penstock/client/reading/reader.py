@@ -18,26 +18,26 @@ from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports import forks
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
 OnTruncated: TypeAlias = Literal["raise", "skip"]
 
 
-async def resolve_cut(controller: ControllerService, stream: StreamName, bound: Bound) -> StreamCut:
+async def resolve_cut(controller: ControlPlane, stream: StreamName, bound: Bound) -> StreamCut:
     """An explicit cut for head, tail (now), or a cut of this stream as it is. Raises InvalidCutError for another one's."""
     if isinstance(bound, StreamCut) and not bound.is_unbounded:
         if bound.stream != stream:
             raise InvalidCutError("cut belongs to another stream", stream=str(stream), cut_of=str(bound.stream))
         return bound
-    return await (controller.tail(stream) if bound == "tail" else controller.head(stream))
+    return await (controller.cuts.tail(stream) if bound == "tail" else controller.cuts.head(stream))
 
 
-async def ranges_of(controller: ControllerService, cut: StreamCut) -> Mapping[SegmentId, KeyRange]:
+async def ranges_of(controller: ControlPlane, cut: StreamCut) -> Mapping[SegmentId, KeyRange]:
     """Key ranges of the segments of a cut. Raises InvalidCutError if the stream never had one of the segments."""
     try:
-        return await controller.segment_ranges(cut.stream, list(cut.positions))
+        return await controller.layout.ranges(cut.stream, list(cut.positions))
     except SegmentNotFoundError as error:
         raise InvalidCutError(
             "cut names a segment that the stream never had", stream=str(cut.stream), cut=repr(cut)
@@ -58,7 +58,7 @@ class AsyncReader(AsyncBlockReader):
         self,
         stream: StreamName,
         segments: SegmentService,
-        controller: ControllerService,
+        controller: ControlPlane,
         rng: Rng,
         *,
         start: Bound = None,
@@ -99,7 +99,7 @@ class AsyncReader(AsyncBlockReader):
         start = StreamCut(stream, normalised(given.positions, self._ranges))
         if end is not None or isinstance(self._start, StreamCut):
             # Check both. A cut that no reader can have reached would skip unread events.
-            between = await retrying(lambda: controller.segments_between(stream, start, end or start), self._rng)
+            between = await retrying(lambda: controller.cuts.segments_between(stream, start, end or start), self._rng)
         if end is not None:
             self._allowed = frozenset(between)
             self._limits = {segment: max(0, offset) for segment, offset in end.positions.items()}
@@ -158,7 +158,7 @@ class AsyncReader(AsyncBlockReader):
         if item.at_limit:
             self._finished[segment] = self._unfinished.pop(segment)
             return
-        found = await retrying(partial(self._controller.successors, self.stream, segment), self._rng)
+        found = await retrying(partial(self._controller.layout.successors, self.stream, segment), self._rng)
         offset = self._unfinished.pop(segment)
         if not found:
             self._finished[segment] = offset

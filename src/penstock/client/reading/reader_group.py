@@ -33,7 +33,8 @@ from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import KeyRange
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import ControllerService, ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
@@ -78,7 +79,7 @@ class AsyncReaderGroup:
         self,
         config: ReaderGroupConfig,
         segments: SegmentService,
-        controller: ControllerService,
+        controller: ControlPlane,
         clock: Clock,
         rng: Rng,
         *,
@@ -133,7 +134,7 @@ class AsyncReaderGroup:
         for stream, cut in self.config.start_cuts.items():
             try:
                 start = await retrying(partial(resolve_cut, self._controller, stream, cut), self._rng)
-                found = partial(self._controller.segment_ranges, stream, list(start.positions))
+                found = partial(self._controller.layout.ranges, stream, list(start.positions))
                 known = await retrying(found, self._rng)
             except SegmentNotFoundError as error:
                 raise GenerationMismatchError(
@@ -180,7 +181,7 @@ class AsyncReaderGroup:
 
     async def _is_current(self) -> bool:
         config = self.config
-        found = await retrying(lambda: self._controller.get_reader_group(config.scope, config.name), self._rng)
+        found = await retrying(lambda: self._controller.groups.get(config.scope, config.name), self._rng)
         return found.id == config.id
 
     def reader(self, name: str, *, on_truncated: OnTruncated = "raise") -> AsyncGroupReader:
@@ -269,7 +270,7 @@ class AsyncReaderGroup:
             await self._send_cut(config, cut)
         except GenerationMismatchError:
             # Its configuration was updated since we opened it; the positions are as good as before.
-            found = await retrying(lambda: self._controller.get_reader_group(config.scope, config.name), self._rng)
+            found = await retrying(lambda: self._controller.groups.get(config.scope, config.name), self._rng)
             if found.id != config.id:
                 raise  # A later group has the name: this handle must not change that group.
             self.config = found
@@ -277,7 +278,7 @@ class AsyncReaderGroup:
 
     async def _send_cut(self, config: ReaderGroupConfig, cut: StreamCut) -> None:
         await retrying(
-            lambda: self._controller.update_subscriber_cut(
+            lambda: self._controller.subscribers.publish(
                 config.full_name, group_id=config.id, generation=config.generation, cut=cut
             ),
             self._rng,
@@ -305,7 +306,7 @@ class AsyncReaderGroup:
         self._renew_at = now + RENEWAL_MAX_S
         for stream in self.streams:
             try:
-                idle_ms = (await self._controller.effective_policy(stream)).subscriber_idle_ms
+                idle_ms = (await self._controller.policies.effective(stream)).subscriber_idle_ms
                 if idle_ms is not None:
                     self._renew_at = min(self._renew_at, now + renewal_s(idle_ms))
                     await self._renew_at_tail(stream)
@@ -315,7 +316,7 @@ class AsyncReaderGroup:
                 log.info("subscription was not renewed", extra={"group": self.config.full_name, "error": str(error)})
 
     async def _renew_at_tail(self, stream: StreamName) -> None:
-        for info in await self._controller.describe_subscribers(stream):
+        for info in await self._controller.subscribers.describe(stream):
             if info.name == self.config.full_name and info.cut is not None and info.lag_bytes == 0:
                 await self._publish_cut(info.cut)
 
@@ -339,9 +340,7 @@ class AsyncReaderGroup:
     async def delete(self) -> None:
         """Remove the group, its state and its subscriptions. Its readers fail with ReaderGroupNotFoundError."""
         config = self.config
-        await retrying(
-            lambda: self._controller.delete_reader_group(config.scope, config.name, group_id=config.id), self._rng
-        )
+        await retrying(lambda: self._controller.groups.delete(config.scope, config.name, group_id=config.id), self._rng)
         await self._table.delete()
 
     async def close(self) -> None:

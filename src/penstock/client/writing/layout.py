@@ -11,7 +11,7 @@ from penstock.model.errors import PenstockError, StreamSealedError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId, SegmentRange
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 
 
 class Layout(Protocol):
@@ -38,7 +38,7 @@ class StreamLayout:
     """The active segments of a stream; sealed ones are followed by their successors."""
 
     def __init__(
-        self, stream: StreamName, controller: ControllerService, name_of: Callable[[SegmentId], str], clock: Clock
+        self, stream: StreamName, controller: ControlPlane, name_of: Callable[[SegmentId], str], clock: Clock
     ) -> None:
         self.stream = stream
         self.name_of = name_of
@@ -46,7 +46,7 @@ class StreamLayout:
         self._controller = controller
 
     async def segments(self) -> Sequence[SegmentRange]:
-        found = await self._controller.current_segments(self.stream)
+        found = await self._controller.layout.current(self.stream)
         if not found:
             raise StreamSealedError("stream is sealed", stream=str(self.stream))
         return found
@@ -55,7 +55,7 @@ class StreamLayout:
         return born_writer(random, max(self._clock.now_ms(), least_ms))
 
     async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
-        found = await self._controller.successors(self.stream, segment)
+        found = await self._controller.layout.successors(self.stream, segment)
         if not found:
             raise StreamSealedError("stream is sealed", stream=str(self.stream), segment=segment) from cause
         return [item.range for item in found]

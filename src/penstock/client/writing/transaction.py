@@ -31,10 +31,10 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, SegmentRange
 from penstock.ports import forks
-from penstock.ports.controller_service import (
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.transactions import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
-    ControllerService,
     EventBlock,
     PingStatus,
     Transaction,
@@ -110,7 +110,7 @@ class AsyncTransaction:
         self,
         stream: StreamName,
         segments: SegmentService,
-        controller: ControllerService,
+        controller: ControlPlane,
         rng: Rng,
         settings: WriterSettings,
         *,
@@ -162,7 +162,7 @@ class AsyncTransaction:
                 raise TransactionStateError("transaction is decided; begin another one", txn=self._transaction.id)
             return
         self._transaction = await retrying(
-            lambda: self._controller.create_transaction(self.stream, lease_ms=self.lease_ms), self._rng
+            lambda: self._controller.transactions.create(self.stream, lease_ms=self.lease_ms), self._rng
         )
         layout = _TransactionLayout(self.stream, self._transaction)
         self._writer = AsyncWriter(layout, self._segments, self._rng, self.settings)
@@ -200,7 +200,7 @@ class AsyncTransaction:
     async def _ping(self, *, full_s: float) -> None:
         txn = self.id
         status = await retrying(
-            lambda: self._controller.ping_transaction(self.stream, txn, lease_ms=self.lease_ms),
+            lambda: self._controller.transactions.ping(self.stream, txn, lease_ms=self.lease_ms),
             self._rng,
             full_s=full_s,
         )
@@ -294,7 +294,7 @@ class AsyncTransaction:
             await self._decide_end()
             await writer.close()
             status = await retrying(
-                lambda: self._controller.commit_transaction(self.stream, txn), self._rng, deadline_s=deadline_s
+                lambda: self._controller.transactions.commit(self.stream, txn), self._rng, deadline_s=deadline_s
             )
             self._commits = False
         if wait and status is not TransactionStatus.COMMITTED:
@@ -336,7 +336,7 @@ class AsyncTransaction:
 
         async def whole() -> TransactionStatus | None:
             try:
-                return await self._controller.commit_transaction(self.stream, txn, blocks=blocks)
+                return await self._controller.transactions.commit(self.stream, txn, blocks=blocks)
             except (UnsupportedError, ThrottledError, StorageFullError, QuotaHeldError):
                 return None
 
@@ -369,7 +369,7 @@ class AsyncTransaction:
         await writer.abort()
         await self._decide_end()
         txn = self.id
-        await retrying(lambda: self._controller.abort_transaction(self.stream, txn), self._rng, deadline_s=deadline_s)
+        await retrying(lambda: self._controller.transactions.abort(self.stream, txn), self._rng, deadline_s=deadline_s)
         if wait:
             await self._wait_for(TransactionStatus.ABORTED, deadline_s)
 
@@ -387,7 +387,7 @@ class AsyncTransaction:
     async def status(self) -> TransactionStatus:
         """Where the transaction is now. Raises InvalidArgumentError before it is open."""
         txn = self.id
-        return await retrying(lambda: self._controller.transaction_status(self.stream, txn), self._rng)
+        return await retrying(lambda: self._controller.transactions.status(self.stream, txn), self._rng)
 
     async def _wait_for(self, wanted: TransactionStatus, deadline_s: float) -> None:
         # A commit takes milliseconds, unless much waits before it.

@@ -154,7 +154,7 @@ class Deferrals:
         return now
 
     async def withdraw(self, erasure: str, *, who: str, why: str) -> ErasureRecord:
-        """See ``ControllerService.withdraw_erasure``."""
+        """See ``ControlPlane.erasures.withdraw``."""
         check_text("the withdrawal of an erasure needs who and why", who=who, why=why)
         return await self._ctx.tasks.run(self._withdraw(erasure, who, why))
 

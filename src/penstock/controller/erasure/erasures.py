@@ -141,11 +141,11 @@ class Erasures:
         asked: Mapping[str, Any],
         positions: Mapping[SegmentId, Sequence[int]],
         *,
-        page: int | None,
-        last: bool,
-        dry_run: bool,
+        page: int | None = None,
+        last: bool = True,
+        dry_run: bool = False,
     ) -> Mapping[str, Any]:
-        """See ``ControllerService.erase``."""
+        """See ``ControlPlane.erasures.erase``."""
         request = checked_request(stream, asked, positions, is_whole=last and not page)
         if sum(map(len, positions.values())) > PAGE_POSITIONS_MAX:
             raise InvalidArgumentError("a page of positions is too long", limit=PAGE_POSITIONS_MAX)
@@ -261,13 +261,13 @@ class Erasures:
                 await metadata.remove_keys([keys.erasure_mark(erasure)])
 
     async def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
-        """See ``ControllerService.withdraw_erasure``."""
+        """See ``ControlPlane.erasures.withdraw``."""
         return self._status(erasure, await self._deferrals.withdraw(erasure, who=who, why=why))
 
     # --- telling ------------------------------------------------------------------------------------------
 
-    async def status(self, erasure: str) -> Mapping[str, Any]:
-        """See ``ControllerService.erasure``."""
+    async def get(self, erasure: str) -> Mapping[str, Any]:
+        """See ``ControlPlane.erasures.get``."""
         found = (await self._ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
         if found is None:
             raise NotFoundError("no such erasure", erasure=erasure[:ID_MAX])
@@ -295,12 +295,12 @@ class Erasures:
             told |= self._attempts.fields(erasure)
         return told
 
-    async def part(self, erasure: str, number: int) -> Mapping[str, Any]:
-        """See ``ControllerService.erasure_part``."""
-        return await self._parts.answer(erasure, number)
+    async def part(self, erasure: str, part: int) -> Mapping[str, Any]:
+        """See ``ControlPlane.erasures.part``."""
+        return await self._parts.answer(erasure, part)
 
-    async def names(self, stream: StreamName | None) -> list[Mapping[str, Any]]:
-        """See ``ControllerService.erasures``."""
+    async def list(self, stream: StreamName | None = None) -> Sequence[Mapping[str, Any]]:
+        """See ``ControlPlane.erasures.list``."""
         found: list[Mapping[str, Any]] = []
         async for entry in self._ctx.metadata.scan_all(keys.ERASURES):
             erasure = self._ctx.set_aside.text(entry, keys.ERASURES)
@@ -398,7 +398,7 @@ class Erasures:
         view = await self._ctx.any_stream(StreamName.parse(record.stream))
         return None if view is None or view.record.incarnation != record.incarnation else view
 
-    async def _head_segments(self, view: StreamView | None) -> list[SegmentId]:
+    async def _head_segments(self, view: StreamView | None) -> Sequence[SegmentId]:
         """Those whose beginning may have been truncated: what is dead of it is blanked too."""
         if view is None:
             return []
@@ -408,7 +408,7 @@ class Erasures:
 
     async def _erase_segment(
         self, stream: StreamName, segment: SegmentId, ranges: Sequence[Range], erasure: str
-    ) -> list[ErasedChunk]:
+    ) -> Sequence[ErasedChunk]:
         # All ranges go in one call, so that each chunk is rewritten once. After a second call the digest from the first
         # would not match the chunk.
         told = await self._ctx.segments.erase(segment_name(stream, segment), ranges, erasure=erasure)

@@ -36,7 +36,7 @@ class Parts:
         await metadata.remove_keys([key for key in every if not key.startswith(own)])
 
     async def answer(self, erasure: str, number: int) -> Mapping[str, Any]:
-        """See ``ControllerService.erasure_part``."""
+        """See ``ControlPlane.erasures.part``."""
         if number < 0:
             raise InvalidArgumentError("number of a part is negative", part=number)
         metadata = self._metadata

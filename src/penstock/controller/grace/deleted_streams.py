@@ -36,7 +36,7 @@ from penstock.model.errors import (
     StreamNotFoundError,
 )
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import DeletedStream, RestoredStream
+from penstock.ports.control.streams import DeletedStream, RestoredStream
 from penstock.ports.data.tables import TableCheck
 
 log = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class DeletedStreams:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
 
-    async def names(self, scope: str | None) -> Sequence[DeletedStream]:
-        """See ``ControllerService.list_deleted_streams``."""
+    async def list_deleted(self, scope: str | None = None) -> Sequence[DeletedStream]:
+        """See ``ports.control.streams.Streams.list_deleted``."""
         ctx = self._ctx
         prefix = retention_keys.DELETED if scope is None else retention_keys.deleted_in(scope)
         to_wall_ms = ctx.clock.now_ms() - ctx.retention_clock.now_ms()
@@ -76,9 +76,9 @@ class DeletedStreams:
 
     # --- restoring -----------------------------------------------------------------------------------------------
 
-    async def restore(self, name: StreamName, *, incarnation: int | None) -> RestoredStream:
-        """See ``ControllerService.restore_stream``."""
-        return await self._ctx.tasks.run(self._restore(name, incarnation))
+    async def restore(self, stream: StreamName, *, incarnation: int | None = None) -> RestoredStream:
+        """See ``ControlPlane.streams.restore``."""
+        return await self._ctx.tasks.run(self._restore(stream, incarnation))
 
     async def _restore(self, name: StreamName, incarnation: int | None) -> RestoredStream:
         ctx = self._ctx

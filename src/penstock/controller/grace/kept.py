@@ -22,7 +22,7 @@ from penstock.controller.grace.records import UNDONE, load_grace
 from penstock.controller.grace.undo import begin_undo, finish_undo
 from penstock.controller.groups.moved_subscribers import MovedBack, forget_moves
 from penstock.controller.metadata import Stored, changing
-from penstock.controller.retention.holds import Guard, Holds, guard_of
+from penstock.controller.retention.holds import Guard, guard_of
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle, settled
 from penstock.controller.tasks import each
@@ -54,7 +54,7 @@ async def undo(ctx: Context, name: StreamName) -> StreamCut:
 async def undo_since(ctx: Context, name: StreamName, *, since_ms: int | None) -> Mapping[str, Any]:
     """As ``undo``, of all truncations at or after that time (wall clock), newest first; None: of the last one.
 
-    Each is one step. To finish an interrupted call, repeat it. See ``ControllerService.undo_truncations``.
+    Each is one step. To finish an interrupted call, repeat it. See ``ControlPlane.retention.undo``.
     """
     done = await ctx.tasks.run(_undo(ctx, name, since_ms))
     past = await ctx.metadata.get(keys.past_truncations(name), PastTruncationsRecord)
@@ -115,9 +115,9 @@ def _wall_ms(record: GraceRecord) -> int:
     return record.at_ms if record.wall_ms is None else record.wall_ms
 
 
-async def listed_holds(ctx: Context, holds: Holds, target: PolicyTarget) -> Sequence[HoldInfo]:
-    """As ``Holds.names``, with the holds of undos. Each ends by itself at its end time (wall clock)."""
-    found = list(await holds.names(target))
+async def undo_holds(ctx: Context, target: PolicyTarget) -> Sequence[HoldInfo]:
+    """The holds of undos. Each ends by itself at its end time (wall clock)."""
+    found: list[HoldInfo] = []
     prefix = retention_keys.GRACES if target is None else f"grace/{target}/".encode()
     now_ms, wall_ms = ctx.retention_clock.now_ms(), ctx.clock.now_ms()
     async for entry in ctx.metadata.scan_all(prefix):
@@ -138,7 +138,7 @@ async def listed_holds(ctx: Context, holds: Holds, target: PolicyTarget) -> Sequ
                 cut=StreamCut(name, dict(record.before)),
             )
         )
-    return tuple(sorted(found, key=lambda info: (info.scope, str(info.stream or ""), info.id)))
+    return found
 
 
 # --- release -----------------------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.groups.subscribers import Subscribers
 from penstock.controller.metadata import Stored, changing, create, overwrite
+from penstock.controller.retention.append_limits import AppendLimits
 from penstock.controller.retention.removals import group_deletion
-from penstock.controller.streams.updates import Streams
+from penstock.controller.streams.updates import StreamChanges
 from penstock.core.cuts.check import check_same_stream
 from penstock.model.callers import unattributed
 from penstock.model.cuts import StreamCut
@@ -21,14 +22,15 @@ from penstock.model.errors import GenerationMismatchError, ReaderGroupNotFoundEr
 from penstock.model.names import READER_GROUP_PREFIX, SYSTEM_SCOPE, StreamName, check_name
 from penstock.model.policies import ReaderGroupRetention, StreamConfig
 from penstock.model.segments import SegmentId
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 
 
 class ReaderGroups:
     """Reader groups of all scopes. A change is one record first, then its subscriptions, then the record again."""
 
-    def __init__(self, ctx: Context, streams: Streams, subscribers: Subscribers) -> None:
+    def __init__(self, ctx: Context, streams: StreamChanges, subscribers: Subscribers, limits: AppendLimits) -> None:
         self._ctx = ctx
+        self._limits = limits
         self._streams = streams
         self._subscribers = subscribers
 
@@ -41,7 +43,9 @@ class ReaderGroups:
         check_name("scope", config.scope, internal=config.scope == SYSTEM_SCOPE)
         check_name("stream", config.name)
         stream_of(config.scope, config.name)
-        return await self._ctx.tasks.run(self._create(config))
+        created = await self._ctx.tasks.run(self._create(config))
+        await self._renew_limits(created)
+        return created
 
     async def _create(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
         ctx = self._ctx
@@ -130,7 +134,15 @@ class ReaderGroups:
         Raises: ReaderGroupNotFoundError; GenerationMismatchError (generation or id is not the stored one); for subscribers
         StreamNotFoundError, InvalidCutError.
         """
-        return await self._ctx.tasks.run(self._update(config))
+        generation = await self._ctx.tasks.run(self._update(config))
+        await self._renew_limits(config)
+        return generation
+
+    async def _renew_limits(self, config: ReaderGroupConfig) -> None:
+        """A new subscriber counts for quotas from now on, not from the next cycle on."""
+        if config.retention is not ReaderGroupRetention.NONE:
+            for stream in config.start_cuts:
+                await self._limits.renew(stream)
 
     async def _update(self, config: ReaderGroupConfig) -> int:
         ctx = self._ctx
@@ -154,7 +166,7 @@ class ReaderGroups:
             await self._finish(config.scope, config.name)
             return wanted.generation
 
-    async def delete(self, scope: str, name: str, *, group_id: UUID | None) -> None:
+    async def delete(self, scope: str, name: str, *, group_id: UUID | None = None) -> None:
         """Raises ReaderGroupNotFoundError, also where the id is another one's."""
         await self._ctx.tasks.run(self._delete(scope, name, group_id))
 
@@ -192,7 +204,7 @@ class ReaderGroups:
         found = await self._found(scope, name)
         return _to_config(scope, name, _value(found, f"{scope}/{name}"))
 
-    async def names(self, scope: str) -> Sequence[str]:
+    async def list(self, scope: str) -> Sequence[str]:
         """Sorted. Raises ScopeNotFoundError."""
         await self._ctx.check_scope(scope)
         prefix = f"group/{scope}/".encode()

@@ -15,6 +15,7 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.retention.answers import settlement_of
+from penstock.controller.retention.append_limits import AppendLimits
 from penstock.controller.retention.facts import Snapshot, load_subscribers, look
 from penstock.controller.retention.removals import LEFT, MANUAL
 from penstock.controller.stream_view import StreamView
@@ -39,24 +40,25 @@ from penstock.model.errors import (
 )
 from penstock.model.names import READER_GROUP_PREFIX, StreamName, segment_name
 from penstock.model.queries import QuerySource
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.ports.data.tables import TablePut
 
 
 class Subscribers:
     """Subscriptions of all streams. A stream whose data was acknowledged further is looked at soon after."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, limits: AppendLimits) -> None:
         self._ctx = ctx
+        self._limits = limits
 
-    async def names(self, name: StreamName) -> Sequence[str]:
+    async def list(self, stream: StreamName) -> Sequence[str]:
         """As ``scope/group``, sorted."""
-        view = await self._ctx.stream(name)
+        view = await self._ctx.stream(stream)
         return tuple(await load_subscribers(self._ctx, view))
 
-    async def check_bounds(self, name: StreamName, start: StreamCut, end: StreamCut) -> None:
+    async def check_bounds(self, stream: StreamName, start: StreamCut, end: StreamCut) -> None:
         """Raises ScopeNotFoundError, StreamNotFoundError, InvalidCutError (also for an end before the start)."""
-        await retry_if_moved(name, lambda: self._check_bounds(name, start, end))
+        await retry_if_moved(stream, lambda: self._check_bounds(stream, start, end))
 
     async def _check_bounds(self, name: StreamName, start: StreamCut, end: StreamCut) -> None:
         view = await self._ctx.stream(name)
@@ -66,7 +68,7 @@ class Subscribers:
         if not (start.is_unbounded or end.is_unbounded):
             check_range(name, history, start.positions, end.positions)
 
-    async def join(self, name: StreamName, group: str, *, group_id: UUID, generation: int, start: Positions) -> None:
+    async def join(self, stream: StreamName, group: str, *, group_id: UUID, generation: int, start: Positions) -> None:
         """Register the group, or raise its generation; what it has acknowledged stays.
 
         A start with positions is its first acknowledged cut, from this step on. Data before the head was truncated
@@ -75,8 +77,8 @@ class Subscribers:
         """
 
         async def attempt() -> bool:
-            view = await settled(self._ctx, name)
-            found = await self._ctx.metadata.get(keys.subscriber(name, group), SubscriberRecord)
+            view = await settled(self._ctx, stream)
+            found = await self._ctx.metadata.get(keys.subscriber(stream, group), SubscriberRecord)
             known = found.value
             same = known is not None and known.incarnation == view.record.incarnation and not known.dropped
             if known is not None and same and known.group_id == group_id:
@@ -96,12 +98,12 @@ class Subscribers:
             return bool(start)
 
         try:
-            async with exclusive(self._ctx, name):
+            async with exclusive(self._ctx, stream):
                 moved = await changing(attempt)
         except (StreamNotFoundError, InvalidCutError):
             return
         if moved:
-            self._ctx.attention.dirty(name)
+            self._ctx.attention.dirty(stream)
 
     async def _from_head(self, view: StreamView, start: Positions) -> Positions | None:
         if not start:
@@ -112,19 +114,19 @@ class Subscribers:
         first = head_positions(history, head)
         return dict(start) if at_or_after(history, start, first) else upper_bound(history, [start, first])
 
-    async def leave(self, name: StreamName, group: str, *, group_id: UUID, generation: int) -> None:
+    async def leave(self, stream: StreamName, group: str, *, group_id: UUID, generation: int) -> None:
         """Forget the subscription, unless it belongs to a later generation, or to a later group of the same name."""
 
         async def attempt() -> None:
-            found = await self._ctx.metadata.get(keys.subscriber(name, group), SubscriberRecord)
+            found = await self._ctx.metadata.get(keys.subscriber(stream, group), SubscriberRecord)
             known = found.value
             if known is None or known.dropped or known.group_id != group_id or known.generation > generation:
                 return
-            await self._forget(name, group, found, known, rule=LEFT)
+            await self._forget(stream, group, found, known, rule=LEFT)
 
         await changing(attempt)
         self._ctx.audit.soon()
-        self._ctx.attention.dirty(name)
+        self._ctx.attention.dirty(stream)
 
     async def _forget(
         self,
@@ -176,6 +178,7 @@ class Subscribers:
         )
         self._ctx.attention.dirty(cut.stream)
         self._ctx.telemetry.add("subscriber_cuts")
+        self._limits.refresh_soon(cut.stream)
 
     async def _publish(
         self,
@@ -233,11 +236,11 @@ class Subscribers:
     # --- by people -----------------------------------------------------------------------------------------------
 
     @asked_again
-    async def describe(self, name: StreamName) -> Sequence[SubscriberInfo]:
+    async def describe(self, stream: StreamName) -> Sequence[SubscriberInfo]:
         """All subscribers, with exact events and ages, and what each holds after all due decisions. Raises
         ScopeNotFoundError, StreamNotFoundError."""
         ctx = self._ctx
-        found = await look(ctx, name, all_counts=True)
+        found = await look(ctx, stream, all_counts=True)
         held: dict[str, int] = {}
         settlement = await settlement_of(ctx, found, now_ms=ctx.retention_clock.now_ms())
         for item in settlement.ranges():
@@ -277,32 +280,35 @@ class Subscribers:
             query=record.query,
         )
 
-    async def move(self, name: StreamName, group: str, cut: StreamCut, *, dry_run: bool = False) -> Mapping[str, Any]:
+    async def move(
+        self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
         """Set the acknowledged cut; ``dry_run``: only say what that would do.
 
-        Gives what ``ControllerService.move_subscriber`` says. Unbounded ``cut``: the tail.
+        Gives what ``ControlPlane.subscribers.move`` says. Unbounded ``cut``: the tail.
         Raises: ScopeNotFoundError, StreamNotFoundError, SubscriberNotFoundError, InvalidCutError (no cut of the stream, or
         beyond its tail), TruncatedError (before the head at some key).
         """
         ctx = self._ctx
 
         async def look() -> Mapping[str, Any]:
-            return (await self._target(name, group, cut)).answer
+            return (await self._target(stream, subscriber, cut)).answer
 
         if dry_run:
-            return await retry_if_moved(name, look)
+            return await retry_if_moved(stream, look)
 
         async def attempt() -> Mapping[str, Any]:
-            await settled(ctx, name)
-            target = await self._target(name, group, cut)
+            await settled(ctx, stream)
+            target = await self._target(stream, subscriber, cut)
             await self._put_move(target)
             return target.answer
 
         # No cycle that has looked at the old cut may remove what this one gives back.
-        async with exclusive(ctx, name):
+        async with exclusive(ctx, stream):
             answer = await changing(attempt)
         ctx.audit.soon()
-        ctx.attention.dirty(name)
+        ctx.attention.dirty(stream)
+        await self._limits.renew(stream)
         return answer
 
     async def _target(self, name: StreamName, group: str, cut: StreamCut) -> _Target:
@@ -383,20 +389,21 @@ class Subscribers:
         view = target.view
         await ctx.metadata.put(target.found.put(moved), view.put(view.record), *ctx.audit.puts([entry]))
 
-    async def remove(self, name: StreamName, group: str) -> None:
+    async def remove(self, stream: StreamName, subscriber: str) -> None:
         """Forget the subscription. Raises ScopeNotFoundError, StreamNotFoundError, SubscriberNotFoundError."""
         ctx = self._ctx
 
         async def attempt() -> None:
-            view = await ctx.stream(name)
-            found = await self._there(view, group)
+            view = await ctx.stream(stream)
+            found = await self._there(view, subscriber)
             if found.value is None:
                 return
-            await self._forget(name, group, found, found.value, rule=MANUAL)
+            await self._forget(stream, subscriber, found, found.value, rule=MANUAL)
 
         await changing(attempt)
         ctx.audit.soon()
-        ctx.attention.dirty(name)
+        ctx.attention.dirty(stream)
+        self._limits.refresh_soon(stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

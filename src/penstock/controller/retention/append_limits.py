@@ -62,9 +62,9 @@ class AppendLimits:
         await each(names, restore_one, limit=AT_ONCE)
         return len(names)
 
-    async def refresh(self, name: StreamName) -> None:
+    async def refresh(self, stream: StreamName) -> None:
         """Bring the stream's limit in line with its policy and subscribers as they are now."""
-        found = await look(self._ctx, name)
+        found = await look(self._ctx, stream)
         await self.push(found, decide(found.facts, now_ms=self._ctx.retention_clock.now_ms()).writers)
 
     async def renew(self, name: StreamName) -> None:

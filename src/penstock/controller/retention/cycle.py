@@ -53,9 +53,9 @@ _HOLDS_NAMED = 100
 class RetentionCycle:
     """Runs, plans and explains cycles."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, limits: AppendLimits) -> None:
         self._ctx = ctx
-        self._limits = AppendLimits(ctx)
+        self._limits = limits
         self._told: OrderedDict[tuple[StreamName, str], int] = OrderedDict()
 
     async def run(self, name: StreamName, *, frequency_ms: int = 0) -> RetentionRun:
@@ -197,21 +197,3 @@ class RetentionCycle:
         await self._ctx.stream(name)
         found = await self._ctx.metadata.get(keys.evictions(name), EvictionsRecord)
         return [] if found.value is None else list(found.value.evictions)
-
-    # --- limits of appends ---------------------------------------------------------------------------------------
-
-    async def restore_limits(self) -> int:
-        """Tell the store how far writers may go, before it serves them; returns of how many streams."""
-        return await self._limits.restore()
-
-    async def refresh_limit(self, name: StreamName) -> None:
-        """Bring the stream's limit in line with its policy and subscribers as they are now."""
-        await self._limits.refresh(name)
-
-    async def renew_limit(self, name: StreamName) -> None:
-        """As ``refresh_limit``; a failure is left to the next cycle."""
-        await self._limits.renew(name)
-
-    def refresh_limit_soon(self, name: StreamName) -> None:
-        """As ``refresh_limit``, in the background, and only where the stream has a limit."""
-        self._limits.refresh_soon(name)

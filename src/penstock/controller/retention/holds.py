@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -204,10 +204,19 @@ def _is_text(text: object) -> bool:
 
 
 class Holds:
-    """Holds of all scopes. ``ended`` is called after the end of each."""
+    """Holds of all scopes.
 
-    def __init__(self, ctx: Context, ended: Callable[[], None]) -> None:
+    ``ended`` is called after the end of each. ``others`` lists holds that are stored elsewhere, those of undos.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        ended: Callable[[], None],
+        others: Callable[[PolicyTarget], Awaitable[Sequence[HoldInfo]]],
+    ) -> None:
         self._ctx = ctx
+        self._others = others
         self._ended = ended
         self._last_removal = 0
 
@@ -391,7 +400,7 @@ class Holds:
             if item.covers(history, part, offset):
                 raise item.refuse("the removal")
 
-    async def names(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
+    async def list(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
         """Holds in force on a stream (its scope's included), in a scope, or all; sorted by scope, stream, id.
 
         Raises: ScopeNotFoundError, StreamNotFoundError.
@@ -404,6 +413,7 @@ class Holds:
                 await ctx.check_scope(target)
             found = await holds_of_scope(ctx, target)
         infos = [item.record.info(item.scope, item.id) for item in found]
+        infos += await self._others(target)
         return tuple(sorted(infos, key=lambda info: (info.scope, str(info.stream or ""), info.id)))
 
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.effective_policy import encode_effective
@@ -156,11 +156,19 @@ def own_policy_puts(name: StreamName, record: StreamRecord) -> list[TablePut]:
     return [overwrite(keys.policy(name), MarkerRecord())] if has_own else []
 
 
+class Limits(Protocol):
+    """What the store is asked to refuse writers."""
+
+    async def refresh(self, stream: StreamName) -> None:
+        """Adjust the stream's limit to its policy as it is now."""
+
+
 class Policies:
     """Documents of all levels. Streams whose policy changes are looked at soon after."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, limits: Limits) -> None:
         self._ctx = ctx
+        self._limits = limits
 
     async def get(self, target: PolicyTarget) -> PolicyDocument:
         """The document of this very level.
@@ -174,9 +182,9 @@ class Policies:
         (entry,) = await self._ctx.metadata.entries([_key(target)])
         return _document(entry)
 
-    async def effective(self, name: StreamName) -> EffectivePolicy:
+    async def effective(self, stream: StreamName) -> EffectivePolicy:
         """What applies to the stream. Raises as ``get``."""
-        return (await load_levels(self._ctx, await self._ctx.stream(name))).check()
+        return (await load_levels(self._ctx, await self._ctx.stream(stream))).check()
 
     async def set(self, target: PolicyTarget, document: PolicyDocument) -> None:
         """Replace the document of a level, or nothing at all. Raises as ``get``, but replaces what cannot be read;
@@ -188,6 +196,8 @@ class Policies:
                 await self._ctx.tasks.run(self._set_stream(target, checked))
             else:
                 await self._set_level(target, checked)
+        if isinstance(target, StreamName):
+            await self._limits.refresh(target)
 
     async def _set_stream(self, name: StreamName, document: PolicyDocument) -> None:
         ctx = self._ctx

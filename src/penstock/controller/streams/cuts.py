@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from penstock.controller.context import Context
 from penstock.controller.stream_view import StreamView
@@ -17,8 +17,7 @@ from penstock.model.errors import SegmentNotFoundError, TruncatedError, Unavaila
 from penstock.model.names import StreamName, segment_name
 
 T = TypeVar("T")
-Owner = TypeVar("Owner")
-P = ParamSpec("P")
+Q = TypeVar("Q", bound=Callable[..., Coroutine[Any, Any, object]])
 
 _TRIES = 8
 
@@ -61,9 +60,7 @@ async def retry_if_moved(name: StreamName, look: Callable[[], Awaitable[T]]) -> 
     raise UnavailableError("stream changes faster than its tail can be read", stream=str(name))
 
 
-def asked_again(
-    question: Callable[Concatenate[Owner, StreamName, P], Awaitable[T]],
-) -> Callable[Concatenate[Owner, StreamName, P], Awaitable[T]]:
+def asked_again(question: Q) -> Q:
     """A question about a stream that is gathered without the stream's lock, begun anew where the head moves meanwhile.
 
     For questions that name no position: their callers cannot be the reason. Raises UnavailableError if the head moves in
@@ -71,12 +68,12 @@ def asked_again(
     """
 
     @wraps(question)
-    async def answered(owner: Owner, name: StreamName, /, *args: Any, **options: Any) -> T:
+    async def answered(owner: object, stream: StreamName, *args: Any, **options: Any) -> object:
         for _ in range(_TRIES):
             try:
-                return await question(owner, name, *args, **options)
+                return await question(owner, stream, *args, **options)
             except (SegmentNotFoundError, TruncatedError):
                 continue
-        raise UnavailableError("stream is truncated faster than it can be looked at", stream=str(name))
+        raise UnavailableError("stream is truncated faster than it can be looked at", stream=str(stream))
 
-    return answered
+    return cast("Q", answered)

@@ -1,8 +1,8 @@
-"""Questions about streams. Nothing here changes anything."""
+"""Questions about streams, their segments and positions. Only a scale changes anything."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.codec.control.streams import HIDDEN, HeadRecord, StreamRecord, StreamState
 from penstock.controller import keys
@@ -11,6 +11,7 @@ from penstock.controller.retention.facts import look
 from penstock.controller.streams.cuts import asked_again, check_bound, check_given, retry_if_moved
 from penstock.controller.streams.event_counts import pieces
 from penstock.controller.streams.tails import head_positions, load_tail
+from penstock.controller.streams.updates import StreamChanges
 from penstock.core.cuts.order import segments_between, segments_to_delete, size_till, successors
 from penstock.core.retention.planner import HolderKind, explain
 from penstock.core.streams.history import StreamHistory
@@ -19,34 +20,33 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoun
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
-from penstock.ports.controller_service import (
-    PAGE_MAX,
-    EpochInfo,
-    SegmentSpan,
-    StreamDescription,
-    SubscriberInfo,
-    Successor,
-)
+from penstock.ports.control.cuts import SegmentSpan
+from penstock.ports.control.layout import Endpoint, EpochInfo, ScaleResult, ScaleStatus, Successor
+from penstock.ports.control.scopes import PAGE_MAX
+from penstock.ports.control.streams import StreamDescription
+from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.ports.data.space import SegmentSpace
 
 
-class Queries:
-    """Read-only calls. All but the listings raise ScopeNotFoundError and StreamNotFoundError."""
+class StreamQueries:
+    """Calls of ``ports.control.streams.Streams`` that only read."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
 
-    async def exists(self, name: StreamName) -> bool:
+    async def exists(self, stream: StreamName) -> bool:
         try:
-            await self._ctx.stream(name)
+            await self._ctx.stream(stream)
         except NotFoundError:
             return False
         return True
 
-    async def config(self, name: StreamName) -> StreamConfig:
-        return (await self._ctx.stream(name)).record.config
+    async def config(self, stream: StreamName) -> StreamConfig:
+        return (await self._ctx.stream(stream)).record.config
 
-    async def names(self, scope: str, *, tag: str | None, after: str, limit: int) -> Sequence[str]:
+    async def list(
+        self, scope: str, *, tag: str | None = None, after: str = "", limit: int = PAGE_MAX
+    ) -> Sequence[str]:
         """Stream names behind ``after``, sorted. Raises ScopeNotFoundError."""
         await self._ctx.check_scope(scope)
         prefix = keys.encoded(f"stream/{scope}/")
@@ -69,134 +69,39 @@ class Queries:
                     page.append(text)
         return page
 
-    async def _history(self, name: StreamName) -> tuple[bool, StreamHistory]:
-        view = await self._ctx.stream(name)
-        return view.record.state is StreamState.SEALED, await self._ctx.histories.of(view)
-
-    async def current_segments(self, name: StreamName) -> Sequence[SegmentRange]:
-        """In key order; empty once the stream is sealed."""
-        view = await self._ctx.stream(name)
-        # Writers continue although the record of an earlier epoch is lost: the active one is all they need.
-        history = await self._ctx.histories.remaining(view)
-        return () if view.record.state is StreamState.SEALED else tuple(history.active.segments)
-
-    async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[SegmentRange]:
-        """Raises InvalidArgumentError for an epoch that never was."""
-        _, history = await self._history(name)
-        for record in history.epochs:
-            if record.epoch == epoch:
-                return tuple(record.segments)
-        raise InvalidArgumentError("the stream never had this epoch", epoch=epoch, active_epoch=history.active.epoch)
-
-    async def list_epochs(self, name: StreamName) -> Sequence[EpochInfo]:
-        """All epochs, oldest first."""
-        _, history = await self._history(name)
-        return tuple(
-            EpochInfo(epoch=item.epoch, created_ms=item.created_ms, segments=tuple(item.segments))
-            for item in history.epochs
-        )
-
-    async def head(self, name: StreamName) -> StreamCut:
-        view, head = await self._ctx.stream_and_head(name)
-        return StreamCut(name, dict(head_positions(await self._ctx.histories.of(view), head.value)))
-
-    async def tail(self, name: StreamName) -> StreamCut:
-        _, _, _, positions = await load_tail(self._ctx, name)
-        return StreamCut(name, dict(positions))
-
-    async def successors(self, name: StreamName, segment: SegmentId) -> Sequence[Successor]:
-        """Raises SegmentNotFoundError for a segment that never was."""
-        _, history = await self._history(name)
-        return tuple(Successor(range=item, predecessors=tuple(old)) for item, old in successors(history, segment))
-
-    async def segments_between(self, name: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
-        """Raises InvalidCutError."""
-        history, head = await retry_if_moved(name, lambda: self._given(name, start, end))
-        first = head_positions(history, head) if start.is_unbounded else start.positions
-        return segments_between(history, first, None if end.is_unbounded else end.positions)
-
-    async def _given(self, name: StreamName, *cuts: StreamCut) -> tuple[StreamHistory, HeadRecord | None]:
-        """History and head of the stream. All the cuts must be positions of it. Raises InvalidCutError."""
-        view, head = await self._ctx.stream_and_head(name)
-        history = await self._ctx.histories.of(view)
-        for cut in cuts:
-            await check_bound(self._ctx, view, history, cut)
-        return history, head.value
-
-    async def measure(self, name: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
-        """Raises InvalidCutError."""
-        history, _ = await retry_if_moved(name, lambda: self._given(name, start, end))
-        if start.is_unbounded:
-            raise InvalidCutError("measuring needs a cut to begin at", stream=str(name))
-        last: Mapping[SegmentId, int] = end.positions
-        if end.is_unbounded:
-            _, _, history, last = await load_tail(self._ctx, name)
-        # What no cut passes in order is refused here; ``pieces`` would find nothing.
-        segments_between(history, start.positions, last)
-        spans = []
-        for segment, low, high in pieces(history, start.positions, last):
-            text = segment_name(name, segment)
-            before, upto = await self._ctx.events.before(text, low), await self._ctx.events.before(text, high)
-            events = None if before is None or upto is None else upto - before
-            spans.append(SegmentSpan(segment=segment, start=low, end=high, events=events))
-        return tuple(spans)
-
-    async def segment_ranges(self, name: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
-        """Raises SegmentNotFoundError for a segment that never was."""
-        _, history = await self._history(name)
-        ranges = history.ranges()
-        for segment in segments:
-            if segment not in ranges:
-                raise SegmentNotFoundError("the stream never had this segment", stream=str(name), segment=segment)
-        return {segment: ranges[segment] for segment in segments}
-
-    async def is_segment_active(self, name: StreamName, segment: SegmentId) -> bool:
-        return any(item.segment == segment for item in await self.current_segments(name))
-
-    async def is_cut_valid(self, name: StreamName, cut: StreamCut) -> bool:
-        async def check() -> None:
-            view = await self._ctx.stream(name)
-            await check_given(self._ctx, view, await self._ctx.histories.of(view), cut)
-
-        try:
-            await retry_if_moved(name, check)
-        except InvalidCutError:
-            return False
-        return True
-
     @asked_again
-    async def describe(self, name: StreamName) -> StreamDescription:
+    async def describe(self, stream: StreamName) -> StreamDescription:
         """The stream as it stands, with exact sizes."""
         ctx = self._ctx
-        found = await look(ctx, name)
+        found = await look(ctx, stream)
         view, history, tail, head = found.view, found.history, found.tail.positions, found.first
         head_bytes, tail_bytes = size_till(history, head), size_till(history, tail)
         ranges = explain(found.facts, now_ms=ctx.retention_clock.now_ms())
         # Deleted ones too: their files may wait for a lease, or for the next checkpoint.
-        spaces = await ctx.segments.spaces([segment_name(name, segment) for segment in history.index.ids])
+        spaces = await ctx.segments.spaces([segment_name(stream, segment) for segment in history.index.ids])
         passed = segments_to_delete(history, None, head)
-        on_disk = {segment: spaces.get(segment_name(name, segment)) for segment in passed}
+        on_disk = {segment: spaces.get(segment_name(stream, segment)) for segment in passed}
         freed = sum(
             max(0, history.sealed_lengths.get(segment, 0) - (0 if space is None else _on_disk(space)))
             for segment, space in on_disk.items()
         )
-        behind = {segment_name(name, segment) for segment in passed}
+        behind = {segment_name(stream, segment) for segment in passed}
         freed += sum(space.freed_bytes for text, space in spaces.items() if text not in behind)
         return StreamDescription(
-            stream=name,
+            stream=stream,
             config=view.record.config,
             epoch=view.record.epoch,
             sealed=view.record.state is StreamState.SEALED,
             segments=() if view.record.state is StreamState.SEALED else tuple(history.active.segments),
-            head=StreamCut(name, dict(head)),
-            tail=StreamCut(name, dict(tail)),
+            head=StreamCut(stream, dict(head)),
+            tail=StreamCut(stream, dict(tail)),
             size_bytes=tail_bytes - head_bytes,
             written_bytes=tail_bytes,
             subscribers=tuple(
                 SubscriberInfo(
                     name=group,
                     generation=item.generation,
-                    cut=None if item.cut is None else StreamCut(name, item.cut),
+                    cut=None if item.cut is None else StreamCut(stream, item.cut),
                     updated_ms=item.updated_ms,
                     lag_bytes=max(0, tail_bytes - size_till(history, found.facts.subscribers[group] or head)),
                     query=item.query,
@@ -208,6 +113,128 @@ class Queries:
             pending_free_bytes=sum(space.pending_free_bytes for space in spaces.values()),
             freed_bytes=freed,
         )
+
+
+class Layout:
+    """``ports.control.layout.Layout``, whose rules these calls keep."""
+
+    def __init__(self, ctx: Context, streams: StreamChanges, endpoint_of: Callable[[str], Endpoint]) -> None:
+        self._ctx = ctx
+        self._streams = streams
+        self._endpoint_of = endpoint_of
+
+    async def _history(self, name: StreamName) -> tuple[bool, StreamHistory]:
+        view = await self._ctx.stream(name)
+        return view.record.state is StreamState.SEALED, await self._ctx.histories.of(view)
+
+    async def current(self, stream: StreamName) -> Sequence[SegmentRange]:
+        """In key order; empty once the stream is sealed."""
+        view = await self._ctx.stream(stream)
+        # Writers continue although the record of an earlier epoch is lost: the active one is all they need.
+        history = await self._ctx.histories.remaining(view)
+        return () if view.record.state is StreamState.SEALED else tuple(history.active.segments)
+
+    async def of_epoch(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
+        """Raises InvalidArgumentError for an epoch that never was."""
+        _, history = await self._history(stream)
+        for record in history.epochs:
+            if record.epoch == epoch:
+                return tuple(record.segments)
+        raise InvalidArgumentError("the stream never had this epoch", epoch=epoch, active_epoch=history.active.epoch)
+
+    async def epochs(self, stream: StreamName) -> Sequence[EpochInfo]:
+        """All epochs, oldest first."""
+        _, history = await self._history(stream)
+        return tuple(
+            EpochInfo(epoch=item.epoch, created_ms=item.created_ms, segments=tuple(item.segments))
+            for item in history.epochs
+        )
+
+    async def successors(self, stream: StreamName, segment: SegmentId) -> Sequence[Successor]:
+        """Raises SegmentNotFoundError for a segment that never was."""
+        _, history = await self._history(stream)
+        return tuple(Successor(range=item, predecessors=tuple(old)) for item, old in successors(history, segment))
+
+    async def ranges(self, stream: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
+        """Raises SegmentNotFoundError for a segment that never was."""
+        _, history = await self._history(stream)
+        ranges = history.ranges()
+        for segment in segments:
+            if segment not in ranges:
+                raise SegmentNotFoundError("the stream never had this segment", stream=str(stream), segment=segment)
+        return {segment: ranges[segment] for segment in segments}
+
+    async def is_active(self, stream: StreamName, segment: SegmentId) -> bool:
+        return any(item.segment == segment for item in await self.current(stream))
+
+    async def scale(
+        self, stream: StreamName, *, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
+    ) -> ScaleResult:
+        return await self._streams.scale(stream, sealed=sealed, new_ranges=new_ranges)
+
+    async def scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus:
+        return await self._streams.scale_status(stream, epoch)
+
+    async def endpoint(self, segment: str) -> Endpoint:
+        return self._endpoint_of(segment)
+
+
+class Cuts:
+    """``ports.control.cuts.Cuts``, whose rules these calls keep."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def head(self, stream: StreamName) -> StreamCut:
+        view, head = await self._ctx.stream_and_head(stream)
+        return StreamCut(stream, dict(head_positions(await self._ctx.histories.of(view), head.value)))
+
+    async def tail(self, stream: StreamName) -> StreamCut:
+        _, _, _, positions = await load_tail(self._ctx, stream)
+        return StreamCut(stream, dict(positions))
+
+    async def segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
+        """Raises InvalidCutError."""
+        history, head = await retry_if_moved(stream, lambda: self._given(stream, start, end))
+        first = head_positions(history, head) if start.is_unbounded else start.positions
+        return segments_between(history, first, None if end.is_unbounded else end.positions)
+
+    async def _given(self, name: StreamName, *cuts: StreamCut) -> tuple[StreamHistory, HeadRecord | None]:
+        """History and head of the stream. All the cuts must be positions of it. Raises InvalidCutError."""
+        view, head = await self._ctx.stream_and_head(name)
+        history = await self._ctx.histories.of(view)
+        for cut in cuts:
+            await check_bound(self._ctx, view, history, cut)
+        return history, head.value
+
+    async def measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
+        """Raises InvalidCutError."""
+        history, _ = await retry_if_moved(stream, lambda: self._given(stream, start, end))
+        if start.is_unbounded:
+            raise InvalidCutError("measuring needs a cut to begin at", stream=str(stream))
+        last: Mapping[SegmentId, int] = end.positions
+        if end.is_unbounded:
+            _, _, history, last = await load_tail(self._ctx, stream)
+        # What no cut passes in order is refused here; ``pieces`` would find nothing.
+        segments_between(history, start.positions, last)
+        spans = []
+        for segment, low, high in pieces(history, start.positions, last):
+            text = segment_name(stream, segment)
+            before, upto = await self._ctx.events.before(text, low), await self._ctx.events.before(text, high)
+            events = None if before is None or upto is None else upto - before
+            spans.append(SegmentSpan(segment=segment, start=low, end=high, events=events))
+        return tuple(spans)
+
+    async def is_valid(self, stream: StreamName, cut: StreamCut) -> bool:
+        async def check() -> None:
+            view = await self._ctx.stream(stream)
+            await check_given(self._ctx, view, await self._ctx.histories.of(view), cut)
+
+        try:
+            await retry_if_moved(stream, check)
+        except InvalidCutError:
+            return False
+        return True
 
 
 def _on_disk(space: SegmentSpace) -> int:

@@ -14,6 +14,7 @@ from penstock.controller.retention.removals import scope_deletion
 from penstock.model.callers import unattributed
 from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError, SegmentNotFoundError
 from penstock.model.names import KEY_VALUE_TABLES, check_name
+from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.data.tables import TableRemoval
 
 
@@ -105,9 +106,10 @@ class Scopes:
         found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
         return found.value is not None and not found.value.deleting
 
-    async def names(self, *, after: str, limit: int) -> Sequence[str]:
+    async def list(self, *, after: str = "", limit: int = PAGE_MAX) -> Sequence[str]:
         """Names behind ``after``, sorted; what the store keeps for itself is not listed."""
         prefix = b"scope/"
+        limit = min(limit, PAGE_MAX)
         page: list[str] = []
         position = keys.scope(after) if after else None
         while len(page) < limit:

@@ -43,13 +43,13 @@ from penstock.model.errors import (
 from penstock.model.names import READER_GROUP_PREFIX, SYSTEM_SCOPE, StreamName, check_name
 from penstock.model.policies import ScaleType, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId
-from penstock.ports.controller_service import ScaleResult, ScaleStatus
+from penstock.ports.control.layout import ScaleResult, ScaleStatus
 from penstock.ports.data.tables import TableCheck, TablePut
 
 T = TypeVar("T")
 
 
-class Streams:
+class StreamChanges:
     """Changes of streams. Work that has begun is not stopped by cancellation of the caller."""
 
     def __init__(self, ctx: Context) -> None:
@@ -57,18 +57,18 @@ class Streams:
 
     # --- creation ------------------------------------------------------------------------------------------------
 
-    async def create(self, name: StreamName, config: StreamConfig, *, internal: bool = False) -> None:
+    async def create(self, stream: StreamName, config: StreamConfig, *, internal: bool = False) -> None:
         """Raises ScopeNotFoundError, AlreadyExistsError, InvalidNameError, InvalidArgumentError (a number is too large).
 
         ``internal`` streams may bear names that users may not choose.
         """
         # Clients older than reader groups in the controller create the group's stream themselves.
-        may_be_internal = internal or name.stream.startswith(READER_GROUP_PREFIX)
+        may_be_internal = internal or stream.stream.startswith(READER_GROUP_PREFIX)
         # Groups that read the store's own streams live beside them.
-        check_name("scope", name.scope, internal=may_be_internal and name.scope == SYSTEM_SCOPE)
-        check_name("stream", name.stream, internal=may_be_internal)
+        check_name("scope", stream.scope, internal=may_be_internal and stream.scope == SYSTEM_SCOPE)
+        check_name("stream", stream.stream, internal=may_be_internal)
         config.check_storable()
-        await self._ctx.tasks.run(self._create(name, config))
+        await self._ctx.tasks.run(self._create(stream, config))
 
     async def _create(self, name: StreamName, config: StreamConfig) -> None:
         async with exclusive(self._ctx, name):
@@ -133,16 +133,16 @@ class Streams:
 
     # --- change --------------------------------------------------------------------------------------------------
 
-    async def update(self, name: StreamName, config: StreamConfig) -> None:
+    async def update(self, stream: StreamName, config: StreamConfig) -> None:
         """Replace the configuration; another number of segments scales.
 
         Raises InvalidArgumentError (the audit stream, a number is too large), StreamSealedError; CorruptDataError,
         VersionTooNewError where the retention changes and the stream's policy document, the rest of which is to stay, cannot
         be read.
         """
-        check_not_audit(name)
+        check_not_audit(stream)
         config.check_storable()
-        await self._ctx.tasks.run(self._change(name, lambda view: self._update(view, config)))
+        await self._ctx.tasks.run(self._change(stream, lambda view: self._update(view, config)))
 
     async def _change(self, name: StreamName, change: Callable[[StreamView], Awaitable[T]]) -> T:
         """Run ``change`` on the settled stream under its lock, again where somebody else was faster."""
@@ -175,10 +175,10 @@ class Streams:
             await ctx.metadata.remove_keys([keys.policy(view.name)])
         ctx.attention.dirty(view.name)
 
-    async def truncate(self, name: StreamName, cut: StreamCut) -> None:
+    async def truncate(self, stream: StreamName, cut: StreamCut) -> None:
         """Raises InvalidArgumentError (the audit stream), InvalidCutError, StreamSealedError, RetentionHoldError."""
-        check_not_audit(name)
-        await self._ctx.tasks.run(self._change(name, lambda view: self._truncate(view, cut)))
+        check_not_audit(stream)
+        await self._ctx.tasks.run(self._change(stream, lambda view: self._truncate(view, cut)))
 
     async def _truncate(self, view: StreamView, cut: StreamCut) -> None:
         check_not_sealed(view)
@@ -207,11 +207,11 @@ class Streams:
         ctx.attention.dirty(view.name)
 
     async def scale(
-        self, name: StreamName, *, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
+        self, stream: StreamName, *, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
     ) -> ScaleResult:
         """Raises ScaleConflictError, InvalidArgumentError, StreamSealedError."""
-        check_not_audit(name)
-        return await self._ctx.tasks.run(self._change(name, lambda view: self._scale(view, sealed, new_ranges)))
+        check_not_audit(stream)
+        return await self._ctx.tasks.run(self._change(stream, lambda view: self._scale(view, sealed, new_ranges)))
 
     async def _scale(
         self, view: StreamView, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
@@ -235,9 +235,9 @@ class Streams:
         ctx.attention.dirty(view.name)
         return ScaleResult(segments=fresh, epoch_before=history.active.epoch)
 
-    async def scale_status(self, name: StreamName, epoch: int) -> ScaleStatus:
+    async def scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus:
         """``DONE`` once a later epoch is active and its predecessors are sealed."""
-        record = (await self._ctx.stream(name)).record
+        record = (await self._ctx.stream(stream)).record
         if epoch > record.epoch or epoch < 0:
             return ScaleStatus.UNKNOWN_EPOCH
         work = record.work
@@ -247,10 +247,10 @@ class Streams:
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    async def seal(self, name: StreamName) -> None:
+    async def seal(self, stream: StreamName) -> None:
         """Idempotent. Raises InvalidArgumentError (the audit stream)."""
-        check_not_audit(name)
-        await self._ctx.tasks.run(self._change(name, self._seal))
+        check_not_audit(stream)
+        await self._ctx.tasks.run(self._change(stream, self._seal))
 
     async def _seal(self, view: StreamView) -> None:
         if view.record.state is StreamState.SEALED:
@@ -259,13 +259,13 @@ class Streams:
         versions = await self._ctx.metadata.put(view.put(sealing), self._ctx.work_put(view.name))
         await finish_sealing(self._ctx, view.changed(sealing, versions[0], marker=versions[1]))
 
-    async def delete(self, name: StreamName, *, seal: bool = False) -> None:
+    async def delete(self, stream: StreamName, *, seal: bool = False) -> None:
         """Delete a sealed stream; with ``seal`` any stream. A refused call changes nothing.
 
         Raises InvalidArgumentError (the audit stream), StreamNotSealedError (not with ``seal``), RetentionHoldError.
         """
-        check_not_audit(name)
-        await self._ctx.tasks.run(self._delete(name, seal=seal))
+        check_not_audit(stream)
+        await self._ctx.tasks.run(self._delete(stream, seal=seal))
 
     async def _delete(self, name: StreamName, *, seal: bool) -> None:
         async with exclusive(self._ctx, name):
@@ -300,20 +300,20 @@ class Streams:
         versions = await self._ctx.metadata.put(view.put(deleting), self._ctx.work_put(view.name), *puts)
         await finish_deletion(self._ctx, view.changed(deleting, versions[0], marker=versions[1]))
 
-    async def discard(self, name: StreamName) -> None:
+    async def discard(self, stream: StreamName) -> None:
         """Seal and delete an internal stream; nothing happens where there is none."""
-        async with exclusive(self._ctx, name):
-            view = await settle(self._ctx, name)
+        async with exclusive(self._ctx, stream):
+            view = await settle(self._ctx, stream)
             if view is not None:
                 await self._seal(view)
-                sealed = await settle(self._ctx, name)
+                sealed = await settle(self._ctx, stream)
                 if sealed is not None:
                     await self._delete_settled(sealed)
 
-    async def ensure(self, name: StreamName, config: StreamConfig) -> None:
+    async def ensure(self, stream: StreamName, config: StreamConfig) -> None:
         """Create an internal stream unless it is there."""
         try:
-            await self._create(name, config)
+            await self._create(stream, config)
         except AlreadyExistsError:
             return
 

@@ -54,16 +54,16 @@ class Batches:
         self._ctx = ctx
         self._new_names: dict[StreamName, int] = {}
 
-    async def last(self, name: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
+    async def last(self, stream: StreamName, *, writer: str, source: QuerySource | None = None) -> int | None:
         """The last batch that the writer committed, or None. Also None for a source that takes the name over.
 
         Raises: WriterInUseError (the name belongs to another query, or another run of it; without a source: to any query),
         WriterForgottenError.
         """
-        await self._ctx.stream(name)
-        known = (await self._ctx.metadata.get(keys.batch(name, _checked_writer(writer)), BatchRecord)).value
+        await self._ctx.stream(stream)
+        known = (await self._ctx.metadata.get(keys.batch(stream, _checked_writer(writer)), BatchRecord)).value
         if known is None:
-            await check_remembered(self._ctx, name, writer)
+            await check_remembered(self._ctx, stream, writer)
             return None
         if source is None:
             # A caller that skips a batch because of this answer does not offer it, so it is refused here.
@@ -78,7 +78,7 @@ class Batches:
 
     async def commit(
         self,
-        name: StreamName,
+        stream: StreamName,
         *,
         writer: str,
         batch: int,
@@ -102,11 +102,11 @@ class Batches:
             )
         if len(set(transactions)) != len(transactions):
             raise InvalidArgumentError("batch names a transaction twice", writer=writer, batch=batch)
-        await self._ctx.stream(name)
+        await self._ctx.stream(stream)
         if source is not None and not transactions:
-            return await self._ctx.tasks.run(self._claim(name, writer, batch, source))
+            return await self._ctx.tasks.run(self._claim(stream, writer, batch, source))
         return await self._ctx.tasks.run(
-            self._commit(name, writer, batch, tuple(transactions), source, one_job=one_job)
+            self._commit(stream, writer, batch, tuple(transactions), source, one_job=one_job)
         )
 
     async def _claim(self, name: StreamName, writer: str, batch: int, source: QuerySource) -> bool:

@@ -43,7 +43,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, SegmentRange
-from penstock.ports.controller_service import EventBlock, PingStatus, Transaction, TransactionStatus
+from penstock.ports.control.transactions import EventBlock, PingStatus, Transaction, TransactionStatus
 from penstock.ports.data.segments import NO_EVENT, Append
 
 COMPLETED_MAX = 500
@@ -92,15 +92,15 @@ class Transactions:
         await self._ctx.metadata.put(found.put(CounterRecord(value=first + _IDS_AT_ONCE)))
         self._next, self._reserved = first, first + _IDS_AT_ONCE
 
-    async def begin(self, name: StreamName, *, lease_ms: int) -> Transaction:
+    async def create(self, stream: StreamName, *, lease_ms: int) -> Transaction:
         """Its segments exist when this returns. Raises InvalidArgumentError (lease), StreamSealedError.
 
         Cancelled: what was begun is aborted when its lease ends.
         """
         ctx = self._ctx
-        view, txn, segments = await changing(lambda: self._begin(name, lease_ms))
+        view, txn, segments = await changing(lambda: self._begin(stream, lease_ms))
         # No two transactions have the same id, so nobody has these names.
-        names = [transaction_segment_name(segment_name(name, item.segment), txn) for item in segments]
+        names = [transaction_segment_name(segment_name(stream, item.segment), txn) for item in segments]
         await ctx.create_fresh(names)
         await self._check_still_open(view, txn, names)
         ctx.telemetry.add("transactions_begun")
@@ -115,9 +115,9 @@ class Transactions:
         await ctx.metadata.put(create(keys.transaction(name, txn), record), view.check())
         return view, txn, tuple(history.active.segments)
 
-    async def join(self, name: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
-        """See ``ControllerService.join_transaction``."""
-        return await changing(lambda: self._join(name, key, lease_ms))
+    async def join(self, stream: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
+        """See ``ControlPlane.transactions.join``."""
+        return await changing(lambda: self._join(stream, key, lease_ms))
 
     async def _join(self, name: StreamName, key: UUID, lease_ms: int) -> Transaction:
         ctx = self._ctx
@@ -203,12 +203,12 @@ class Transactions:
         settle_soon(ctx, name)
         raise StreamSealedError("stream was sealed while a transaction was begun", stream=str(name), txn=str(txn))
 
-    async def ping(self, name: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
+    async def ping(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
         """Renew the lease. Raises InvalidArgumentError for a lease that is not positive."""
         if lease_ms < 1:
             raise InvalidArgumentError("lease is not positive", lease_ms=lease_ms)
-        await self._ctx.stream(name)
-        return await changing(lambda: self._ping(name, txn, lease_ms))
+        await self._ctx.stream(stream)
+        return await changing(lambda: self._ping(stream, txn, lease_ms))
 
     async def _ping(self, name: StreamName, txn: UUID, lease_ms: int) -> PingStatus:
         ctx = self._ctx
@@ -222,15 +222,15 @@ class Transactions:
                 await ctx.metadata.put(found.put(replace(found.value, expires_ms=until)))
         return PingStatus[verdict.name]
 
-    async def commit(self, name: StreamName, txn: UUID, blocks: Sequence[EventBlock] = ()) -> TransactionStatus:
+    async def commit(self, stream: StreamName, txn: UUID, blocks: Sequence[EventBlock] = ()) -> TransactionStatus:
         """Append the blocks and decide to commit; the merge follows. COMMITTED: it has ended by now; COMMITTING: it goes on.
 
-        Raises TransactionNotFoundError, TransactionStateError; with blocks what ``ControllerService`` says.
+        Raises TransactionNotFoundError, TransactionStateError; with blocks what ``ControlPlane`` says.
         """
         if blocks:
-            await self._fill(name, txn, blocks)
+            await self._fill(stream, txn, blocks)
         with self._ctx.outcomes.of(txn) as ended:
-            if await self._end(name, txn, Verb.COMMIT) is TransactionState.COMMITTED:
+            if await self._end(stream, txn, Verb.COMMIT) is TransactionState.COMMITTED:
                 return TransactionStatus.COMMITTED
             # The answer to a look later would cost more than that this one comes a little later.
             await asyncio.wait({ended}, timeout=COMMIT_S)
@@ -272,9 +272,9 @@ class Transactions:
                     events=block.event_count,
                 ) from error
 
-    async def abort(self, name: StreamName, txn: UUID) -> None:
+    async def abort(self, stream: StreamName, txn: UUID) -> None:
         """Decide to abort; the removal follows. Raises as ``commit``."""
-        await self._end(name, txn, Verb.ABORT)
+        await self._end(stream, txn, Verb.ABORT)
 
     async def _end(self, name: StreamName, txn: UUID, verb: Verb) -> TransactionState | None:
         ctx = self._ctx
@@ -286,19 +286,19 @@ class Transactions:
         settle_soon(ctx, name)
         return decided
 
-    async def status(self, name: StreamName, txn: UUID) -> TransactionStatus:
+    async def status(self, stream: StreamName, txn: UUID) -> TransactionStatus:
         """``UNKNOWN`` for one that never was, or that ended longer than a day ago."""
-        await self._ctx.stream(name)
-        loaded = await load_transactions(self._ctx, name, [txn])
+        await self._ctx.stream(stream)
+        loaded = await load_transactions(self._ctx, stream, [txn])
         state = loaded.facts[0].state
         return TransactionStatus.UNKNOWN if state is None else _STATUS[state]
 
-    async def completed(self, name: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
+    async def list_completed(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
         """Newest first, at most 500."""
         ctx = self._ctx
-        await ctx.stream(name)
-        page = await ctx.metadata.scan(keys.completions(name), limit=COMPLETED_MAX)
+        await ctx.stream(stream)
+        page = await ctx.metadata.scan(keys.completions(stream), limit=COMPLETED_MAX)
         txns = [txn for entry in page if (txn := ctx.set_aside.key(entry, keys.txn_of)) is not None]
-        entries = await ctx.metadata.entries([keys.completed(name, txn) for txn in txns]) if txns else []
+        entries = await ctx.metadata.entries([keys.completed(stream, txn) for txn in txns]) if txns else []
         outcomes = [stored(entry, CompletedRecord).value for entry in entries]
         return [(txn, _STATUS[item.state]) for txn, item in zip(txns, outcomes, strict=True) if item is not None]

@@ -24,7 +24,7 @@ from penstock.model.errors import NotConnectedError, PenstockError, ProtocolErro
 from penstock.net.dial.addresses import connected_socket
 from penstock.net.wire.wire_errors import OWN_TOKEN, error_of
 from penstock.ports import forks
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.files import Buffer
 
 _RECEIVE_BYTES = 4096

@@ -29,7 +29,7 @@ from penstock.net.dial.wire_reads import RemoteReads, waitless
 from penstock.net.tasks import together
 from penstock.net.wire.requests import token_after
 from penstock.net.wire.wire_errors import error_of
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.chunks import ChunkRange
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.imports import ChunkImports, ImportedChunk, ImportGrant
@@ -71,7 +71,7 @@ class RemoteSegments:
 
     def __init__(
         self,
-        controller: ControllerService,
+        controller: ControlPlane,
         *,
         native: NativePort,
         rng: Rng,

@@ -10,7 +10,7 @@ from penstock.model.errors import NotConnectedError, PenstockError
 from penstock.net.dial.wire_lines import AppendConnection, Line, check_append
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.wire.wire_errors import error_of
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import Append, AppendDone, Appended
 
 _Key = tuple[str, UUID]

@@ -16,7 +16,7 @@ from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.frames import FrameReceiver, Outbox, tune
 from penstock.net.wire.wire_errors import OWN_TOKEN
 from penstock.ports import forks
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.files import Buffer
 
 Sink = Callable[[Command | PenstockError], None]

@@ -15,7 +15,8 @@ from penstock.net.dial.wire_dial import DialConnection, DialLimits, NeverSentErr
 from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.wire_errors import error_of
 from penstock.ports import forks
-from penstock.ports.controller_service import ControllerService, Endpoint
+from penstock.ports.control.layout import Endpoint
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.rng import Rng
 from penstock.ports.telemetry import Telemetry
 
@@ -84,7 +85,7 @@ class _Stream:
 class ConnectionPool:
     """Open connections by store and use. Owned and closed by ``RemoteSegments``."""
 
-    def __init__(self, controller: ControllerService, *, rng: Rng, telemetry: Telemetry, limits: DialLimits) -> None:
+    def __init__(self, controller: ControlPlane, *, rng: Rng, telemetry: Telemetry, limits: DialLimits) -> None:
         self.limits = limits
         self.telemetry = telemetry
         self._controller = controller
@@ -130,7 +131,7 @@ class ConnectionPool:
         return self._keep(place, stream.guess or await self._ask(stream, segment, place))
 
     async def _ask(self, stream: _Stream, segment: str, place: str) -> Endpoint:
-        found = await self._controller.endpoint(segment)
+        found = await self._controller.layout.endpoint(segment)
         stream.note(found)
         return self._keep(place, found)
 

@@ -11,7 +11,7 @@ from penstock.model.errors import InvalidArgumentError, NotConnectedError, Trunc
 from penstock.net.dial.wire_dial import DialConnection
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.wire.wire_errors import error_of
-from penstock.ports.controller_service import Endpoint
+from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import READ_MAX_BYTES, SegmentInfo, SegmentRead
 
 _Place = tuple[str, int]

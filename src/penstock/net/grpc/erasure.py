@@ -10,13 +10,13 @@ from penstock.net.grpc import mapping
 from penstock.net.grpc import native_mapping as own
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 
 
 class ErasureCalls:
     """A part of the service ``penstock.v1.Native``."""
 
-    def __init__(self, controller: ControllerService) -> None:
+    def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -33,7 +33,7 @@ class ErasureCalls:
             positions.setdefault(SegmentId(item.segment), []).extend(item.offsets)
         if any(offset < 0 for offsets in positions.values() for offset in offsets) or request.page < 0:
             raise InvalidArgumentError("offset or page is negative", page=request.page)
-        found = await self._controller.erase(
+        found = await self._controller.erasures.erase(
             mapping.stream_of(request.stream),
             own.json_of(request.json),
             positions,
@@ -47,13 +47,13 @@ class ErasureCalls:
         if request.HasField("part"):
             if request.part < 0:
                 raise InvalidArgumentError("part is negative", part=request.part)
-            return own.json_message(await self._controller.erasure_part(request.id, request.part))
-        return own.json_message(await self._controller.erasure(request.id))
+            return own.json_message(await self._controller.erasures.part(request.id, request.part))
+        return own.json_message(await self._controller.erasures.get(request.id))
 
     async def list(self, request: native.ErasuresRequest) -> native.JsonAnswer:
         stream = mapping.stream_of(request.stream) if request.HasField("stream") else None
-        return own.json_message({"erasures": list(await self._controller.erasures(stream))})
+        return own.json_message({"erasures": list(await self._controller.erasures.list(stream))})
 
     async def withdraw(self, request: native.WithdrawErasureRequest) -> native.JsonAnswer:
-        found = await self._controller.withdraw_erasure(request.id, who=request.who, why=request.why)
+        found = await self._controller.erasures.withdraw(request.id, who=request.who, why=request.why)
         return own.json_message(found)

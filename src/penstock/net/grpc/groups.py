@@ -1,4 +1,4 @@
-"""Pravega's calls on transactions, writers' time and reader groups, answered by a ``ControllerService``."""
+"""Pravega's calls on transactions, writers' time and reader groups, answered by a ``ControlPlane``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from penstock.model.names import StreamName
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Annotated, Handler
 from penstock.net.proto import Controller_pb2 as pb
-from penstock.ports.controller_service import ControllerService, TransactionStatus
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.transactions import TransactionStatus
 
 _COMPLETED = {
     TransactionStatus.COMMITTED: pb.ListCompletedTxnResponse.TxnResponse.COMMITTED,
@@ -20,7 +21,7 @@ _COMPLETED = {
 class TransactionCalls:
     """Transactions, and the time that writers note."""
 
-    def __init__(self, controller: ControllerService) -> None:
+    def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -37,7 +38,7 @@ class TransactionCalls:
 
     async def create(self, request: pb.CreateTxnRequest) -> pb.CreateTxnResponse:
         stream = mapping.stream_of(request.streamInfo)
-        txn = await self._controller.create_transaction(stream, lease_ms=request.lease)
+        txn = await self._controller.transactions.create(stream, lease_ms=request.lease)
         return pb.CreateTxnResponse(
             txnId=mapping.transaction_message(txn.id),
             activeSegments=[mapping.range_message(stream, item) for item in txn.segments],
@@ -46,27 +47,27 @@ class TransactionCalls:
     async def commit(self, request: pb.TxnRequest) -> pb.TxnStatus | Annotated:
         """Pravega's clients ask for the state next; ours are spared that where the events are readable already."""
         stream = mapping.stream_of(request.streamInfo)
-        state = await self._controller.commit_transaction(stream, mapping.transaction_of(request.txnId))
+        state = await self._controller.transactions.commit(stream, mapping.transaction_of(request.txnId))
         reply = pb.TxnStatus()
         return Annotated(reply, mapping.COMMITTED_METADATA) if state is TransactionStatus.COMMITTED else reply
 
     async def abort(self, request: pb.TxnRequest) -> pb.TxnStatus:
         stream = mapping.stream_of(request.streamInfo)
-        await self._controller.abort_transaction(stream, mapping.transaction_of(request.txnId))
+        await self._controller.transactions.abort(stream, mapping.transaction_of(request.txnId))
         return pb.TxnStatus()
 
     async def ping(self, request: pb.PingTxnRequest) -> pb.PingTxnStatus:
         stream, txn = mapping.stream_of(request.streamInfo), mapping.transaction_of(request.txnId)
-        status = await self._controller.ping_transaction(stream, txn, lease_ms=request.lease)
+        status = await self._controller.transactions.ping(stream, txn, lease_ms=request.lease)
         return pb.PingTxnStatus(status=mapping.PING_STATUSES[status])
 
     async def state(self, request: pb.TxnRequest) -> pb.TxnState:
         stream = mapping.stream_of(request.streamInfo)
-        status = await self._controller.transaction_status(stream, mapping.transaction_of(request.txnId))
+        status = await self._controller.transactions.status(stream, mapping.transaction_of(request.txnId))
         return pb.TxnState(state=mapping.TRANSACTION_STATES[status])
 
     async def completed(self, request: pb.ListCompletedTxnRequest) -> pb.ListCompletedTxnResponse:
-        items = await self._controller.list_completed_transactions(mapping.stream_of(request.streamInfo))
+        items = await self._controller.transactions.list_completed(mapping.stream_of(request.streamInfo))
         reply = pb.ListCompletedTxnResponse()
         for txn, status in items:
             if status in _COMPLETED:
@@ -87,14 +88,14 @@ class TransactionCalls:
     async def _check_writer(self, writer: str, stream: StreamName) -> None:
         if not writer:
             raise InvalidArgumentError("a writer needs a name", stream=str(stream))
-        if not await self._controller.stream_exists(stream):
+        if not await self._controller.streams.exists(stream):
             raise StreamNotFoundError("no such stream", stream=str(stream))
 
 
 class ReaderGroupCalls:
     """Reader groups, and what those that are subscribers have consumed."""
 
-    def __init__(self, controller: ControllerService) -> None:
+    def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -108,30 +109,28 @@ class ReaderGroupCalls:
         }
 
     async def create(self, request: pb.ReaderGroupConfiguration) -> pb.CreateReaderGroupResponse:
-        stored = await self._controller.create_reader_group(mapping.group_of(request))
+        stored = await self._controller.groups.create(mapping.group_of(request))
         return pb.CreateReaderGroupResponse(config=mapping.group_message(stored))
 
     async def update(self, request: pb.ReaderGroupConfiguration) -> pb.UpdateReaderGroupResponse:
-        generation = await self._controller.update_reader_group(mapping.group_of(request))
+        generation = await self._controller.groups.update(mapping.group_of(request))
         return pb.UpdateReaderGroupResponse(generation=generation)
 
     async def configuration(self, request: pb.ReaderGroupInfo) -> pb.ReaderGroupConfigResponse:
-        stored = await self._controller.get_reader_group(mapping.scope_of(request.scope), request.readerGroup)
+        stored = await self._controller.groups.get(mapping.scope_of(request.scope), request.readerGroup)
         return pb.ReaderGroupConfigResponse(config=mapping.group_message(stored))
 
     async def delete(self, request: pb.ReaderGroupInfo) -> pb.DeleteReaderGroupStatus:
         group_id = mapping.uuid_of(request.readerGroupId, field="readerGroupId")
-        await self._controller.delete_reader_group(
-            mapping.scope_of(request.scope), request.readerGroup, group_id=group_id
-        )
+        await self._controller.groups.delete(mapping.scope_of(request.scope), request.readerGroup, group_id=group_id)
         return pb.DeleteReaderGroupStatus()
 
     async def subscribers(self, request: pb.StreamInfo) -> pb.SubscribersResponse:
-        names = await self._controller.list_subscribers(mapping.stream_of(request))
+        names = await self._controller.subscribers.list(mapping.stream_of(request))
         return pb.SubscribersResponse(subscribers=names)
 
     async def update_cut(self, request: pb.SubscriberStreamCut) -> pb.UpdateSubscriberStatus:
-        await self._controller.update_subscriber_cut(
+        await self._controller.subscribers.publish(
             request.subscriber,
             group_id=mapping.uuid_of(request.readerGroupId, field="readerGroupId"),
             generation=request.generation,

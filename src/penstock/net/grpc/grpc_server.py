@@ -1,4 +1,4 @@
-"""The gRPC port: Pravega's controller service and the native one, over a ``ControllerService`` and a ``SegmentService``."""
+"""The gRPC port: Pravega's controller service and the native one, over a ``ControlPlane`` and a ``SegmentService``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from penstock.net.grpc.streams import SegmentCalls, StreamCalls
 from penstock.net.grpc.tables import KeyValueTableCalls, KeyValueTables
 from penstock.net.proto import Controller_pb2, native_pb2
 from penstock.net.wire.requests import CALLS_CAPABILITY
-from penstock.ports.controller_service import ControllerService, Endpoint
+from penstock.ports.control.layout import Endpoint
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 
 DEFAULT_PORT = 9090
@@ -61,7 +62,7 @@ class GrpcServer:
 
     def __init__(
         self,
-        controller: ControllerService,
+        controller: ControlPlane,
         segments: SegmentService,
         *,
         host: str = "127.0.0.1",

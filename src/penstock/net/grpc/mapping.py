@@ -24,13 +24,9 @@ from penstock.model.policies import (
 )
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 from penstock.net.proto import Controller_pb2 as pb
-from penstock.ports.controller_service import (
-    PingStatus,
-    ReaderGroupConfig,
-    ScaleStatus,
-    Successor,
-    TransactionStatus,
-)
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import ScaleStatus, Successor
+from penstock.ports.control.transactions import PingStatus, TransactionStatus
 
 P = ParamSpec("P")
 M = TypeVar("M")

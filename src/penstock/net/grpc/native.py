@@ -13,7 +13,8 @@ from penstock.net.grpc.erasure import ErasureCalls
 from penstock.net.grpc.retention import RetentionCalls
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.controller_service import ControllerService, TransactionStatus
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.transactions import TransactionStatus
 from penstock.ports.data.imports import ChunkImports
 from penstock.ports.data.service import SegmentService
 from penstock.ports.integrity import Scrubbable
@@ -23,7 +24,7 @@ class NativeCalls:
     """The service ``penstock.v1.Native``."""
 
     def __init__(
-        self, controller: ControllerService, segments: SegmentService, *, store_id: str, more: Sequence[str] = ()
+        self, controller: ControlPlane, segments: SegmentService, *, store_id: str, more: Sequence[str] = ()
     ) -> None:
         """``more``: what the server can do beyond these calls."""
         self._controller = controller
@@ -74,31 +75,31 @@ class NativeCalls:
     # --- streams ---------------------------------------------------------------------------------------------
 
     async def describe(self, request: native.StreamRequest) -> native.StreamDescription:
-        return own.description_message(await self._controller.describe_stream(mapping.stream_of(request.stream)))
+        return own.description_message(await self._controller.streams.describe(mapping.stream_of(request.stream)))
 
     async def delete_stream(self, request: native.DeleteStreamRequest) -> native.Done:
-        await self._controller.delete_stream(mapping.stream_of(request.stream), seal=request.seal)
+        await self._controller.streams.delete(mapping.stream_of(request.stream), seal=request.seal)
         return native.Done()
 
     async def head(self, request: native.StreamRequest) -> pb.StreamCut:
-        return mapping.cut_message(await self._controller.head(mapping.stream_of(request.stream)))
+        return mapping.cut_message(await self._controller.cuts.head(mapping.stream_of(request.stream)))
 
     async def tail(self, request: native.StreamRequest) -> pb.StreamCut:
-        return mapping.cut_message(await self._controller.tail(mapping.stream_of(request.stream)))
+        return mapping.cut_message(await self._controller.cuts.tail(mapping.stream_of(request.stream)))
 
     async def segment_ranges(self, request: native.SegmentRangesRequest) -> pb.SegmentRanges:
         stream = mapping.stream_of(request.stream)
         wanted = [mapping.segment_of(item) for item in request.segments]
-        return mapping.segment_ranges_message(stream, await self._controller.segment_ranges(stream, wanted))
+        return mapping.segment_ranges_message(stream, await self._controller.layout.ranges(stream, wanted))
 
     async def endpoint(self, request: native.EndpointRequest) -> pb.NodeUri:
-        found = await self._controller.endpoint(_named(request.segment))
+        found = await self._controller.layout.endpoint(_named(request.segment))
         return pb.NodeUri(endpoint=found.host, port=found.port)
 
     # --- batches ---------------------------------------------------------------------------------------------
 
     async def commit_batch(self, request: native.CommitBatchRequest) -> native.CommitBatchResponse:
-        committed = await self._controller.commit_batch(
+        committed = await self._controller.batches.commit(
             mapping.stream_of(request.stream),
             writer=_writer(request.writer),
             batch=request.batch,
@@ -111,13 +112,13 @@ class NativeCalls:
     async def last_batch(self, request: native.LastBatchRequest) -> native.LastBatchResponse:
         stream = mapping.stream_of(request.stream)
         source = own.query_source_of(request.source) if request.HasField("source") else None
-        batch = await self._controller.last_batch(stream, writer=_writer(request.writer), source=source)
+        batch = await self._controller.batches.last(stream, writer=_writer(request.writer), source=source)
         return native.LastBatchResponse(batch=batch)
 
     async def join_transaction(self, request: native.JoinTransactionRequest) -> native.JoinTransactionResponse:
         stream = mapping.stream_of(request.stream)
         key = mapping.uuid_of(request.key, field="key")
-        joined = await self._controller.join_transaction(stream, key, lease_ms=request.lease_ms)
+        joined = await self._controller.transactions.join(stream, key, lease_ms=request.lease_ms)
         return native.JoinTransactionResponse(
             transaction=mapping.transaction_message(joined.id),
             segments=[mapping.range_message(stream, item) for item in joined.segments],
@@ -129,18 +130,18 @@ class NativeCalls:
     # --- reader groups ---------------------------------------------------------------------------------------
 
     async def list_groups(self, request: native.ListReaderGroupsRequest) -> native.ListReaderGroupsResponse:
-        groups = await self._controller.list_reader_groups(mapping.scope_of(request.scope))
+        groups = await self._controller.groups.list(mapping.scope_of(request.scope))
         return native.ListReaderGroupsResponse(groups=groups)
 
     async def delete_group(self, request: native.DeleteReaderGroupRequest) -> native.Done:
         known = request.HasField("group_id")
         group_id = mapping.uuid_of(request.group_id, field="group_id") if known else None
-        await self._controller.delete_reader_group(mapping.scope_of(request.scope), request.group, group_id=group_id)
+        await self._controller.groups.delete(mapping.scope_of(request.scope), request.group, group_id=group_id)
         return native.Done()
 
     async def update_cut(self, request: native.UpdateSubscriberCutRequest) -> native.Done:
         known = request.HasField("group_id")
-        await self._controller.update_subscriber_cut(
+        await self._controller.subscribers.publish(
             request.subscriber,
             group_id=mapping.uuid_of(request.group_id, field="group_id") if known else None,
             generation=request.generation if request.HasField("generation") else None,
@@ -183,7 +184,7 @@ class NativeCalls:
 
     async def measure(self, request: native.MeasureRequest) -> native.MeasureResponse:
         stream = mapping.stream_of(request.stream)
-        spans = await self._controller.measure(stream, mapping.cut_of(request.start), mapping.cut_of(request.end))
+        spans = await self._controller.cuts.measure(stream, mapping.cut_of(request.start), mapping.cut_of(request.end))
         return native.MeasureResponse(spans=[own.span_message(item) for item in spans])
 
     async def spaces(self, request: native.SpacesRequest) -> native.SpacesResponse:
@@ -218,10 +219,10 @@ class NativeCalls:
 
 
 async def answer_commit_events(
-    controller: ControllerService, request: native.CommitEventsRequest
+    controller: ControlPlane, request: native.CommitEventsRequest
 ) -> native.CommitEventsResponse:
     """The answer, whichever way the request came."""
-    status = await controller.commit_transaction(
+    status = await controller.transactions.commit(
         mapping.stream_of(request.stream),
         mapping.transaction_of(request.transaction),
         blocks=[own.block_of(item) for item in request.blocks],

@@ -35,14 +35,10 @@ from penstock.net.grpc.mapping import (
     uuid_of,
 )
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.controller_service import (
-    DeletedStream,
-    EventBlock,
-    RestoredStream,
-    SegmentSpan,
-    StreamDescription,
-    SubscriberInfo,
-)
+from penstock.ports.control.cuts import SegmentSpan
+from penstock.ports.control.streams import DeletedStream, RestoredStream, StreamDescription
+from penstock.ports.control.subscribers import SubscriberInfo
+from penstock.ports.control.transactions import EventBlock
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.segments import SegmentInfo

@@ -12,13 +12,13 @@ from penstock.net.grpc import native_mapping as own
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.net.proto import native_pb2 as native
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 
 
 class RetentionCalls:
     """A part of the service ``penstock.v1.Native``."""
 
-    def __init__(self, controller: ControllerService) -> None:
+    def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -48,10 +48,10 @@ class RetentionCalls:
     # --- the planner ------------------------------------------------------------------------------------------
 
     async def run(self, request: native.StreamRequest) -> native.RetentionDecision:
-        return own.decision_message(await self._controller.run_retention(mapping.stream_of(request.stream)))
+        return own.decision_message(await self._controller.retention.run(mapping.stream_of(request.stream)))
 
     async def plan(self, request: native.PlanRequest) -> native.RetentionDecision:
-        decision = await self._controller.plan_retention(
+        decision = await self._controller.retention.plan(
             mapping.stream_of(request.stream),
             change=own.document_of(request.change) if request.HasField("change") else None,
             at_ms=request.at_ms if request.HasField("at_ms") else None,
@@ -61,58 +61,58 @@ class RetentionCalls:
     async def explain(self, request: native.ExplainRequest) -> native.RetentionDecision:
         position = own.cut_or_none(request, "position")
         stream = mapping.stream_of(request.stream)
-        return own.decision_message(await self._controller.explain_retention(stream, position=position))
+        return own.decision_message(await self._controller.retention.explain(stream, position=position))
 
     async def facts(self, request: native.PlanRequest) -> native.JsonAnswer:
         change = own.document_of(request.change) if request.HasField("change") else None
         return own.json_message(
-            await self._controller.retention_facts(mapping.stream_of(request.stream), change=change)
+            await self._controller.retention.facts(mapping.stream_of(request.stream), change=change)
         )
 
     async def reclaim(self, request: native.StreamRequest) -> native.JsonAnswer:
-        return own.json_message(await self._controller.reclaim_report(mapping.stream_of(request.stream)))
+        return own.json_message(await self._controller.retention.reclaim(mapping.stream_of(request.stream)))
 
     async def forecast(self, request: native.StreamRequest) -> native.JsonAnswer:
-        return own.json_message(await self._controller.forecast_retention(mapping.stream_of(request.stream)))
+        return own.json_message(await self._controller.retention.forecast(mapping.stream_of(request.stream)))
 
     async def evictions(self, request: native.StreamRequest) -> native.JsonAnswer:
-        found = await self._controller.list_evictions(mapping.stream_of(request.stream))
+        found = await self._controller.retention.list_evictions(mapping.stream_of(request.stream))
         return own.json_message({"evictions": list(found)})
 
     async def undo_since(self, request: native.UndoRequest) -> native.JsonAnswer:
         since_ms = request.since_ms if request.HasField("since_ms") else None
-        found = await self._controller.undo_truncations(mapping.stream_of(request.stream), since_ms=since_ms)
+        found = await self._controller.retention.undo(mapping.stream_of(request.stream), since_ms=since_ms)
         return native.JsonAnswer(json=json.dumps(found))
 
     async def deleted_streams(self, request: native.Target) -> native.JsonAnswer:
-        found = await self._controller.list_deleted_streams(request.scope or None)
+        found = await self._controller.streams.list_deleted(request.scope or None)
         return own.json_message({"streams": [own.deleted_fields(item) for item in found]})
 
     async def restore_stream(self, request: native.RestoreStreamRequest) -> native.JsonAnswer:
         incarnation = request.incarnation if request.HasField("incarnation") else None
         stream = mapping.stream_of(request.stream)
         return own.json_message(
-            own.deleted_fields(await self._controller.restore_stream(stream, incarnation=incarnation))
+            own.deleted_fields(await self._controller.streams.restore(stream, incarnation=incarnation))
         )
 
     async def undo(self, request: native.StreamRequest) -> pb.StreamCut:
-        return mapping.cut_message(await self._controller.undo_truncation(mapping.stream_of(request.stream)))
+        return mapping.cut_message(await self._controller.retention.undo_last(mapping.stream_of(request.stream)))
 
     # --- policies and holds -----------------------------------------------------------------------------------
 
     async def get_policy(self, request: native.Target) -> native.JsonAnswer:
-        return own.document_message(await self._controller.get_policy(own.target_of(request)))
+        return own.document_message(await self._controller.policies.get(own.target_of(request)))
 
     async def set_policy(self, request: native.SetPolicyRequest) -> native.Done:
-        await self._controller.set_policy(own.target_of(request.target), own.document_of(request.json))
+        await self._controller.policies.set(own.target_of(request.target), own.document_of(request.json))
         return native.Done()
 
     async def effective_policy(self, request: native.StreamRequest) -> native.JsonAnswer:
-        policy = await self._controller.effective_policy(mapping.stream_of(request.stream))
+        policy = await self._controller.policies.effective(mapping.stream_of(request.stream))
         return own.json_message(encode_effective(policy))
 
     async def add_hold(self, request: native.AddHoldRequest) -> native.Hold:
-        hold = await self._controller.add_hold(
+        hold = await self._controller.holds.add(
             own.held_target_of(request.target),
             owner=request.owner,
             reason=request.reason,
@@ -123,20 +123,20 @@ class RetentionCalls:
         return own.hold_message(hold)
 
     async def list_holds(self, request: native.Target) -> native.Holds:
-        found = await self._controller.list_holds(own.target_of(request))
+        found = await self._controller.holds.list(own.target_of(request))
         return native.Holds(holds=[own.hold_message(item) for item in found])
 
     async def release_hold(self, request: native.ReleaseHoldRequest) -> native.Hold:
-        return own.hold_message(await self._controller.release_hold(request.id, owner=request.owner))
+        return own.hold_message(await self._controller.holds.release(request.id, owner=request.owner))
 
     # --- subscribers ------------------------------------------------------------------------------------------
 
     async def subscribers(self, request: native.StreamRequest) -> native.Subscribers:
-        found = await self._controller.describe_subscribers(mapping.stream_of(request.stream))
+        found = await self._controller.subscribers.describe(mapping.stream_of(request.stream))
         return native.Subscribers(subscribers=[own.subscriber_message(item) for item in found])
 
     async def move_subscriber(self, request: native.MoveSubscriberRequest) -> native.JsonAnswer:
-        moved = await self._controller.move_subscriber(
+        moved = await self._controller.subscribers.move(
             mapping.stream_of(request.stream),
             _named(request.subscriber),
             mapping.cut_of(request.cut),
@@ -145,7 +145,7 @@ class RetentionCalls:
         return own.json_message(moved)
 
     async def remove_subscriber(self, request: native.SubscriberRequest) -> native.Done:
-        await self._controller.remove_subscriber(mapping.stream_of(request.stream), _named(request.subscriber))
+        await self._controller.subscribers.remove(mapping.stream_of(request.stream), _named(request.subscriber))
         return native.Done()
 
 

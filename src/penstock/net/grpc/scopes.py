@@ -1,4 +1,4 @@
-"""Pravega's calls on scopes, and the lists of what they hold, answered by a ``ControllerService``."""
+"""Pravega's calls on scopes, and the lists of what they hold, answered by a ``ControlPlane``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.grpc.tables import KeyValueTables
 from penstock.net.proto import Controller_pb2 as pb
-from penstock.ports.controller_service import ControllerService, Endpoint
+from penstock.ports.control.layout import Endpoint
+from penstock.ports.control.plane import ControlPlane
 
 
 class ScopeCalls:
     """Scopes and the lists of what they hold. A list ends with an empty page; tokens are the last name of a page."""
 
-    def __init__(
-        self, controller: ControllerService, tables: KeyValueTables, own_address: Callable[[], Endpoint]
-    ) -> None:
+    def __init__(self, controller: ControlPlane, tables: KeyValueTables, own_address: Callable[[], Endpoint]) -> None:
         self._controller = controller
         self._tables = tables
         self._own_address = own_address
@@ -41,50 +40,50 @@ class ScopeCalls:
         return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=own.host, port=own.port)])
 
     async def create_scope(self, request: pb.ScopeInfo) -> pb.CreateScopeStatus:
-        await self._controller.create_scope(check_name("scope", request.scope))
+        await self._controller.scopes.create(check_name("scope", request.scope))
         return pb.CreateScopeStatus()
 
     async def delete_scope(self, request: pb.ScopeInfo) -> pb.DeleteScopeStatus:
         scope = mapping.scope_of(request.scope)
-        await self._controller.delete_scope(scope)
+        await self._controller.scopes.delete(scope)
         return pb.DeleteScopeStatus()
 
     async def delete_scope_recursive(self, request: pb.ScopeInfo) -> pb.DeleteScopeStatus:
         """Groups first, for they hold streams; then users' streams, whose internal ones go with them; then what is left.
         After an interruption it can be repeated. A hold in the scope refuses it before anything is deleted."""
         scope = mapping.scope_of(request.scope)
-        if not await self._controller.scope_exists(scope):
+        if not await self._controller.scopes.exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
         if scope == SYSTEM_SCOPE:
             raise InvalidArgumentError("the store's own scope cannot be deleted", scope=scope)
-        for hold in [item for item in await self._controller.list_holds(scope) if not item.is_undo]:
+        for hold in [item for item in await self._controller.holds.list(scope) if not item.is_undo]:
             raise RetentionHoldError(
                 "a hold forbids the deletion of the scope", hold=hold.id, owner=hold.owner, reason=hold.reason
             )
-        for group in await self._controller.list_reader_groups(scope):
-            await _unless_gone(self._controller.delete_reader_group(scope, group))
+        for group in await self._controller.groups.list(scope):
+            await _unless_gone(self._controller.groups.delete(scope, group))
         for internal in (False, True):
             for name in await self._stream_names(scope):
                 stream = StreamName(scope, name)
                 if stream.is_internal == internal:
-                    await _unless_gone(self._controller.delete_stream(stream, seal=True))
+                    await _unless_gone(self._controller.streams.delete(stream, seal=True))
         for table in await self._tables.names(scope):
             await _unless_gone(self._tables.delete(scope, table))
-        await self._controller.delete_scope(scope)
+        await self._controller.scopes.delete(scope)
         return pb.DeleteScopeStatus()
 
     async def _stream_names(self, scope: str) -> list[str]:
         names: list[str] = []
-        while page := await self._controller.list_streams(scope, after=names[-1] if names else ""):
+        while page := await self._controller.streams.list(scope, after=names[-1] if names else ""):
             names.extend(page)
         return names
 
     async def scope_exists(self, request: pb.ScopeInfo) -> pb.ExistsResponse:
-        return pb.ExistsResponse(exists=await self._controller.scope_exists(mapping.scope_of(request.scope)))
+        return pb.ExistsResponse(exists=await self._controller.scopes.exists(mapping.scope_of(request.scope)))
 
     async def list_scopes(self, request: pb.ScopesRequest) -> pb.ScopesResponse:
         token = request.continuationToken.token
-        page = await self._controller.list_scopes(after=token)
+        page = await self._controller.scopes.list(after=token)
         return pb.ScopesResponse(scopes=page, continuationToken=_token(page, token))
 
     async def list_streams(self, request: pb.StreamsInScopeRequest) -> pb.StreamsInScopeResponse:
@@ -94,8 +93,8 @@ class ScopeCalls:
         return await self._page(request.scope.scope, request.tag, request.continuationToken.token)
 
     async def _page(self, scope: str, tag: str | None, token: str) -> pb.StreamsInScopeResponse:
-        page = await self._controller.list_streams(mapping.scope_of(scope), tag=tag, after=token)
-        if not page and not token and not await self._controller.scope_exists(scope):
+        page = await self._controller.streams.list(mapping.scope_of(scope), tag=tag, after=token)
+        if not page and not token and not await self._controller.scopes.exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
         streams = [pb.StreamInfo(scope=scope, stream=name) for name in page]
         return pb.StreamsInScopeResponse(streams=streams, continuationToken=_token(page, token))

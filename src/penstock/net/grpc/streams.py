@@ -1,4 +1,4 @@
-"""Pravega's calls on streams and their segments, answered by a ``ControllerService``."""
+"""Pravega's calls on streams and their segments, answered by a ``ControlPlane``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.model.segments import KeyRange
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 
 
 class StreamCalls:
     """A stream from creation to deletion."""
 
-    def __init__(self, controller: ControllerService) -> None:
+    def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -34,33 +34,33 @@ class StreamCalls:
     async def create(self, request: pb.StreamConfig) -> pb.CreateStreamStatus:
         # The controller checks names too; here, so that a bad one is told before a bad policy.
         check_name("stream", request.streamInfo.stream, internal=True)
-        await self._controller.create_stream(mapping.stream_of(request.streamInfo), mapping.config_of(request))
+        await self._controller.streams.create(mapping.stream_of(request.streamInfo), mapping.config_of(request))
         return pb.CreateStreamStatus()
 
     async def update(self, request: pb.StreamConfig) -> pb.UpdateStreamStatus:
         stream = mapping.stream_of(request.streamInfo)
-        await self._controller.update_stream(stream, mapping.config_of(request))
+        await self._controller.streams.update(stream, mapping.config_of(request))
         return pb.UpdateStreamStatus()
 
     async def truncate(self, request: pb.StreamCut) -> pb.UpdateStreamStatus:
         cut = mapping.cut_of(request)
-        await self._controller.truncate_stream(cut.stream, cut)
+        await self._controller.streams.truncate(cut.stream, cut)
         return pb.UpdateStreamStatus()
 
     async def seal(self, request: pb.StreamInfo) -> pb.UpdateStreamStatus:
-        await self._controller.seal_stream(mapping.stream_of(request))
+        await self._controller.streams.seal(mapping.stream_of(request))
         return pb.UpdateStreamStatus()
 
     async def delete(self, request: pb.StreamInfo) -> pb.DeleteStreamStatus:
-        await self._controller.delete_stream(mapping.stream_of(request))
+        await self._controller.streams.delete(mapping.stream_of(request))
         return pb.DeleteStreamStatus()
 
     async def exists(self, request: pb.StreamInfo) -> pb.ExistsResponse:
-        return pb.ExistsResponse(exists=await self._controller.stream_exists(mapping.stream_of(request)))
+        return pb.ExistsResponse(exists=await self._controller.streams.exists(mapping.stream_of(request)))
 
     async def configuration(self, request: pb.StreamInfo) -> pb.StreamConfig:
         stream = mapping.stream_of(request)
-        return mapping.config_message(stream, await self._controller.get_config(stream))
+        return mapping.config_message(stream, await self._controller.streams.config(stream))
 
     async def delegation_token(self, _request: pb.StreamInfo) -> pb.DelegationToken:
         """Empty: there is nothing to authenticate with. Java asks before nearly every request."""
@@ -70,7 +70,7 @@ class StreamCalls:
 class SegmentCalls:
     """Which segments a stream has, had, and where they are served."""
 
-    def __init__(self, controller: ControllerService) -> None:
+    def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -90,11 +90,11 @@ class SegmentCalls:
 
     async def current(self, request: pb.StreamInfo) -> pb.SegmentRanges:
         stream = mapping.stream_of(request)
-        return mapping.ranges_message(stream, await self._controller.current_segments(stream))
+        return mapping.ranges_message(stream, await self._controller.layout.current(stream))
 
     async def of_epoch(self, request: pb.GetEpochSegmentsRequest) -> pb.SegmentRanges:
         stream = mapping.stream_of(request.streamInfo)
-        return mapping.ranges_message(stream, await self._controller.epoch_segments(stream, request.epoch))
+        return mapping.ranges_message(stream, await self._controller.layout.of_epoch(stream, request.epoch))
 
     async def head(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
         """The head, at whatever time: so does Pravega.
@@ -104,7 +104,7 @@ class SegmentCalls:
         the native ``Head`` gives that.
         """
         stream = mapping.stream_of(request.streamInfo)
-        head = await self._controller.head(stream)
+        head = await self._controller.cuts.head(stream)
         return pb.SegmentsAtTime(
             segments=[
                 pb.SegmentsAtTime.SegmentLocation(
@@ -116,19 +116,19 @@ class SegmentCalls:
 
     async def successors(self, request: pb.SegmentId) -> pb.SuccessorResponse:
         stream = mapping.stream_of(request.streamInfo)
-        items = await self._controller.successors(stream, mapping.segment_of(request.segmentId))
+        items = await self._controller.layout.successors(stream, mapping.segment_of(request.segmentId))
         return pb.SuccessorResponse(segments=[mapping.successor_message(stream, item) for item in items])
 
     async def between(self, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
         stream = mapping.stream_of(request.streamInfo)
         start = mapping.positions_of(stream, getattr(request, "from"))  # a keyword
         end = mapping.positions_of(stream, request.to)
-        segments = await self._controller.segments_between(stream, start, end)
+        segments = await self._controller.cuts.segments_between(stream, start, end)
         return pb.StreamCutRangeResponse(segments=[mapping.segment_message(stream, item) for item in segments])
 
     async def scale(self, request: pb.ScaleRequest) -> pb.ScaleResponse:
         stream = mapping.stream_of(request.streamInfo)
-        result = await self._controller.scale(
+        result = await self._controller.layout.scale(
             stream,
             sealed=[mapping.segment_of(item) for item in request.sealedSegments],
             new_ranges=[KeyRange(low=item.start, high=item.end) for item in request.newKeyRanges],
@@ -137,24 +137,24 @@ class SegmentCalls:
         return pb.ScaleResponse(segments=segments, epoch=result.epoch_before)
 
     async def check_scale(self, request: pb.ScaleStatusRequest) -> pb.ScaleStatusResponse:
-        status = await self._controller.scale_status(mapping.stream_of(request.streamInfo), request.epoch)
+        status = await self._controller.layout.scale_status(mapping.stream_of(request.streamInfo), request.epoch)
         return pb.ScaleStatusResponse(status=mapping.SCALE_STATUSES[status])
 
     async def uri(self, request: pb.SegmentId) -> pb.NodeUri:
         """Asked before nearly every request, and of tables too: no check that anything exists."""
         stream = mapping.stream_of(request.streamInfo)
-        endpoint = await self._controller.endpoint(segment_name(stream, mapping.segment_of(request.segmentId)))
+        endpoint = await self._controller.layout.endpoint(segment_name(stream, mapping.segment_of(request.segmentId)))
         return pb.NodeUri(endpoint=endpoint.host, port=endpoint.port)
 
     async def is_active(self, request: pb.SegmentId) -> pb.SegmentValidityResponse:
         stream = mapping.stream_of(request.streamInfo)
-        active = await self._controller.is_segment_active(stream, mapping.segment_of(request.segmentId))
+        active = await self._controller.layout.is_active(stream, mapping.segment_of(request.segmentId))
         return pb.SegmentValidityResponse(response=active)
 
     async def is_cut_valid(self, request: pb.StreamCut) -> pb.StreamCutValidityResponse:
         stream = mapping.stream_of(request.streamInfo)
         try:
-            valid = await self._controller.is_cut_valid(stream, mapping.positions_of(stream, request.cut))
+            valid = await self._controller.cuts.is_valid(stream, mapping.positions_of(stream, request.cut))
         except (InvalidCutError, SegmentNotFoundError):
             valid = False  # whatever is wrong with it, that is the answer to this question
         return pb.StreamCutValidityResponse(response=valid)

@@ -33,7 +33,8 @@ from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
-from penstock.ports.controller_service import PAGE_MAX, ControllerService
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.data.service import SegmentService
 from penstock.ports.data.tables import KEY_ABSENT, KEY_MAX_BYTES, TableEntry, TableKind, TablePut, TableRemoval
 
@@ -114,7 +115,7 @@ class KeyValueTables:
     for the scope. A deletion of the scope marks the scope and then looks for records. One of the two sees the other.
     """
 
-    def __init__(self, controller: ControllerService, segments: SegmentService) -> None:
+    def __init__(self, controller: ControlPlane, segments: SegmentService) -> None:
         self._controller = controller
         self._segments = segments
         self._locks: dict[bytes, asyncio.Lock] = {}
@@ -137,7 +138,7 @@ class KeyValueTables:
     async def create(self, scope: str, name: str, config: TableConfig) -> None:
         """Raises: ScopeNotFoundError, InvalidNameError, AlreadyExistsError; UnavailableError (another server changed it)."""
         check_name("stream", name)
-        if not await self._controller.scope_exists(scope):
+        if not await self._controller.scopes.exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
         async with self._alone(scope, name):
             found = await self._record(scope, name)
@@ -148,7 +149,7 @@ class KeyValueTables:
                 await self._delete_segments(scope, name, found.config, found.version)
             begun = TableRecord(config=config, state=TableState.CREATING)
             version = await self._put(scope, name, begun, KEY_ABSENT if found is None else found.version)
-            if not await self._controller.scope_exists(scope):
+            if not await self._controller.scopes.exists(scope):
                 await self._remove(scope, name, version)
                 raise ScopeNotFoundError("no such scope", scope=scope)
             # An earlier version left segments without a record: they may have keys of another length.
@@ -273,7 +274,7 @@ def _segment_names(scope: str, name: str, config: TableConfig) -> Sequence[str]:
 class KeyValueTableCalls:
     """Pravega's calls on key-value tables."""
 
-    def __init__(self, controller: ControllerService, tables: KeyValueTables) -> None:
+    def __init__(self, controller: ControlPlane, tables: KeyValueTables) -> None:
         self._controller = controller
         self._tables = tables
 
@@ -324,7 +325,7 @@ class KeyValueTableCalls:
     async def list_tables(self, request: pb.KVTablesInScopeRequest) -> pb.KVTablesInScopeResponse:
         scope, token = mapping.scope_of(request.scope.scope), request.continuationToken.token
         page = await self._tables.page(scope, token)
-        if not page and not token and not await self._controller.scope_exists(scope):
+        if not page and not token and not await self._controller.scopes.exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
         return pb.KVTablesInScopeResponse(
             kvtables=[pb.KeyValueTableInfo(scope=scope, kvtName=name) for name in page],

@@ -10,13 +10,13 @@ from starlette.routing import Route
 
 from penstock.model.names import StreamName
 from penstock.net.http.reading_requests import Handler, Query, json_body, json_response, path_route
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 
 
 class ErasureRest:
     """The calls on ``/v1/erasures``. Answers have the form of docs/formats/erasure.md."""
 
-    def __init__(self, controller: ControllerService) -> None:
+    def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
 
     def routes(self) -> Sequence[Route]:
@@ -29,12 +29,12 @@ class ErasureRest:
 
     async def list(self, request: Request) -> Response:
         text = Query(request, "stream").text("stream")
-        found = await self._controller.erasures(None if text is None else StreamName.parse(text))
+        found = await self._controller.erasures.list(None if text is None else StreamName.parse(text))
         return json_response({"erasures": list(found)})
 
     async def get(self, request: Request) -> Response:
         Query(request)
-        return json_response(await self._controller.erasure(request.path_params["id"]))
+        return json_response(await self._controller.erasures.get(request.path_params["id"]))
 
     async def withdraw(self, request: Request) -> Response:
         """Withdraw the erasure. A repeated call changes nothing."""
@@ -42,4 +42,4 @@ class ErasureRest:
         body = await json_body(request)
         who, why = body.need_text("who"), body.need_text("why")
         body.finish()
-        return json_response(await self._controller.withdraw_erasure(request.path_params["id"], who=who, why=why))
+        return json_response(await self._controller.erasures.withdraw(request.path_params["id"], who=who, why=why))

@@ -33,7 +33,7 @@ from penstock.net.http.reading_requests import no_such_path, path_route
 from penstock.net.http.retention_routes import RetentionRest
 from penstock.net.listening import listen_on
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import ControllerService, EpochHistory
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 
 log = logging.getLogger(__name__)
@@ -64,10 +64,9 @@ class RestServer:
 
     def __init__(
         self,
-        controller: ControllerService,
+        controller: ControlPlane,
         segments: SegmentService,
         *,
-        epochs: EpochHistory,
         clock: Clock,
         host: str = "127.0.0.1",
         port: int = DEFAULT_PORT,
@@ -86,7 +85,7 @@ class RestServer:
         self._limits = limits or RestLimits()
         self._routes = (
             *routes,
-            *PravegaRest(controller, epochs=epochs, readers_of=readers_of).routes(),
+            *PravegaRest(controller, readers_of=readers_of).routes(),
             *RetentionRest(controller).routes(),
             *ErasureRest(controller).routes(),
             *pulsar_routes(

@@ -21,7 +21,8 @@ from penstock.model.policies import (
 )
 from penstock.model.segments import SegmentId, SegmentRange, epoch_of, number_of
 from penstock.net.http.reading_requests import Fields
-from penstock.ports.controller_service import EpochInfo, ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import EpochInfo
 
 MIB = 1 << 20
 INT_MAX = (1 << 31) - 1

@@ -1,4 +1,4 @@
-"""Pravega's REST interface: ``/v1`` and ``/ping``, answered by a ``ControllerService``.
+"""Pravega's REST interface: ``/v1`` and ``/ping``, answered by a ``ControlPlane``.
 
 Paths, fields and statuses are those of Pravega's controller, so that its scripts work here. Two answers follow what that
 server sends rather than what its description says: scaling events are a bare array, and a maximum is never answered.
@@ -19,7 +19,7 @@ from penstock.net.http import pravega_documents as mapping
 from penstock.net.http.reading_requests import Handler, Query, json_body, json_response, nothing, path_route, stream_of
 from penstock.net.removal_plan import plan_removal
 from penstock.net.tasks import together
-from penstock.ports.controller_service import ControllerService, EpochHistory
+from penstock.ports.control.plane import ControlPlane
 
 ReadersOf = Callable[[str, str], Awaitable[Sequence[str] | None]]
 """The readers of a group that are online (by scope and name), or None where that is not known."""
@@ -34,13 +34,11 @@ class PravegaRest:
 
     def __init__(
         self,
-        controller: ControllerService,
+        controller: ControlPlane,
         *,
-        epochs: EpochHistory,
         readers_of: ReadersOf,
     ) -> None:
         self._controller = controller
-        self._epochs = epochs
         self._readers_of = readers_of
 
     def routes(self) -> Sequence[Route]:
@@ -62,7 +60,7 @@ class PravegaRest:
 
     async def list_scopes(self, _request: Request) -> Response:
         names: list[str] = []
-        while page := await self._controller.list_scopes(after=names[-1] if names else ""):
+        while page := await self._controller.scopes.list(after=names[-1] if names else ""):
             names.extend(page)
         return json_response({"scopes": [{"scopeName": name} for name in names]})
 
@@ -70,7 +68,7 @@ class PravegaRest:
         body = await json_body(request)
         name = check_name("scope", body.need_text("scopeName"))
         body.finish()
-        await self._controller.create_scope(name)
+        await self._controller.scopes.create(name)
         return json_response({"scopeName": name}, 201)
 
     async def get_scope(self, request: Request) -> Response:
@@ -80,13 +78,13 @@ class PravegaRest:
     async def delete_scope(self, request: Request) -> Response:
         Query(request)
         scope = await self._scope(request)
-        await self._controller.delete_scope(scope)
+        await self._controller.scopes.delete(scope)
         return nothing()
 
     async def _scope(self, request: Request) -> str:
         """The scope that the path names. Raises ScopeNotFoundError."""
         scope = str(request.path_params["scope"])
-        if not await self._controller.scope_exists(scope):
+        if not await self._controller.scopes.exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope[:80])
         return scope
 
@@ -104,7 +102,7 @@ class PravegaRest:
         scope, tag = await self._scope(request), value if kind == "tag" else None
         found: list[mapping.Document] = []
         after = ""
-        while page := await self._controller.list_streams(scope, tag=tag, after=after):
+        while page := await self._controller.streams.list(scope, tag=tag, after=after):
             after = page[-1]
             shown = [name for name in page if tag is not None or name.startswith("_") == internal]
             found.extend(await self._documents([StreamName(scope, name) for name in shown]))
@@ -119,7 +117,7 @@ class PravegaRest:
 
     async def _document(self, stream: StreamName) -> mapping.Document | None:
         try:
-            return mapping.stream_document(stream, await self._controller.get_config(stream))
+            return mapping.stream_document(stream, await self._controller.streams.config(stream))
         except NotFoundError:
             return None
 
@@ -131,19 +129,19 @@ class PravegaRest:
         if said is not None and said != stream.scope:
             body.refuse("the name in the body is not the one in the path", "scopeName", said)
         config = mapping.config_of(body, None)
-        await self._controller.create_stream(stream, config)
+        await self._controller.streams.create(stream, config)
         return json_response(mapping.stream_document(stream, config), 201)
 
     async def get_stream(self, request: Request) -> Response:
         stream = stream_of(request)
-        return json_response(mapping.stream_document(stream, await self._controller.get_config(stream)))
+        return json_response(mapping.stream_document(stream, await self._controller.streams.config(stream)))
 
     async def update_stream(self, request: Request) -> Response:
         """Replaces the whole configuration: what the body leaves out is no longer set."""
         stream = stream_of(request)
         body = await json_body(request)
-        config = mapping.config_of(body, stream, await self._controller.get_config(stream))
-        await self._controller.update_stream(stream, config)
+        config = mapping.config_of(body, stream, await self._controller.streams.config(stream))
+        await self._controller.streams.update(stream, config)
         return json_response(mapping.stream_document(stream, config))
 
     async def delete_stream(self, request: Request) -> Response:
@@ -151,7 +149,7 @@ class PravegaRest:
         stream = stream_of(request)
         if Query(request, "dry_run").flag("dry_run"):
             return json_response(await plan_removal(self._controller, stream, None))
-        await self._controller.delete_stream(stream)
+        await self._controller.streams.delete(stream)
         return nothing()
 
     async def update_state(self, request: Request) -> Response:
@@ -160,30 +158,30 @@ class PravegaRest:
         if state != _SEALED:
             body.refuse(f"streamState is {_SEALED}", "streamState", state)
         body.finish()
-        await self._controller.seal_stream(stream_of(request))
+        await self._controller.streams.seal(stream_of(request))
         return json_response({"streamState": _SEALED})
 
     async def scaling_events(self, request: Request) -> Response:
         start_ms, end_ms = _time(request, "from"), _time(request, "to")
         mapping.check_span(start_ms, end_ms)
-        epochs = await self._epochs.list_epochs(stream_of(request))
+        epochs = await self._controller.layout.epochs(stream_of(request))
         return json_response(mapping.scaling_events(epochs, start_ms=start_ms, end_ms=end_ms))
 
     # --- reader groups -----------------------------------------------------------------------------------------
 
     async def list_groups(self, request: Request) -> Response:
         scope = await self._scope(request)
-        names = sorted(await self._controller.list_reader_groups(scope))
+        names = sorted(await self._controller.groups.list(scope))
         return json_response({"readerGroups": [{"readerGroupName": name} for name in names]})
 
     async def get_group(self, request: Request) -> Response:
         scope, name = request.path_params["scope"], request.path_params["group"]
-        group = await self._controller.get_reader_group(scope, name)
+        group = await self._controller.groups.get(scope, name)
         return json_response(mapping.group_document(group, await self._readers_of(scope, name)))
 
     async def delete_group(self, request: Request) -> Response:
         Query(request)
-        await self._controller.delete_reader_group(request.path_params["scope"], request.path_params["group"])
+        await self._controller.groups.delete(request.path_params["scope"], request.path_params["group"])
         return nothing()
 
 

@@ -11,7 +11,7 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName, check_name
 from penstock.model.segments import SegmentId, make_segment_id
 from penstock.net.http.reading_requests import Fields
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 
 _SEGMENT = re.compile(r"(\d{1,10})#(\d{1,10})\Z", re.ASCII)
 _CUT = "text of a cut, an object of offsets by number#epoch"

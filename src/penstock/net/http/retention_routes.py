@@ -23,13 +23,13 @@ from penstock.net.grpc import native_mapping as own
 from penstock.net.http import retention_documents as mapping
 from penstock.net.http.reading_requests import Handler, Query, json_body, json_response, nothing, path_route, stream_of
 from penstock.net.removal_plan import plan_removal
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 
 
 class RetentionRest:
     """What users may say, ask and do about retention."""
 
-    def __init__(self, controller: ControllerService) -> None:
+    def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
 
     def routes(self) -> Sequence[Route]:
@@ -67,71 +67,71 @@ class RetentionRest:
 
     async def get_policy(self, request: Request) -> Response:
         Query(request)
-        return json_response(encode_document(await self._controller.get_policy(_target(request))))
+        return json_response(encode_document(await self._controller.policies.get(_target(request))))
 
     async def set_policy(self, request: Request) -> Response:
         """Replaces the document of this level. The answer is the document as it was understood."""
         Query(request)
         document = decode_document((await json_body(request)).rest())
-        await self._controller.set_policy(_target(request), document)
+        await self._controller.policies.set(_target(request), document)
         return json_response(encode_document(document))
 
     async def clear_policy(self, request: Request) -> Response:
         Query(request)
-        await self._controller.set_policy(_target(request), EMPTY)
+        await self._controller.policies.set(_target(request), EMPTY)
         return nothing()
 
     async def effective_policy(self, request: Request) -> Response:
         Query(request)
-        return json_response(encode_effective(await self._controller.effective_policy(stream_of(request))))
+        return json_response(encode_effective(await self._controller.policies.effective(stream_of(request))))
 
     # --- the planner -------------------------------------------------------------------------------------------
 
     async def plan(self, request: Request) -> Response:
         at_ms = Query(request, "at_ms").whole("at_ms")
-        return json_response(await self._controller.plan_retention(stream_of(request), at_ms=at_ms))
+        return json_response(await self._controller.retention.plan(stream_of(request), at_ms=at_ms))
 
     async def plan_change(self, request: Request) -> Response:
         """As ``plan``, with the document in the body as if it were the stream's."""
         at_ms = Query(request, "at_ms").whole("at_ms")
         change = decode_document((await json_body(request)).rest())
-        return json_response(await self._controller.plan_retention(stream_of(request), change=change, at_ms=at_ms))
+        return json_response(await self._controller.retention.plan(stream_of(request), change=change, at_ms=at_ms))
 
     async def explain(self, request: Request) -> Response:
         stream, text = stream_of(request), Query(request, "position").text("position")
         position = None if text is None else await self._position(stream, _parsed(text), field="position")
-        return json_response(await self._controller.explain_retention(stream, position=position))
+        return json_response(await self._controller.retention.explain(stream, position=position))
 
     async def reclaim(self, request: Request) -> Response:
         Query(request)
-        return json_response(await self._controller.reclaim_report(stream_of(request)))
+        return json_response(await self._controller.retention.reclaim(stream_of(request)))
 
     async def forecast(self, request: Request) -> Response:
         Query(request)
-        return json_response(await self._controller.forecast_retention(stream_of(request)))
+        return json_response(await self._controller.retention.forecast(stream_of(request)))
 
     async def evictions(self, request: Request) -> Response:
         Query(request)
-        return json_response({"evictions": list(await self._controller.list_evictions(stream_of(request)))})
+        return json_response({"evictions": list(await self._controller.retention.list_evictions(stream_of(request)))})
 
     async def run(self, request: Request) -> Response:
         Query(request)
-        return json_response(await self._controller.run_retention(stream_of(request)))
+        return json_response(await self._controller.retention.run(stream_of(request)))
 
     async def deleted_streams(self, request: Request) -> Response:
-        found = await self._controller.list_deleted_streams(Query(request, "scope").text("scope"))
+        found = await self._controller.streams.list_deleted(Query(request, "scope").text("scope"))
         return json_response({"streams": [own.deleted_fields(item) for item in found]})
 
     async def restore_stream(self, request: Request) -> Response:
         incarnation = Query(request, "incarnation").whole("incarnation")
-        restored = await self._controller.restore_stream(stream_of(request), incarnation=incarnation)
+        restored = await self._controller.streams.restore(stream_of(request), incarnation=incarnation)
         return json_response(own.deleted_fields(restored))
 
     async def undo(self, request: Request) -> Response:
         """Undoes the last truncation, or with ``since_ms`` all since then. Returns the new head, and the subscribers
         and truncations that were not restored."""
         since_ms = Query(request, "since_ms").whole("since_ms")
-        found = dict(await self._controller.undo_truncations(stream_of(request), since_ms=since_ms))
+        found = dict(await self._controller.retention.undo(stream_of(request), since_ms=since_ms))
         head = {"cut": found.pop("head_cut"), "positions": found.pop("head")}
         return json_response(head | found)
 
@@ -145,16 +145,16 @@ class RetentionRest:
         cut = await self._position(stream, said, field="cut")
         if dry_run:
             return json_response(await plan_removal(self._controller, stream, cut))
-        await self._controller.truncate_stream(stream, cut)
-        return json_response(mapping.cut_document(await self._controller.head(stream)))
+        await self._controller.streams.truncate(stream, cut)
+        return json_response(mapping.cut_document(await self._controller.cuts.head(stream)))
 
     async def _position(self, stream: StreamName, value: object, *, field: str) -> StreamCut:
         """A cut, which may also be one of the words of ``ENDS``."""
         match ENDS.get(value) if isinstance(value, str) else None:
             case "head":
-                return await self._controller.head(stream)
+                return await self._controller.cuts.head(stream)
             case "tail":
-                return await self._controller.tail(stream)
+                return await self._controller.cuts.tail(stream)
             case _:
                 return mapping.cut_of(stream, value, field=field)
 
@@ -168,7 +168,7 @@ class RetentionRest:
                 "give a scope or a stream (as scope/stream), not both", scope=scope, stream=stream
             )
         target: PolicyTarget = scope if stream is None else StreamName.parse(stream)
-        found = await self._controller.list_holds(target)
+        found = await self._controller.holds.list(target)
         return json_response({"holds": [encode_hold(item) for item in found]})
 
     async def add_hold(self, request: Request) -> Response:
@@ -182,7 +182,7 @@ class RetentionRest:
         if said is not None and not isinstance(target, StreamName):
             raise InvalidArgumentError("a cut belongs to a stream, and the hold is on a scope", field="cut")
         cut = await self._position(target, said, field="cut") if isinstance(target, StreamName) and said else None
-        hold = await self._controller.add_hold(
+        hold = await self._controller.holds.add(
             target, owner=owner, reason=reason, until_ms=until_ms, cut=cut, hold_id=hold_id
         )
         return json_response(encode_hold(hold), 201)
@@ -192,20 +192,20 @@ class RetentionRest:
         owner = Query(request, "owner").text("owner")
         if not owner:
             raise InvalidArgumentError("say who lifts the hold", parameter="owner")
-        hold = await self._controller.release_hold(request.path_params["id"], owner=owner)
+        hold = await self._controller.holds.release(request.path_params["id"], owner=owner)
         return json_response(encode_hold(hold))
 
     # --- subscribers -------------------------------------------------------------------------------------------
 
     async def list_subscribers(self, request: Request) -> Response:
         Query(request)
-        found = await self._controller.describe_subscribers(stream_of(request))
+        found = await self._controller.subscribers.describe(stream_of(request))
         return json_response({"subscribers": [mapping.subscriber_document(item) for item in found]})
 
     async def get_subscriber(self, request: Request) -> Response:
         Query(request)
         stream, name = _subscriber(request)
-        for item in await self._controller.describe_subscribers(stream):
+        for item in await self._controller.subscribers.describe(stream):
             if item.name == name:
                 return json_response(mapping.subscriber_document(item))
         raise SubscriberNotFoundError("not a subscriber of the stream", stream=str(stream), subscriber=name[:120])
@@ -219,12 +219,12 @@ class RetentionRest:
         said, dry_run = body.take("cut"), body.flag("dry_run") or query.flag("dry_run")
         body.finish()
         cut = await self._position(stream, said, field="cut")
-        return json_response(await self._controller.move_subscriber(stream, name, cut, dry_run=dry_run))
+        return json_response(await self._controller.subscribers.move(stream, name, cut, dry_run=dry_run))
 
     async def remove_subscriber(self, request: Request) -> Response:
         Query(request)
         stream, name = _subscriber(request)
-        await self._controller.remove_subscriber(stream, name)
+        await self._controller.subscribers.remove(stream, name)
         return nothing()
 
 

@@ -24,7 +24,7 @@ from penstock.net.grpc.native import answer_commit_events
 from penstock.net.proto import Controller_pb2
 from penstock.net.proto import native_pb2 as native
 from penstock.net.wire.requests import ControllerCall
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ OFFERED = (
 """Calls of Pravega's controller; of ours it is ``CommitEvents`` alone."""
 
 
-def controller_calls(controller: ControllerService) -> Mapping[str, ControllerCall]:
+def controller_calls(controller: ControlPlane) -> Mapping[str, ControllerCall]:
     """What a ``WireServer`` in the controller's process is given; the controller is borrowed."""
     service = Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
     handlers = TransactionCalls(controller).handlers()

@@ -16,7 +16,7 @@ from functools import partial
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import NotFoundError, PenstockError, ScopeNotFoundError
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.spark.connect import Connector, Services, dial, link
 
 SHARE_STREAMS = 500
@@ -92,7 +92,7 @@ async def _listed(facts: StoreFacts, services: Services) -> list[StoreShare]:
         after, begin, count = "", "", 0
         # A scope may be deleted after it was listed, with what it had.
         with suppress(ScopeNotFoundError):
-            while page := await services.controller.list_streams(scope, after=after):
+            while page := await services.controller.streams.list(scope, after=after):
                 for name in page:
                     count += not StreamName(scope, name).is_internal
                     if count == SHARE_STREAMS:
@@ -109,7 +109,7 @@ async def _listed(facts: StoreFacts, services: Services) -> list[StoreShare]:
 
 async def _scopes(services: Services) -> AsyncIterator[str]:
     after = ""
-    while page := await services.controller.list_scopes(after=after):
+    while page := await services.controller.scopes.list(after=after):
         for scope in page:
             if not scope.startswith("_"):
                 yield scope
@@ -121,7 +121,7 @@ async def _names(share: StoreShare, services: Services) -> list[str]:
     found: list[str] = []
     after = share.after
     try:
-        while after < share.last and (page := await services.controller.list_streams(share.scope, after=after)):
+        while after < share.last and (page := await services.controller.streams.list(share.scope, after=after)):
             inside = [name for name in page if name <= share.last]
             found += [name for name in inside if not StreamName(share.scope, name).is_internal]
             after = page[-1]
@@ -138,10 +138,10 @@ async def _asked(scope: str, names: list[str], services: Services) -> list[Store
         stream = StreamName(scope, name)
         async with places:
             try:
-                facts = await services.controller.retention_facts(stream)
+                facts = await services.controller.retention.facts(stream)
                 # What a subscriber holds takes another decision of the store. Most streams of a fleet have none.
                 subscribed = bool(facts["subscribers"])
-                subscribers = await services.controller.describe_subscribers(stream) if subscribed else ()
+                subscribers = await services.controller.subscribers.describe(stream) if subscribed else ()
                 return StoreLine(json.dumps(facts).encode(), subscribers)
             except NotFoundError:
                 return None

@@ -21,7 +21,7 @@ from penstock.core.retention.facts import RetentionFacts
 from penstock.core.retention.outlook import shape_of
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
 from penstock.model.retention import EffectivePolicy
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.spark.fleet.changes import PolicyEdit
 from penstock.spark.fleet.rows import FactsRows, Ints
 from penstock.spark.fleet.screen import ASK, Codes, Screen

@@ -385,6 +385,6 @@ def _sample(events: Any) -> tuple[Mapping[str, str | None], ...]:
 
 async def _last(services: Services, options: WriteOptions, name: str) -> int | None:
     try:
-        return await services.controller.last_batch(options.stream, writer=f"{name}/{options.stream}")
+        return await services.controller.batches.last(options.stream, writer=f"{name}/{options.stream}")
     except (StreamNotFoundError, ScopeNotFoundError):
         return None

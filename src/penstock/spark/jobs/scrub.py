@@ -26,7 +26,8 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, parse_segment_name, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.controller_service import PAGE_MAX, StreamDescription
+from penstock.ports.control.scopes import PAGE_MAX
+from penstock.ports.control.streams import StreamDescription
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
 from penstock.spark.jobs.scrub_task import RESULT, Finding, ScrubTask, Stretch
@@ -146,14 +147,14 @@ async def _streams(services: Services, request: ScrubRequest) -> list[StreamName
         return [request.stream]
     controller = services.controller
     if request.scope is not None:
-        if not await controller.scope_exists(request.scope):
+        if not await controller.scopes.exists(request.scope):
             raise ScopeNotFoundError("there is no such scope", scope=request.scope)
         scopes: Sequence[str] = [request.scope]
     else:
-        scopes = await _all_of(lambda after: controller.list_scopes(after=after))
+        scopes = await _all_of(lambda after: controller.scopes.list(after=after))
     found: list[StreamName] = []
     for scope in scopes:
-        names = await _all_of(lambda after, scope=scope: controller.list_streams(scope, after=after))
+        names = await _all_of(lambda after, scope=scope: controller.streams.list(scope, after=after))
         found += [StreamName(scope, name) for name in names]
     return found
 
@@ -168,8 +169,8 @@ async def _all_of(page: Any) -> list[str]:
 
 
 async def _add(services: Services, stream: StreamName, plan: _Plan) -> None:
-    head, tail = await services.controller.head(stream), await services.controller.tail(stream)
-    segments = sorted(await services.controller.segments_between(stream, head, tail))
+    head, tail = await services.controller.cuts.head(stream), await services.controller.cuts.tail(stream)
+    segments = sorted(await services.controller.cuts.segments_between(stream, head, tail))
     plan.streams.append(stream)
     for segment, info in (await infos(services, stream, segments)).items():
         if info is None:
@@ -229,7 +230,7 @@ async def _affected(services: Services, findings: Sequence[Finding]) -> list[Map
             segment = parse_segment_name(item["segment"])[1]
             with suppress(StreamNotFoundError):  # deleted meanwhile: nobody has it to read
                 if name not in described:
-                    described[name] = await services.controller.describe_stream(StreamName.parse(name))
+                    described[name] = await services.controller.streams.describe(StreamName.parse(name))
                 entry["subscribers"] = await _not_past(services, described[name], segment, last)
         found.append(entry)
     return found
@@ -240,7 +241,7 @@ async def _not_past(services: Services, stream: StreamDescription, segment: Segm
     found: list[str] = []
     for item in stream.subscribers:
         if item.cut is not None:
-            behind = await services.controller.segments_between(stream.stream, item.cut, stream.tail)
+            behind = await services.controller.cuts.segments_between(stream.stream, item.cut, stream.tail)
             if segment not in behind or max(0, item.cut.positions.get(segment, 0)) >= end:
                 continue
         found.append(item.name)

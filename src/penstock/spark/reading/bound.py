@@ -33,7 +33,7 @@ class Bound:
         if (await later(services.controller, stream, here, there))[0] == here:
             self._within = frozenset()  # The query is at the cut or past it.
         else:
-            self._within = frozenset(await services.controller.segments_between(stream, start, self._cut))
+            self._within = frozenset(await services.controller.cuts.segments_between(stream, start, self._cut))
 
     def goes_on_behind(self, segment: SegmentId) -> bool:
         """Whether the successors of the finished segment must be read."""

@@ -9,24 +9,24 @@ from penstock.core.cuts.read_order import later_of, settled
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId, epoch_of
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 from penstock.spark.reading.positions import Offset, Positions, to_cut
 
 log = logging.getLogger("penstock.spark")
 
 
 async def later(
-    controller: ControllerService, stream: StreamName, positions: Positions, floor: Positions
+    controller: ControlPlane, stream: StreamName, positions: Positions, floor: Positions
 ) -> tuple[Positions, list[SegmentId]]:
     """The later of two cuts, and the segments of ``positions`` that ``floor`` has passed; see ``read_order.later_of``.
 
     Raises: SegmentNotFoundError if the stream never had one of the segments.
     """
-    ranges = await controller.segment_ranges(stream, sorted(positions.keys() | floor.keys()))
+    ranges = await controller.layout.ranges(stream, sorted(positions.keys() | floor.keys()))
     return later_of(positions, floor, ranges)
 
 
-async def repaired(controller: ControllerService, stream: StreamName, offset: Offset) -> Offset:
+async def repaired(controller: ControlPlane, stream: StreamName, offset: Offset) -> Offset:
     """Return the offset as a valid cut, even if an earlier version started segments before their predecessors were read.
 
     Such a segment waits, and later continues at its offset. Nothing is read twice, and nothing is skipped.
@@ -35,7 +35,7 @@ async def repaired(controller: ControllerService, stream: StreamName, offset: Of
     if len({epoch_of(segment) for segment in offset.positions}) < 2:
         return offset  # Segments of one epoch share no keys.
     try:
-        ranges = await controller.segment_ranges(stream, sorted(offset.positions))
+        ranges = await controller.layout.ranges(stream, sorted(offset.positions))
     except SegmentNotFoundError:
         return offset  # The stream was deleted. Other checks of its segments report that.
     positions, ahead = settled(offset.positions, ranges)
@@ -52,9 +52,9 @@ async def repaired(controller: ControllerService, stream: StreamName, offset: Of
     return replace(offset, positions=positions, ahead=offset.ahead | ahead)
 
 
-async def check_offset(controller: ControllerService, stream: StreamName, positions: Positions) -> None:
+async def check_offset(controller: ControlPlane, stream: StreamName, positions: Positions) -> None:
     """Raise InvalidCutError unless the positions are a cut of the stream, so that they may go into a checkpoint."""
-    if not await controller.is_cut_valid(stream, to_cut(stream, positions)):
+    if not await controller.cuts.is_valid(stream, to_cut(stream, positions)):
         raise InvalidCutError(
             "offset of the query is not a position of the stream, and was not recorded; start again with a new checkpoint "
             "location, and set start_stream_cut to the last cut that is known to be processed",

@@ -31,7 +31,7 @@ async def explained(
 ) -> tuple[Loss, ...]:
     """The losses of a reader that stood at ``position``, with the rule that took them, as far as the store remembers it."""
     try:
-        gone = (await services.controller.explain_retention(stream, position=StreamCut(stream, dict(position)))).gone
+        gone = (await services.controller.retention.explain(stream, position=StreamCut(stream, dict(position)))).gone
     except (InvalidCutError, SegmentNotFoundError, UnsupportedError):
         gone = None
     if not gone:
@@ -45,7 +45,7 @@ async def between(
     """All that lies from ``start`` to ``end``, oldest segment first, and why it is gone."""
     first, last = StreamCut(stream, dict(start)), StreamCut(stream, dict(end))
     try:
-        spans = await services.controller.measure(stream, first, last)
+        spans = await services.controller.cuts.measure(stream, first, last)
         lost = [Loss(segment=item.segment, start=item.start, end=item.end, events=item.events) for item in spans]
     except UnsupportedError:
         # A store of an earlier version does not tell how long deleted segments were.

@@ -52,9 +52,9 @@ async def resolve(
     if isinstance(chosen, Moment):
         return await cut_at(services, stream, chosen.time_ms, end=end)
     if chosen == "earliest":
-        return await services.controller.head(stream)
+        return await services.controller.cuts.head(stream)
     if chosen == "latest":
-        return await services.controller.tail(stream)
+        return await services.controller.cuts.tail(stream)
     if not isinstance(chosen, StreamCut):
         raise InternalError("default of a cut is unbounded", stream=stream)
     return chosen
@@ -63,7 +63,7 @@ async def resolve(
 async def positions_of(services: Services, cut: StreamCut) -> Positions:
     """Positions of a cut, see ``moments.from_cut``."""
     waiting = any(offset < 0 for offset in cut.positions.values())
-    ranges = await services.controller.segment_ranges(cut.stream, sorted(cut.positions)) if waiting else {}
+    ranges = await services.controller.layout.ranges(cut.stream, sorted(cut.positions)) if waiting else {}
     return from_cut(cut, ranges)
 
 
@@ -81,7 +81,7 @@ async def batch_ranges(
 ) -> list[tuple[SegmentId, int, int]]:
     """All of the stream between two cuts: (segment, from, to), oldest segment first. Raises InvalidCutError."""
     ranges: list[tuple[SegmentId, int, int]] = []
-    for segment in sorted(await services.controller.segments_between(stream, start, end)):
+    for segment in sorted(await services.controller.cuts.segments_between(stream, start, end)):
         low = max(0, start.positions.get(segment, 0))
         high = end.positions.get(segment)
         if high is None:

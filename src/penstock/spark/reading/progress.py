@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName, segment_name
-from penstock.ports.controller_service import SegmentSpan
+from penstock.ports.control.cuts import SegmentSpan
 from penstock.spark.connect import Connector, Link, Services, dial
 from penstock.spark.options import DEFAULT_CONTROLLER
 from penstock.spark.reading.losses import offsets_in
@@ -79,7 +79,7 @@ async def _lags(services: Services, offsets: Sequence[Mapping[str, Any]]) -> lis
     for told in offsets:
         stream = StreamName.parse(str(told["stream"]))
         offset = Offset.from_json(stream, told)
-        spans = await services.controller.measure(stream, to_cut(stream, offset.positions), StreamCut(stream, {}))
+        spans = await services.controller.cuts.measure(stream, to_cut(stream, offset.positions), StreamCut(stream, {}))
         counts = [item.events for item in spans]
         known = [count for count in counts if count is not None]
         found.append(

@@ -29,7 +29,7 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError, Segment
 from penstock.model.names import segment_name
 from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
-from penstock.ports.controller_service import Successor
+from penstock.ports.control.layout import Successor
 from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import RETRY_S, Connector, Link, Services, link
 from penstock.spark.options import Moment, ReadOptions
@@ -124,7 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     async def _begin(self, services: Services) -> Positions:
         options = self._options
         named = options.start if isinstance(options.start, StreamCut) else None
-        if named is not None and not await services.controller.is_cut_valid(options.stream, named):
+        if named is not None and not await services.controller.cuts.is_valid(options.stream, named):
             check_reached(options.stream, named.positions, await infos(services, options.stream, list(named.positions)))
             # Read as it stands, keys that no segment of it holds would be passed over in silence.
             raise InvalidCutError(
@@ -162,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._bounds.append(Bound(self._server().ask(self._tail)))
 
     async def _tail(self, services: Services) -> StreamCut:
-        return await services.controller.tail(self._options.stream)
+        return await services.controller.cuts.tail(self._options.stream)
 
     @readable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -320,7 +320,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             empty = [item for item, info in known.items() if info and info.sealed and info.start_offset == info.length]
             try:
                 if empty:
-                    await services.controller.segment_ranges(options.stream, empty)
+                    await services.controller.layout.ranges(options.stream, empty)
             except SegmentNotFoundError:
                 return await self._made_again(services, start)
             return start, known, ()
@@ -359,7 +359,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 stream=options.stream,
                 segments=", ".join(str(segment) for segment in sorted(start)),
             )
-        positions = await positions_of(services, await services.controller.head(options.stream))
+        positions = await positions_of(services, await services.controller.cuts.head(options.stream))
         lost = [Loss(segment=item, start=max(0, start[item]), end=None, rule=DELETED) for item in sorted(start)]
         lost += [Loss(segment=item, start=0, end=offset) for item, offset in positions.items() if offset > 0]
         return positions, await infos(services, options.stream, list(positions)), tuple(lost)
@@ -367,7 +367,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     async def _above_head(self, services: Services, start: Positions) -> tuple[Positions, list[SegmentId]]:
         """The later of ``start`` and the head, and which segments of ``start`` lie before the head."""
         stream = self._options.stream
-        head = await positions_of(services, await services.controller.head(stream))
+        head = await positions_of(services, await services.controller.cuts.head(stream))
         return await later(services.controller, stream, start, head)
 
     async def _successors(
@@ -379,7 +379,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             info = known.get(segment)
             ended = info is not None and info.sealed and offset >= info.length
             if ended and all(bound.goes_on_behind(segment) for bound in self._bounds):
-                found[segment] = await services.controller.successors(self._options.stream, segment)
+                found[segment] = await services.controller.layout.successors(self._options.stream, segment)
         return found
 
     def _ends(self, positions: Positions, known: Mapping[SegmentId, SegmentInfo | None]) -> dict[SegmentId, int]:

@@ -21,7 +21,7 @@ from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.spark.connect import Services
 from penstock.spark.reading.following import later
 from penstock.spark.reading.planning import positions_of
@@ -70,7 +70,7 @@ class Subscription:
         now = asyncio.get_running_loop().time()
         if now < self._renew_at:
             return
-        idle_ms = (await services.controller.effective_policy(self.cut.stream)).subscriber_idle_ms
+        idle_ms = (await services.controller.policies.effective(self.cut.stream)).subscriber_idle_ms
         if idle_ms is not None:
             await self._send(services, self._published, self._published)
         self._renew_at = now + renewal_s(idle_ms)
@@ -90,7 +90,7 @@ class Subscription:
         try:
             await self._update(services, target)
         except GenerationMismatchError:
-            found = await services.controller.get_reader_group(self.group.scope, self.group.name)
+            found = await services.controller.groups.get(self.group.scope, self.group.name)
             if found.id != self.group.id:
                 raise SubscriberNotFoundError(
                     "another reader group has the subscriber's name", subscriber=found.full_name
@@ -128,7 +128,7 @@ class Subscription:
         return await self._joined(services, start) == start
 
     async def _update(self, services: Services, target: Positions) -> None:
-        await services.controller.update_subscriber_cut(
+        await services.controller.subscribers.publish(
             self.group.full_name,
             group_id=self.group.id,
             generation=self.group.generation,
@@ -160,10 +160,10 @@ async def subscribe(
     """
     registered = False
     try:
-        group = await services.controller.get_reader_group(stream.scope, name)
+        group = await services.controller.groups.get(stream.scope, name)
     except ReaderGroupNotFoundError:
-        start = cut or await services.controller.tail(stream)
-        group = await services.controller.create_reader_group(
+        start = cut or await services.controller.cuts.tail(stream)
+        group = await services.controller.groups.create(
             ReaderGroupConfig(
                 scope=stream.scope,
                 name=name,
@@ -179,16 +179,16 @@ async def subscribe(
             stream=stream,
             retention=group.retention.name,
         )
-    if group.full_name not in await services.controller.list_subscribers(stream):
+    if group.full_name not in await services.controller.subscribers.list(stream):
         # A rule or a person has ended the subscription: the group exists, but holds nothing.
         log.warning("subscriber is registered again. subscriber=%s", group.full_name)
-        group = await services.controller.create_reader_group(group)
+        group = await services.controller.groups.create(group)
         registered = True
     by_hand = not registered and not is_made_by_query(group.id)
     stored, query = await _stored_cut(services, stream, group)
     if source is not None:
         check_subscriber(query, source, subscriber=group.full_name, by_hand=by_hand)
-    if not await services.controller.is_cut_valid(stream, stored):
+    if not await services.controller.cuts.is_valid(stream, stored):
         raise of_another(group.full_name, stream)
     subscription = Subscription(group, stored, await positions_of(services, stored), by_hand=by_hand)
     subscription.begins_early = cut is not None and not await subscription.covers(services, cut)
@@ -210,10 +210,10 @@ def of_another(subscriber: str, stream: StreamName) -> InvalidCutError:
 async def _stored_cut(services: Services, stream: StreamName, group: ReaderGroupConfig) -> tuple[StreamCut, str]:
     """The controller's cut of the subscriber (the start of a group that has published nothing), and its query."""
     query = ""
-    for item in (await services.controller.describe_stream(stream)).subscribers:
+    for item in (await services.controller.streams.describe(stream)).subscribers:
         if item.name == group.full_name:
             query = item.query
             if item.cut is not None:
                 return item.cut, query
     start = group.start_cuts[stream]
-    return (start if not start.is_unbounded else await services.controller.head(stream)), query
+    return (start if not start.is_unbounded else await services.controller.cuts.head(stream)), query

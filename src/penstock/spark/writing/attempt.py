@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from penstock.codec.events import EVENT_MAX_BYTES
 from penstock.model.errors import EventTooLargeError, UnsupportedError
 from penstock.model.queries import QuerySource
-from penstock.ports.controller_service import Transaction
+from penstock.ports.control.transactions import Transaction
 from penstock.spark.connect import Connector, Services, patiently
 from penstock.spark.options import WriteOptions
 from penstock.spark.writing.direct_attempt import DirectAttempt
@@ -198,7 +198,7 @@ class Attempt:
                 lambda: opened(
                     services,
                     options,
-                    lambda: services.controller.join_transaction(options.stream, self._key, lease_ms=options.lease_ms),
+                    lambda: services.controller.transactions.join(options.stream, self._key, lease_ms=options.lease_ms),
                 )
             )
         except UnsupportedError:
@@ -215,4 +215,4 @@ class Attempt:
 
     async def _begin(self, services: Services) -> Transaction:
         # Made twice where an answer was lost: the first is left to its lease.
-        return await services.controller.create_transaction(self._options.stream, lease_ms=self._options.lease_ms)
+        return await services.controller.transactions.create(self._options.stream, lease_ms=self._options.lease_ms)

@@ -25,7 +25,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.queries import QuerySource
-from penstock.ports.controller_service import Transaction
+from penstock.ports.control.transactions import Transaction
 from penstock.ports.data.imports import ADOPT_MAX_CHUNKS, ChunkImports, ImportedChunk
 from penstock.ports.data.segments import Append
 from penstock.spark.connect import Services
@@ -112,7 +112,7 @@ def is_repeat(last: int | None, batch: int, *, writer: str, ordered: bool) -> bo
 async def last_batch(services: Services, options: WriteOptions, writer: str, source: QuerySource | None) -> int | None:
     """The last batch of the writer. Also None if the stream does not exist yet. Raises as the controller does."""
     try:
-        return await services.controller.last_batch(options.stream, writer=writer, source=source)
+        return await services.controller.batches.last(options.stream, writer=writer, source=source)
     except (StreamNotFoundError, ScopeNotFoundError):
         return None
 
@@ -123,7 +123,7 @@ async def claim(services: Services, options: WriteOptions, written: TaskWritten)
     Raises: WriterInUseError, ConflictError: the name belongs to another query. Its later batches would be refused too.
     """
     try:
-        return await services.controller.commit_batch(
+        return await services.controller.batches.commit(
             options.stream, writer=written.writer, batch=written.batch, transactions=(), source=written.source
         )
     except (StreamNotFoundError, ScopeNotFoundError):
@@ -182,7 +182,7 @@ class BatchCommit:
         offered = self.transactions
         if not offered:
             return not repeat
-        return await controller.commit_batch(
+        return await controller.batches.commit(
             options.stream,
             writer=self._writer,
             batch=self._batch,
@@ -225,13 +225,13 @@ class BatchCommit:
 
     async def _begin(self, services: Services, number: int) -> None:
         options = self._options
-        create = partial(services.controller.create_transaction, options.stream, lease_ms=options.lease_ms)
+        create = partial(services.controller.transactions.create, options.stream, lease_ms=options.lease_ms)
         self._begun[number] = await opened(services, options, create)
         self._fresh.add(number)
 
     async def _joined(self, services: Services, group: Group, key: UUID) -> Transaction:
         options = self._options
-        found = await services.controller.join_transaction(options.stream, key, lease_ms=options.lease_ms)
+        found = await services.controller.transactions.join(options.stream, key, lease_ms=options.lease_ms)
         if found.id != group.transaction:
             # The one that the tasks wrote to has ended, and its key was free.
             await abort_if_open(services, options, found.id)

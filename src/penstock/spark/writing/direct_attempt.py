@@ -10,7 +10,7 @@ from penstock.codec.store.chunk_builder import BuiltChunk, ChunkBuilder
 from penstock.model.errors import UnsupportedError
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.controller_service import Transaction
+from penstock.ports.control.transactions import Transaction
 from penstock.ports.data.imports import ChunkImports, ImportedChunk, ImportGrant
 from penstock.spark.connect import Services, patiently
 from penstock.spark.writing.frames import Framed

@@ -9,7 +9,7 @@ from uuid import UUID
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import PenstockError, TransactionStateError
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import PingStatus
+from penstock.ports.control.transactions import PingStatus
 from penstock.spark.connect import Connector, Link, Services, patiently
 
 log = logging.getLogger("penstock.spark")
@@ -17,7 +17,7 @@ log = logging.getLogger("penstock.spark")
 
 async def renew(services: Services, stream: StreamName, transaction: UUID, lease_ms: int) -> None:
     """Renew the lease once. Raises TransactionStateError where it has ended, and what the controller raises."""
-    status = await patiently(lambda: services.controller.ping_transaction(stream, transaction, lease_ms=lease_ms))
+    status = await patiently(lambda: services.controller.transactions.ping(stream, transaction, lease_ms=lease_ms))
     if status is not PingStatus.OK:
         raise TransactionStateError(
             "transaction ended while rows were written to it", txn=transaction, state=status.value

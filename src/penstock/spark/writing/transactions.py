@@ -17,7 +17,7 @@ from penstock.model.errors import (
     TransactionStateError,
 )
 from penstock.model.policies import ScalingPolicy, StreamConfig
-from penstock.ports.controller_service import Transaction, TransactionStatus
+from penstock.ports.control.transactions import Transaction, TransactionStatus
 from penstock.spark.connect import Services
 from penstock.spark.options import WriteOptions
 
@@ -35,12 +35,12 @@ async def opened(services: Services, options: WriteOptions, begin: Callable[[], 
     except (ScopeNotFoundError, StreamNotFoundError) as error:
         if not options.create_stream:
             raise
-        if isinstance(error, ScopeNotFoundError) or not await controller.scope_exists(options.stream.scope):
+        if isinstance(error, ScopeNotFoundError) or not await controller.scopes.exists(options.stream.scope):
             if not options.create_scope:
                 raise
-            await _unless_exists(controller.create_scope(options.stream.scope))
+            await _unless_exists(controller.scopes.create(options.stream.scope))
     config = StreamConfig(scaling=ScalingPolicy(min_segments=options.segments))
-    await _unless_exists(controller.create_stream(options.stream, config))
+    await _unless_exists(controller.streams.create(options.stream, config))
     return await begin()
 
 
@@ -52,9 +52,9 @@ async def _unless_exists(creation: Awaitable[None]) -> None:
 async def abort_if_open(services: Services, options: WriteOptions, transaction: UUID) -> None:
     """Abort a transaction unless something else was decided about it."""
     try:
-        status = await services.controller.transaction_status(options.stream, transaction)
+        status = await services.controller.transactions.status(options.stream, transaction)
         if status is TransactionStatus.OPEN:
-            await services.controller.abort_transaction(options.stream, transaction)
+            await services.controller.transactions.abort(options.stream, transaction)
     except (TransactionNotFoundError, TransactionStateError, StreamNotFoundError, ScopeNotFoundError):
         log.info("nothing left to abort", extra={"transaction": str(transaction)})
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import WriterFencedError
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
-from penstock.ports.controller_service import Transaction
+from penstock.ports.control.transactions import Transaction
 from penstock.ports.data.segments import Append
 from penstock.spark.connect import RETRY_S, Services, patiently
 from penstock.spark.writing.frames import Framed

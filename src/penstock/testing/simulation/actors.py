@@ -22,7 +22,7 @@ from penstock.model.errors import (
     WriterFencedError,
 )
 from penstock.model.names import StreamName
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.segments import NO_EVENT, Append, SegmentRead
 from penstock.ports.data.service import LocalSegmentService, SegmentService
 from penstock.testing.simulation.config import SimConfig
@@ -68,7 +68,7 @@ class Env:
         """The files that hold any of these bytes."""
 
     @property
-    def controller(self) -> ControllerService:
+    def controller(self) -> ControlPlane:
         return self.cluster.controller
 
     @property

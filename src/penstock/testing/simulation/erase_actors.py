@@ -117,7 +117,7 @@ async def _erase(env: Env, erasures: AsyncErasures, erasure: Erasure) -> Mapping
 
 async def _truncated(env: Env, events: Events) -> frozenset[tuple[str, int]]:
     """Those that lie before the head now."""
-    head = (await env.insist(lambda: env.controller.head(STREAM))).positions
+    head = (await env.insist(lambda: env.controller.cuts.head(STREAM))).positions
     places = {place: (parse_segment_name(place[0])[1], place[1]) for place in events}
     return frozenset(
         place
@@ -160,12 +160,12 @@ async def _is_withdrawn(env: Env, erasures: AsyncErasures, id_: str, events: Eve
 
 
 async def _hold(env: Env, id_: str) -> None:
-    await env.insist(partial(env.controller.add_hold, STREAM, owner=_HOLD, reason="a test", hold_id=id_))
+    await env.insist(partial(env.controller.holds.add, STREAM, owner=_HOLD, reason="a test", hold_id=id_))
 
 
 async def _release(env: Env, id_: str) -> None:
     try:
-        await env.insist(lambda: env.controller.release_hold(id_, owner=_HOLD))
+        await env.insist(lambda: env.controller.holds.release(id_, owner=_HOLD))
     except NotFoundError:
         env.history.note(f"hold is released {id_}")
 
@@ -274,7 +274,7 @@ class _Run:
     async def _send(self, page: Mapping[SegmentId, Sequence[int]], number: int, *, last: bool) -> Mapping[str, Any]:
         asked = {"erasure": self.erasure.name, "who": "simulation", "why": "a test", "looked_for": {"by": "positions"}}
         controller = self._env.controller
-        return await controller.erase(STREAM, asked | {"run": self._run}, page, page=number, last=last)
+        return await controller.erasures.erase(STREAM, asked | {"run": self._run}, page, page=number, last=last)
 
 
 async def _wait(env: Env, erasures: AsyncErasures, id_: str) -> Mapping[str, Any]:

@@ -32,7 +32,8 @@ from penstock.model.names import StreamName, segment_name, transaction_segment_n
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentRange
-from penstock.ports.controller_service import ReaderGroupConfig, Transaction
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.transactions import Transaction
 from penstock.ports.data.imports import ChunkImports, ImportedChunk
 from penstock.ports.data.service import SegmentService
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env, RawWriter, event
@@ -53,16 +54,16 @@ async def prepare_stream(env: Env) -> None:
 
     async def create() -> None:
         try:
-            await env.controller.create_scope(SCOPE)
+            await env.controller.scopes.create(SCOPE)
         except AlreadyExistsError:
             env.history.note("scope exists")
         try:
-            await env.controller.create_stream(STREAM, config)
+            await env.controller.streams.create(STREAM, config)
         except AlreadyExistsError:
             env.history.note("stream exists")
 
     await env.insist(create)
-    head = await env.insist(lambda: env.controller.head(STREAM))
+    head = await env.insist(lambda: env.controller.cuts.head(STREAM))
     group = ReaderGroupConfig(
         scope=SCOPE,
         name=_SUBSCRIBER,
@@ -70,7 +71,7 @@ async def prepare_stream(env: Env) -> None:
         retention=ReaderGroupRetention.MANUAL,
         start_cuts={STREAM: head},
     )
-    await env.insist(lambda: env.controller.create_reader_group(group))
+    await env.insist(lambda: env.controller.groups.create(group))
     env.acknowledged = head
 
 
@@ -182,7 +183,7 @@ async def write_batches(env: Env, name: str) -> None:
             try:
                 txns = [await _fill(env, segments, group, part, rng) for part in range(rng.randrange(1, 3))]
                 history.deciding(group)
-                won = await env.controller.commit_batch(
+                won = await env.controller.batches.commit(
                     STREAM, writer=name, batch=batch, transactions=[item.id for item in txns], source=source
                 )
             except StreamSealedError:
@@ -216,7 +217,7 @@ async def write_batches(env: Env, name: str) -> None:
 
 async def _fill(env: Env, segments: SegmentService, group: Group, part: int, rng: random.Random) -> Transaction:
     """An open transaction with events in one or more of its segments. Raises NotFoundError once it has expired."""
-    txn = await env.insist(lambda: env.controller.create_transaction(STREAM, lease_ms=30_000))
+    txn = await env.insist(lambda: env.controller.transactions.create(STREAM, lease_ms=30_000))
     for place, item in enumerate(txn.segments):
         if rng.random() < 0.7 or place == 0:
             name = transaction_segment_name(segment_name(STREAM, item.segment), txn.id)
@@ -280,7 +281,7 @@ async def _audit(env: Env, reader: AsyncReader, reading: Reading, rng: random.Ra
         if rng.random() < 0.3:
             cut = reader.position()
             try:
-                await env.controller.update_subscriber_cut(_FULL_NAME, group_id=None, generation=None, cut=cut)
+                await env.controller.subscribers.publish(_FULL_NAME, group_id=None, generation=None, cut=cut)
             except RETRYABLE:
                 continue
             except InvalidCutError as error:
@@ -312,9 +313,9 @@ async def reread_stream(env: Env, name: str) -> None:
 async def reread_to_end(env: Env) -> None:
     """After everything: what is there from the head on, once more."""
     controller = env.controller
-    head = await env.insist(lambda: controller.head(STREAM))
-    tail = await env.insist(lambda: controller.tail(STREAM))
-    between = await env.insist(lambda: controller.segments_between(STREAM, head, tail))
+    head = await env.insist(lambda: controller.cuts.head(STREAM))
+    tail = await env.insist(lambda: controller.cuts.tail(STREAM))
+    between = await env.insist(lambda: controller.cuts.segments_between(STREAM, head, tail))
     reading = env.history.reading(str(STREAM), "final")
     reading.start = {segment_name(STREAM, item): max(0, offset) for item, offset in head.positions.items()}
     reading.segments = [segment_name(STREAM, item) for item in between]
@@ -334,11 +335,13 @@ async def scale_stream(env: Env, name: str) -> None:
     while not env.stopping.is_set():
         await env.pause(rng, factor=20)
         try:
-            current = await env.controller.current_segments(STREAM)
+            current = await env.controller.layout.current(STREAM)
             plan = _plan(current, rng)
             if plan is not None:
                 sealed, ranges = plan
-                result = await env.controller.scale(STREAM, sealed=[item.segment for item in sealed], new_ranges=ranges)
+                result = await env.controller.layout.scale(
+                    STREAM, sealed=[item.segment for item in sealed], new_ranges=ranges
+                )
                 env.history.note(f"scaled {[item.segment for item in result.segments]}")
         except StreamSealedError:
             return
@@ -367,9 +370,9 @@ async def truncate_stream(env: Env, name: str) -> None:
         cut = env.acknowledged
         try:
             if cut is not None and rng.random() < 0.3:
-                await env.controller.truncate_stream(STREAM, cut)
+                await env.controller.streams.truncate(STREAM, cut)
                 env.history.note(f"truncated {dict(cut.positions)}")
-            head = await env.controller.head(STREAM)
+            head = await env.controller.cuts.head(STREAM)
             env.history.head(str(STREAM), head.positions)
         except RETRYABLE:
             continue
@@ -389,7 +392,7 @@ async def live_streams(env: Env, name: str) -> None:
         history.fact(subject, "created")
         await env.pause(rng, factor=5)
         await _look_at_stream(env, stream, subject)
-        await env.insist(partial(env.controller.seal_stream, stream))
+        await env.insist(partial(env.controller.streams.seal, stream))
         history.fact(subject, "sealed")
         await env.pause(rng, factor=5)
         await _look_at_stream(env, stream, subject)
@@ -402,14 +405,14 @@ async def live_streams(env: Env, name: str) -> None:
 
 async def _create_stream(env: Env, stream: StreamName) -> None:
     try:
-        await env.controller.create_stream(stream, StreamConfig())
+        await env.controller.streams.create(stream, StreamConfig())
     except AlreadyExistsError:
         env.history.note(f"stream exists {stream}")
 
 
 async def _delete_stream(env: Env, stream: StreamName) -> None:
     try:
-        await env.controller.delete_stream(stream)
+        await env.controller.streams.delete(stream)
     except NotFoundError:
         env.history.note(f"stream is gone {stream}")
 
@@ -417,8 +420,8 @@ async def _delete_stream(env: Env, stream: StreamName) -> None:
 async def _look_at_stream(env: Env, stream: StreamName, subject: str) -> None:
     begun = env.loop.time()
     try:
-        exists = await env.controller.stream_exists(stream)
-        is_sealed = exists and not await env.controller.current_segments(stream)
+        exists = await env.controller.streams.exists(stream)
+        is_sealed = exists and not await env.controller.layout.current(stream)
     except RETRYABLE:
         return
     except NotFoundError:
@@ -429,6 +432,6 @@ async def _look_at_stream(env: Env, stream: StreamName, subject: str) -> None:
 async def finish_stream(env: Env) -> None:
     """End the stream, so that its readers come to an end."""
     try:
-        await env.insist(lambda: env.controller.seal_stream(STREAM))
+        await env.insist(lambda: env.controller.streams.seal(STREAM))
     except PenstockError as error:
         env.history.violation("seal failed", str(error))

@@ -16,7 +16,7 @@ import typer
 from penstock.app.cli.common.output import facts_lines
 from penstock.core.units import counted, format_duration, format_size
 from penstock.model.errors import InvalidArgumentError
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store

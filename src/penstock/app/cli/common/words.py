@@ -20,7 +20,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, Level
 from penstock.model.segments import epoch_of, make_segment_id, number_of
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PRINTED_OFFSET: Final = re.compile(r"(\d{1,10})#(\d{1,10}):(\d{1,18})", re.ASCII)

@@ -1,4 +1,4 @@
-"""Pulsar's admin REST API, version 2, over a ``ControllerService`` and a ``SegmentService``.
+"""Pulsar's admin REST API, version 2, over a ``ControlPlane`` and a ``SegmentService``.
 
 Paths, bodies, codes and reasons are those of Pulsar's broker, so that its own tools work: docs/reference/pulsar-admin.md.
 """
@@ -39,7 +39,7 @@ from penstock.net.http.pulsar.subscriptions import Subscriptions
 from penstock.net.http.pulsar.tenants import BINARY_PORT, Tenants
 from penstock.net.http.pulsar.topics import Topics
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ _NON_PERSISTENT = "/admin/v2/non-persistent/"
 
 
 def pulsar_routes(
-    controller: ControllerService,
+    controller: ControlPlane,
     segments: SegmentService,
     clock: Clock,
     *,

@@ -30,7 +30,8 @@ from penstock.net.http.pulsar.names import NamespaceName, TopicName, split_parti
 from penstock.net.http.pulsar.positions import Positions
 from penstock.net.http.pulsar.records import STARTED, Record, Records, namespace_key, tenant_key, topic_key, topics_key
 from penstock.ports.clock import Clock
-from penstock.ports.controller_service import PAGE_MAX, ControllerService
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.data.service import SegmentService
 
 CLUSTER = "standalone"
@@ -152,7 +153,7 @@ class Admin:
 
     def __init__(
         self,
-        controller: ControllerService,
+        controller: ControlPlane,
         segments: SegmentService,
         clock: Clock,
         readers_of: ReadersOf | None = None,
@@ -193,9 +194,9 @@ class Admin:
 
     async def make_namespace(self, name: NamespaceName) -> None:
         """Raises AlreadyExistsError."""
-        await self.controller.create_scope(name.scope)
+        await self.controller.scopes.create(name.scope)
         await self.records.change(namespace_key(name), lambda _: {"pulsar": True})
-        await self.controller.set_policy(name.scope, RELEASED)
+        await self.controller.policies.set(name.scope, RELEASED)
 
     async def check_tenant(self, tenant: str) -> Record:
         record = await self.records.get(tenant_key(tenant))
@@ -209,13 +210,13 @@ class Admin:
 
     async def namespace_exists(self, name: NamespaceName) -> bool:
         known = await self.records.get(tenant_key(name.tenant)) is not None
-        return known and await self.controller.scope_exists(name.scope)
+        return known and await self.controller.scopes.exists(name.scope)
 
     async def namespaces(self, tenant: str) -> list[NamespaceName]:
         """Scopes of the tenant, made through Pulsar's API or not; sorted."""
         found: list[NamespaceName] = []
         after = ""
-        while page := await self.controller.list_scopes(after=after, limit=PAGE_MAX):
+        while page := await self.controller.scopes.list(after=after, limit=PAGE_MAX):
             after = page[-1]
             names = (NamespaceName.of_scope(scope) for scope in page)
             found.extend(name for name in names if name is not None and name.tenant == tenant)
@@ -226,7 +227,7 @@ class Admin:
         found: list[Topic] = []
         after = ""
         records = dict(await self.records.under(topics_key(namespace)))
-        while page := await self.controller.list_streams(namespace.scope, after=after, limit=PAGE_MAX):
+        while page := await self.controller.streams.list(namespace.scope, after=after, limit=PAGE_MAX):
             after = page[-1]
             for stream in page:
                 name = TopicName.of_stream(namespace, stream)
@@ -236,7 +237,7 @@ class Admin:
 
     async def _topic(self, name: TopicName, record: Record | None) -> Topic | None:
         try:
-            count = max(1, len(await self.controller.current_segments(name.stream)))
+            count = max(1, len(await self.controller.layout.current(name.stream)))
         except NotFoundError:
             return None
         partitioned = count > 1 or bool((record or {}).get("partitioned"))
@@ -255,7 +256,7 @@ class Admin:
 
     async def _existing(self, name: TopicName) -> Topic | None:
         try:
-            if not await self.controller.stream_exists(name.stream):
+            if not await self.controller.streams.exists(name.stream):
                 return None
         except ScopeNotFoundError:
             return None

@@ -25,7 +25,8 @@ from penstock.net.http.pulsar.bodies import AdminError
 from penstock.net.http.pulsar.context import Admin, Topic, lifted
 from penstock.net.http.pulsar.names import subscriber_of, subscription_of
 from penstock.net.http.pulsar.positions import Ledger, Position, with_offset
-from penstock.ports.controller_service import ReaderGroupConfig, SubscriberInfo
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.subscribers import SubscriberInfo
 
 _TRIES_MAX = 16
 _MADE_HERE = 3
@@ -40,11 +41,11 @@ class Cursors:
 
     async def all(self, topic: Topic) -> dict[str, SubscriberInfo]:
         """Subscriptions by name, sorted, with their lags."""
-        found = await self._admin.controller.describe_subscribers(topic.stream)
+        found = await self._admin.controller.subscribers.describe(topic.stream)
         return dict(sorted((subscription_of(topic.scope, item.name), item) for item in found))
 
     async def names(self, topic: Topic) -> list[str]:
-        found = await self._admin.controller.list_subscribers(topic.stream)
+        found = await self._admin.controller.subscribers.list(topic.stream)
         return sorted(subscription_of(topic.scope, name) for name in found)
 
     async def get(self, topic: Topic, subscription: str) -> SubscriberInfo:
@@ -56,11 +57,11 @@ class Cursors:
 
     async def cut_of(self, topic: Topic, info: SubscriberInfo) -> StreamCut:
         """What is acknowledged: never behind the head, for what lies there is lost to it; the head where nothing is."""
-        head = await self._admin.controller.head(topic.stream)
+        head = await self._admin.controller.cuts.head(topic.stream)
         if info.cut is None or info.cut.is_unbounded:
             return head
         try:
-            await self._admin.controller.segments_between(topic.stream, head, info.cut)
+            await self._admin.controller.cuts.segments_between(topic.stream, head, info.cut)
         except InvalidCutError:
             return head
         return info.cut
@@ -72,7 +73,7 @@ class Cursors:
         if scope != topic.scope:
             raise AdminError(412, "A subscription of another namespace cannot be created here")
         async with self._admin.lock(f"group/{subscriber}"):
-            if subscriber in await self._admin.controller.list_subscribers(topic.stream):
+            if subscriber in await self._admin.controller.subscribers.list(topic.stream):
                 raise AdminError(409, "Subscription already exists for topic")
             await self._change_group(scope, group, topic.stream, start)
 
@@ -83,7 +84,7 @@ class Cursors:
         scope, _, group = subscriber.partition("/")
         async with self._admin.lock(f"group/{subscriber}"):
             try:
-                await controller.remove_subscriber(topic.stream, subscriber)
+                await controller.subscribers.remove(topic.stream, subscriber)
             except SubscriberNotFoundError as error:
                 raise _not_found(topic, subscription) from error
             # From here on it holds nothing; what is left is the group, which may subscribe to other topics.
@@ -99,19 +100,19 @@ class Cursors:
     async def tidy(self, scope: str) -> None:
         """Remove the scope's groups that only subscribe to streams which are gone."""
         controller = self._admin.controller
-        for group in await controller.list_reader_groups(scope):
+        for group in await controller.groups.list(scope):
             with suppress(ReaderGroupNotFoundError):
-                known = await controller.get_reader_group(scope, group)
-                streams = [await controller.stream_exists(name) for name in known.start_cuts]
+                known = await controller.groups.get(scope, group)
+                streams = [await controller.streams.exists(name) for name in known.start_cuts]
                 if known.retention is not ReaderGroupRetention.NONE and streams and not any(streams):
-                    await controller.delete_reader_group(scope, group, group_id=known.id)
+                    await controller.groups.delete(scope, group, group_id=known.id)
 
     async def _change_group(self, scope: str, group: str, stream: StreamName, start: StreamCut | None) -> None:
         """Add the stream to the group with that start, or take it out; make and remove the group as that needs."""
         controller = self._admin.controller
         for _ in range(_TRIES_MAX):
             try:
-                known = await controller.get_reader_group(scope, group)
+                known = await controller.groups.get(scope, group)
             except ReaderGroupNotFoundError:
                 if start is None:
                     return
@@ -123,7 +124,7 @@ class Cursors:
                     retention=ReaderGroupRetention.MANUAL,
                     start_cuts={stream: start},
                 )
-                if (await controller.create_reader_group(made)).start_cuts.get(stream) == start:
+                if (await controller.groups.create(made)).start_cuts.get(stream) == start:
                     return
                 continue  # somebody else was first: join what he made
             if known.id.version != _MADE_HERE:
@@ -136,9 +137,9 @@ class Cursors:
                 starts[stream] = start
             try:
                 if starts:
-                    await controller.update_reader_group(replace(known, start_cuts=starts))
+                    await controller.groups.update(replace(known, start_cuts=starts))
                 else:
-                    await controller.delete_reader_group(scope, group, group_id=known.id)
+                    await controller.groups.delete(scope, group, group_id=known.id)
             except (GenerationMismatchError, ReaderGroupNotFoundError):
                 continue
             return
@@ -148,7 +149,7 @@ class Cursors:
         starts: dict[StreamName, StreamCut] = {}
         for name, cut in known.start_cuts.items():
             try:
-                subscribers = await self._admin.controller.list_subscribers(name)
+                subscribers = await self._admin.controller.subscribers.list(name)
             except NotFoundError:
                 continue
             if name != leaving and known.full_name in subscribers:
@@ -157,7 +158,7 @@ class Cursors:
 
     async def move(self, topic: Topic, info: SubscriberInfo, cut: StreamCut) -> Mapping[str, Any]:
         """Acknowledge what lies before ``cut``, and nothing behind it."""
-        return await self._admin.controller.move_subscriber(topic.stream, info.name, cut)
+        return await self._admin.controller.subscribers.move(topic.stream, info.name, cut)
 
     async def reset(self, topic: Topic, info: SubscriberInfo, cut: StreamCut) -> None:
         """As ``move``; the readers continue at ``cut`` too. Raises AdminError 412 as ``MoveReaders`` raises ConflictError."""
@@ -175,7 +176,7 @@ class Cursors:
 
     async def end(self, topic: Topic, cut: StreamCut) -> StreamCut:
         """The tail; for a partition, ``cut`` with that partition at its end."""
-        tail = await self._admin.controller.tail(topic.stream)
+        tail = await self._admin.controller.cuts.tail(topic.stream)
         if topic.partition is None:
             return tail
         current = await self._current(topic)
@@ -183,7 +184,7 @@ class Cursors:
         return with_offset(cut, current, segment, tail.positions[segment])
 
     async def _current(self, topic: Topic) -> list[SegmentId]:
-        return [item.segment for item in await self._admin.controller.current_segments(topic.stream)]
+        return [item.segment for item in await self._admin.controller.layout.current(topic.stream)]
 
     async def skip(self, topic: Topic, info: SubscriberInfo, events: int) -> None:
         """As ``reset``, past the next ``events`` of one partition. Raises AdminError 405, 412."""
@@ -235,7 +236,7 @@ class Cursors:
         return self._at(topic, layout.current, cut, ledger, offset)
 
     async def _start(self, topic: Topic, cut: StreamCut) -> StreamCut:
-        head = await self._admin.controller.head(topic.stream)
+        head = await self._admin.controller.cuts.head(topic.stream)
         if topic.partition is None:
             return head
         current = await self._current(topic)
@@ -251,7 +252,7 @@ class Cursors:
             await self.move(topic, info, await self.end(topic, cut))
             return
         change = PolicyDocument(backlog=replace(lifted(), ttl_s=older_than_s), idle=_NEVER_IDLE)
-        plan = await self._admin.controller.plan_retention(topic.stream, change=change)
+        plan = await self._admin.controller.retention.plan(topic.stream, change=change)
         for advance in plan.expire:
             if advance.subscriber == info.name:
                 target = _cut(topic.stream, advance.end)
@@ -268,14 +269,14 @@ class Cursors:
             min_bytes=0, min_age_s=age_s, combine=Combine.ALL, max_bytes=None, max_age_s=age_s, measure=Measure.STREAM
         )
         change = PolicyDocument(retain=retain, backlog=lifted(), idle=_NEVER_IDLE)
-        plan = await self._admin.controller.plan_retention(topic.stream, change=change)
+        plan = await self._admin.controller.retention.plan(topic.stream, change=change)
         start = await self._start(topic, cut)
         if plan.candidate is None:
             return start
         target = _cut(topic.stream, plan.candidate)
-        head = await self._admin.controller.head(topic.stream)
+        head = await self._admin.controller.cuts.head(topic.stream)
         try:
-            await self._admin.controller.segments_between(topic.stream, head, target)
+            await self._admin.controller.cuts.segments_between(topic.stream, head, target)
         except InvalidCutError:
             return start
         return await self._component(topic, cut, target)

@@ -122,13 +122,13 @@ class Namespaces:
         await self._admin.check_namespace(name)
         if call.flag("force"):
             raise AdminError(405, "Broker doesn't allow forced deletion of namespaces")
-        for hold in [item for item in await self._admin.controller.list_holds(name.scope) if not item.is_undo]:
+        for hold in [item for item in await self._admin.controller.holds.list(name.scope) if not item.is_undo]:
             raise AdminError(412, f"Namespace is held by {hold.owner}: {hold.reason}")
         if not await self._admin.topics(name):
             # Streams that retention deleted, or other clients did, leave their subscribers' groups behind.
             await Cursors(self._admin).tidy(name.scope)
         try:
-            await self._admin.controller.delete_scope(name.scope)
+            await self._admin.controller.scopes.delete(name.scope)
         except NotEmptyError as error:
             raise AdminError(409, "Cannot delete non empty namespace") from error
         except ScopeNotFoundError as error:

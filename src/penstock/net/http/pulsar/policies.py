@@ -174,7 +174,7 @@ class Policies:
         if level.topic is None:
             await self._admin.check_namespace(level.namespace, missing)
         try:
-            document = await self._admin.controller.get_policy(level.target)
+            document = await self._admin.controller.policies.get(level.target)
         except StreamNotFoundError as error:
             raise AdminError(404, f"Topic {level.topic} not found") from error
         except ScopeNotFoundError as error:
@@ -205,8 +205,8 @@ class Policies:
         if not open_ended:
             return resolve(document, EMPTY, EMPTY)
         controller = self._admin.controller
-        above = EMPTY if level.topic is None else await controller.get_policy(level.namespace.scope)
-        return resolve(document, above, await controller.get_policy(None))
+        above = EMPTY if level.topic is None else await controller.policies.get(level.namespace.scope)
+        return resolve(document, above, await controller.policies.get(None))
 
     async def _change(
         self,
@@ -238,10 +238,10 @@ class Policies:
     async def _write(self, level: Level, document: PolicyDocument) -> None:
         """Replace the whole document. Raises AdminError 400."""
         controller = self._admin.controller
-        if document == await controller.get_policy(level.target):
+        if document == await controller.policies.get(level.target):
             return
         try:
-            await controller.set_policy(level.target, document)
+            await controller.policies.set(level.target, document)
         except InvalidArgumentError as error:
             raise AdminError(400, str(error)) from error
 
@@ -255,7 +255,7 @@ class Policies:
         record = await records.get(level.key) or {}
         if BEFORE not in record:
             return
-        own, *_ = split(await self._admin.controller.get_policy(level.target), record)
+        own, *_ = split(await self._admin.controller.policies.get(level.target), record)
         try:
             await self._write(level, joined(own, global_document(record.get(GLOBAL, {}))))
         except AdminError:
@@ -373,7 +373,7 @@ class Policies:
         # As the broker answers: the map of the first level that has one. The limits in force are merged by type.
         quotas = next((item.quotas for item in levels if item.quotas), dict(_UNLIMITED))
         if level.topic is not None and not level.is_global and quotas != _UNLIMITED:
-            effective = await self._admin.controller.effective_policy(level.topic.stream)
+            effective = await self._admin.controller.policies.effective(level.topic.stream)
             quotas = {kind: with_action(kind, quota, effective) for kind, quota in quotas.items()}
         return {
             "retention": _first([item.retention for item in levels], NO_RETENTION).to_json(),

@@ -17,7 +17,7 @@ from penstock.model.errors import CorruptDataError, SegmentNotFoundError, Trunca
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, epoch_of
 from penstock.net.http.pulsar.bodies import INT_MAX, LONG_MAX, AdminError, whole
-from penstock.ports.controller_service import ControllerService
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.segments import SegmentInfo
 from penstock.ports.data.service import SegmentService
 
@@ -102,16 +102,16 @@ class Layout:
 class Positions:
     """Turns positions into offsets and back, and counts what lies between."""
 
-    def __init__(self, controller: ControllerService, segments: SegmentService) -> None:
+    def __init__(self, controller: ControlPlane, segments: SegmentService) -> None:
         self._controller = controller
         self._segments = segments
 
     async def layout(self, stream: StreamName) -> Layout:
         """Raises ScopeNotFoundError, StreamNotFoundError."""
         controller = self._controller
-        current = [item.segment for item in await controller.current_segments(stream)]
-        tail = await controller.tail(stream)
-        live = await controller.segments_between(stream, await controller.head(stream), tail)
+        current = [item.segment for item in await controller.layout.current(stream)]
+        tail = await controller.cuts.tail(stream)
+        live = await controller.cuts.segments_between(stream, await controller.cuts.head(stream), tail)
         if not current:  # sealed
             current = list(tail.positions)
         ranks: dict[int, dict[SegmentId, int]] = {}
@@ -119,7 +119,7 @@ class Positions:
         for segment in sorted(live):
             epoch = epoch_of(segment)
             if epoch not in ranks:
-                ranges = await controller.epoch_segments(stream, epoch)
+                ranges = await controller.layout.of_epoch(stream, epoch)
                 ranks[epoch] = {item.segment: rank for rank, item in enumerate(ranges)}
             ledger = await self._ledger(stream, segment)
             if ledger is not None:
@@ -207,7 +207,7 @@ class Positions:
 
     async def _unread(self, layout: Layout, cut: StreamCut, partition: int | None) -> list[tuple[Ledger, int]]:
         tail = StreamCut(layout.stream, {})
-        behind = set(await self._controller.segments_between(layout.stream, cut, tail))
+        behind = set(await self._controller.cuts.segments_between(layout.stream, cut, tail))
         chosen = layout.partitions if partition is None else [layout.partitions[partition]]
         found: list[tuple[Ledger, int]] = []
         for ledgers in chosen:

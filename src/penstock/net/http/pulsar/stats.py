@@ -14,7 +14,7 @@ from penstock.net.http.pulsar.context import Admin, Call, Reply, Routes, Topic, 
 from penstock.net.http.pulsar.cursors import Cursors
 from penstock.net.http.pulsar.positions import Layout, Ledger
 from penstock.net.http.pulsar.topics import P
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 
 _RATES_IN = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "averageMsgSize")
 _SUMMED = ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter", "storageSize", "backlogSize")
@@ -62,8 +62,8 @@ class Stats:
             topic=topic,
             layout=await self._admin.positions.layout(topic.stream),
             subscribers=await self._cursors.all(topic),
-            policy=await self._admin.controller.effective_policy(topic.stream),
-            evictions=await self._admin.controller.list_evictions(topic.stream),
+            policy=await self._admin.controller.policies.effective(topic.stream),
+            evictions=await self._admin.controller.retention.list_evictions(topic.stream),
         )
 
     async def _one(self, gathered: _Gathered, index: int, call: Call) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from penstock.net.http.pulsar.context import DONE, Admin, Call, Reply, Routes, T
 from penstock.net.http.pulsar.cursors import Cursors
 from penstock.net.http.pulsar.positions import read_position
 from penstock.net.http.pulsar.topics import P, Topics
-from penstock.ports.controller_service import SubscriberInfo
+from penstock.ports.control.subscribers import SubscriberInfo
 
 _CONSUMERS = "Subscription has active connected consumers"
 _ALMOST = 1000
@@ -55,7 +55,7 @@ class Subscriptions:
             topic = await self._topics.make(call.namespace, call.params["topic"])
         if topic.is_parent and not (position.is_earliest or position.is_latest):
             raise AdminError(412, "A position of a partitioned topic is one of its partitions'")
-        tail = await self._admin.controller.tail(topic.stream)
+        tail = await self._admin.controller.cuts.tail(topic.stream)
         start = await self._cursors.resolve(topic, tail, position)
         if start is None:
             raise AdminError(412, f"Unable to find position for position specified: {position}")
@@ -193,7 +193,7 @@ class Subscriptions:
     async def backlog_size(self, call: Call) -> Reply:
         position = read_position(parse_json(call.body) if call.body.strip() else {"ledgerId": -1, "entryId": -1})
         topic = await self._admin.topic(call)
-        head = await self._admin.controller.head(topic.stream)
+        head = await self._admin.controller.cuts.head(topic.stream)
         at = head
         if not position.is_earliest:
             if topic.is_parent:

@@ -91,7 +91,7 @@ class Tenants:
 
     async def health(self, call: Call) -> Reply:
         """Healthy is a store that answers."""
-        await self._admin.controller.scope_exists("health")
+        await self._admin.controller.scopes.exists("health")
         return as_text("ok")
 
     async def version(self, call: Call) -> Reply:

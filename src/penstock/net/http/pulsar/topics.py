@@ -71,7 +71,7 @@ class Topics:
         config = StreamConfig(scaling=ScalingPolicy(min_segments=partitions or 1))
         record: Record = {"partitioned": partitions is not None}
         try:
-            await self._admin.controller.create_stream(name.stream, config)
+            await self._admin.controller.streams.create(name.stream, config)
         except AlreadyExistsError as error:
             raise AdminError(409, _EXISTS) from error
         except ScopeNotFoundError as error:
@@ -121,9 +121,9 @@ class Topics:
             reason = f"Desired partitions {count} can't be less than the current partitions {topic.partitions}."
             raise AdminError(422, reason)
         if count > topic.partitions:
-            config = await self._admin.controller.get_config(topic.stream)
+            config = await self._admin.controller.streams.config(topic.stream)
             scaling = ScalingPolicy(min_segments=count)
-            await self._admin.controller.update_stream(topic.stream, replace(config, scaling=scaling))
+            await self._admin.controller.streams.update(topic.stream, replace(config, scaling=scaling))
             # Also of a topic that was not made here: what grows is partitioned.
             await self._admin.records.change(topic_key(topic.name), lambda record: {**record, "partitioned": True})
         return DONE
@@ -151,7 +151,7 @@ class Topics:
         try:
             subscriptions = await self._cursors.names(topic)
             # This comes first, because it may be refused, and then nothing is changed.
-            await controller.delete_stream(stream, seal=True)
+            await controller.streams.delete(stream, seal=True)
         except StreamNotFoundError as error:
             raise AdminError(404, f"Topic {topic} not found") from error
         for name in subscriptions:
@@ -160,7 +160,7 @@ class Topics:
         return DONE
 
     async def _check_holds(self, topic: Topic) -> None:
-        holds = [item for item in await self._admin.controller.list_holds(topic.stream) if not item.is_undo]
+        holds = [item for item in await self._admin.controller.holds.list(topic.stream) if not item.is_undo]
         if holds:
             raise AdminError(412, f"Topic is held by {holds[0].owner}: {holds[0].reason}")
 
@@ -172,26 +172,26 @@ class Topics:
         controller, stream = self._admin.controller, topic.stream
         # Move subscriptions first, so that no truncation passes them. All refusals are checked before that.
         await self._check_holds(topic)
-        if not await controller.current_segments(stream):
+        if not await controller.layout.current(stream):
             raise AdminError(409, f"Topic {topic} is terminated: nothing of it can be truncated")
-        tail = await controller.tail(stream)
+        tail = await controller.cuts.tail(stream)
         target = tail
         if topic.partition is not None:
-            current = [item.segment for item in await controller.current_segments(stream)]
+            current = [item.segment for item in await controller.layout.current(stream)]
             segment = current[topic.partition]
-            target = with_offset(await controller.head(stream), current, segment, tail.positions[segment])
+            target = with_offset(await controller.cuts.head(stream), current, segment, tail.positions[segment])
         for info in (await self._cursors.all(topic)).values():
             to = target
             if topic.partition is not None:
                 to = await self._cursors.end(topic, await self._cursors.cut_of(topic, info))
             await self._cursors.move(topic, info, to)
-        await controller.truncate_stream(stream, target)
+        await controller.streams.truncate(stream, target)
         return DONE
 
     async def trim(self, call: Call) -> Reply:
         if call.non_persistent:
             raise AdminError(405, "Trim on a non-persistent topic is not allowed")
-        await self._admin.controller.run_retention((await self._admin.topic(call)).stream)
+        await self._admin.controller.retention.run((await self._admin.topic(call)).stream)
         return DONE
 
     async def unload(self, call: Call) -> Reply:

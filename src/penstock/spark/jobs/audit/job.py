@@ -268,7 +268,7 @@ def _frame(spark: Any, request: AuditRequest, found: _Bounds) -> DataFrame:
 async def _bounds(request: AuditRequest, known: AuditRun | None, services: Services) -> _Bounds | None:
     """From where the last run ended, or from the time that is asked for, to the tail; None where there is no stream yet."""
     try:
-        end = await services.controller.tail(AUDIT_STREAM)
+        end = await services.controller.cuts.tail(AUDIT_STREAM)
         if known is not None:
             await _check_same(services, known)
             start = StreamCut.from_text(known.end)
@@ -276,7 +276,7 @@ async def _bounds(request: AuditRequest, known: AuditRun | None, services: Servi
             since_ms = max(0, request.choice.since_ms - _SLACK_MS)
             start = await cut_at(services, AUDIT_STREAM, since_ms, end=False)
         else:
-            start = await services.controller.head(AUDIT_STREAM)
+            start = await services.controller.cuts.head(AUDIT_STREAM)
     except NotFoundError:
         if known is not None:
             raise

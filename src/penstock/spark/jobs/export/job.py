@@ -304,8 +304,8 @@ class _Export:
             ranges = [
                 await around(services, stream, item, *self._request.offsets[item]) for item in self._request.offsets
             ]
-            head = await services.controller.head(stream)
-            return _Plan(start=head, end=await services.controller.tail(stream), ranges=sorted(ranges))
+            head = await services.controller.cuts.head(stream)
+            return _Plan(start=head, end=await services.controller.cuts.tail(stream), ranges=sorted(ranges))
         start = await resolve(services, stream, options.start, "earliest")
         if self._request.after is not None:
             start = end_of(self._request.after, stream)

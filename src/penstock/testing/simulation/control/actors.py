@@ -36,7 +36,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import StreamConfig
 from penstock.model.retention import Idle, PolicyDocument, Retain, Unsubscribed
 from penstock.model.segments import SegmentId, even_ranges
-from penstock.ports.controller_service import PingStatus, TransactionStatus
+from penstock.ports.control.transactions import PingStatus, TransactionStatus
 from penstock.ports.data.segments import Append
 from penstock.ports.data.tables import KEY_ABSENT, TableLength, TablePut
 from penstock.testing.simulation.actors import Env, cancel, until_served
@@ -81,16 +81,16 @@ async def prepare(env: Env) -> None:
 
 async def make_scope(env: Env, scope: str) -> None:
     try:
-        await env.insist(partial(env.controller.create_scope, scope))
+        await env.insist(partial(env.controller.scopes.create, scope))
     except AlreadyExistsError:
         env.history.note(f"scope {scope} was created by a lost attempt")
-    await env.insist(partial(env.controller.set_policy, scope, _KEEPS))
+    await env.insist(partial(env.controller.policies.set, scope, _KEEPS))
 
 
 async def make_stream(env: Env, name: StreamName) -> None:
     """Create the stream, unless it is there."""
     try:
-        await env.insist(partial(env.controller.create_stream, name, StreamConfig()))
+        await env.insist(partial(env.controller.streams.create, name, StreamConfig()))
     except AlreadyExistsError:
         env.history.note(f"{name} is there")
 
@@ -147,8 +147,8 @@ async def replace_policies(env: Env, seen: Seen, name: str) -> None:
     while not env.stopping.is_set():
         target = rng.choice((POLICIES, None))
         # The scope's policy hides the server's.
-        await env.insist(partial(env.controller.set_policy, None, _KEEPS))
-        await env.insist(partial(env.controller.set_policy, POLICIES, PolicyDocument() if target is None else _KEEPS))
+        await env.insist(partial(env.controller.policies.set, None, _KEEPS))
+        await env.insist(partial(env.controller.policies.set, POLICIES, PolicyDocument() if target is None else _KEEPS))
         for stream in POLICED:
             await make_stream(env, stream)
             await _write_some(env, writer, stream, rng)
@@ -158,7 +158,7 @@ async def replace_policies(env: Env, seen: Seen, name: str) -> None:
 
 async def _write_some(env: Env, writer: Appender, stream: StreamName, rng: random.Random) -> None:
     try:
-        segments = await env.insist(partial(env.controller.current_segments, stream))
+        segments = await env.insist(partial(env.controller.layout.current, stream))
     except NotFoundError:
         return
     for item in segments:
@@ -168,11 +168,11 @@ async def _write_some(env: Env, writer: Appender, stream: StreamName, rng: rando
 
 async def _replace_one(env: Env, seen: Seen, target: str | None, rng: random.Random) -> None:
     controller = env.controller
-    await env.insist(partial(controller.set_policy, target, rng.choice(_REMOVES)))
+    await env.insist(partial(controller.policies.set, target, rng.choice(_REMOVES)))
     await asyncio.sleep(rng.choice((0.0, 0.05, 1.2)) * rng.random())
     cycles = [asyncio.ensure_future(_cycle(env, stream)) for stream in POLICED]
     await asyncio.sleep(rng.choice((0.0, 0.02, 0.2)) * rng.random())
-    await env.insist(partial(controller.set_policy, target, _KEEPS))
+    await env.insist(partial(controller.policies.set, target, _KEEPS))
     before = await _fates(env)
     await asyncio.gather(*cycles)
     await asyncio.sleep(2 * rng.random())
@@ -191,7 +191,7 @@ async def _replace_one(env: Env, seen: Seen, target: str | None, rng: random.Ran
 
 async def _cycle(env: Env, stream: StreamName) -> None:
     try:
-        await env.controller.run_retention(stream)
+        await env.controller.retention.run(stream)
     except (NotFoundError, ConflictError, *RETRYABLE) as error:
         env.history.note(f"cycle of {stream} failed: {error}")
 
@@ -231,29 +231,29 @@ async def _live_once(env: Env, rng: random.Random, *, ends: bool) -> None:
         await env.pause(rng, factor=0.1)
     if rng.random() < 0.4:
         await must_end(env, "truncation", partial(_truncate, env))
-    await must_end(env, "sealing", partial(controller.seal_stream, AGAIN))
+    await must_end(env, "sealing", partial(controller.streams.seal, AGAIN))
     await must_end(env, "deletion", partial(_delete, env))
 
 
 async def _scale(env: Env, rng: random.Random) -> None:
-    current = await env.controller.current_segments(AGAIN)
+    current = await env.controller.layout.current(AGAIN)
     ranges = even_ranges(1 if len(current) > 1 else rng.choice((2, 3)))
     try:
-        await env.controller.scale(AGAIN, sealed=[item.segment for item in current], new_ranges=ranges)
+        await env.controller.layout.scale(AGAIN, sealed=[item.segment for item in current], new_ranges=ranges)
     except ScaleConflictError as error:
         env.history.note(f"scale lost a race: {error}")
 
 
 async def _truncate(env: Env) -> None:
     try:
-        await env.controller.truncate_stream(AGAIN, await env.controller.tail(AGAIN))
+        await env.controller.streams.truncate(AGAIN, await env.controller.cuts.tail(AGAIN))
     except InvalidCutError as error:
         env.history.note(f"truncation came late: {error}")
 
 
 async def _delete(env: Env) -> None:
     try:
-        await env.controller.delete_stream(AGAIN)
+        await env.controller.streams.delete(AGAIN)
     except NotFoundError:
         env.history.note("stream is gone already")
 
@@ -264,13 +264,13 @@ async def begin_in_stream(env: Env, seen: Seen, name: str) -> None:
     controller = env.controller
     while not env.stopping.is_set():
         try:
-            txn = await controller.create_transaction(AGAIN, lease_ms=10_000)
+            txn = await controller.transactions.create(AGAIN, lease_ms=10_000)
             seen.count("transactions begun")
             fate = rng.random()
             if fate < 0.5:
-                await controller.commit_transaction(AGAIN, txn.id)
+                await controller.transactions.commit(AGAIN, txn.id)
             elif fate < 0.8:
-                await controller.abort_transaction(AGAIN, txn.id)
+                await controller.transactions.abort(AGAIN, txn.id)
         except (NotFoundError, ConflictError, *RETRYABLE) as error:
             env.history.note(f"{name}: {error}")
         await env.pause(rng, factor=0.1)
@@ -285,7 +285,7 @@ async def hold_transactions(env: Env, seen: Seen, name: str) -> None:
     while not env.stopping.is_set():
         begun_s = env.loop.time()
         lease_s = rng.choice((10.0, 15.0, 30.0))
-        txn = (await env.insist(partial(env.controller.create_transaction, HELD, lease_ms=int(lease_s * 1000)))).id
+        txn = (await env.insist(partial(env.controller.transactions.create, HELD, lease_ms=int(lease_s * 1000)))).id
         seen.count("leases")
         until_s = begun_s + lease_s
         if rng.random() < 0.3:
@@ -301,7 +301,7 @@ async def hold_transactions(env: Env, seen: Seen, name: str) -> None:
 
 async def _renew(env: Env, txn: UUID, until_s: float, lease_s: float) -> float:
     asked_s = env.loop.time()
-    found = await env.insist(partial(env.controller.ping_transaction, HELD, txn, lease_ms=int(lease_s * 1000)))
+    found = await env.insist(partial(env.controller.transactions.ping, HELD, txn, lease_ms=int(lease_s * 1000)))
     if found is PingStatus.OK:
         return asked_s + lease_s
     if env.loop.time() < until_s:
@@ -312,7 +312,7 @@ async def _renew(env: Env, txn: UUID, until_s: float, lease_s: float) -> float:
 
 
 async def _still_open(env: Env, txn: UUID, until_s: float) -> None:
-    found = await env.insist(partial(env.controller.transaction_status, HELD, txn))
+    found = await env.insist(partial(env.controller.transactions.status, HELD, txn))
     if env.loop.time() < until_s and found is not TransactionStatus.OPEN:
         env.history.violation(
             "lease ended early", f"{txn} {found.value} {until_s - env.loop.time():.3f} s before its end"
@@ -321,7 +321,7 @@ async def _still_open(env: Env, txn: UUID, until_s: float) -> None:
 
 async def _commit_in_time(env: Env, txn: UUID, until_s: float) -> None:
     try:
-        await env.insist(partial(env.controller.commit_transaction, HELD, txn))
+        await env.insist(partial(env.controller.transactions.commit, HELD, txn))
     except (TransactionStateError, TransactionNotFoundError) as error:
         if env.loop.time() < until_s:
             env.history.violation("commit refused within its lease", f"{txn} {error}")
@@ -330,7 +330,7 @@ async def _commit_in_time(env: Env, txn: UUID, until_s: float) -> None:
 async def check_abandoned(env: Env, seen: Seen) -> None:
     """Called a while after the last fault: each transaction that nobody renews has been aborted."""
     for txn in seen.abandoned:
-        found = await env.insist(partial(env.controller.transaction_status, HELD, txn))
+        found = await env.insist(partial(env.controller.transactions.status, HELD, txn))
         if found not in (TransactionStatus.ABORTED, TransactionStatus.ABORTING):
             env.history.violation("lease never ends", f"{txn} {found.value}")
 

@@ -47,7 +47,7 @@ async def _decide(env: Env, seen: Seen, stream: StreamName) -> None:
 async def _set(env: Env, stream: StreamName, document: PolicyDocument) -> None:
     while True:
         try:
-            return await env.controller.set_policy(stream, document)
+            return await env.controller.policies.set(stream, document)
         except (ConflictError, StorageFullError) as error:
             # At once again: many attempts may fail before one decides anything.
             env.history.note(f"policy of {stream} failed: {error}")

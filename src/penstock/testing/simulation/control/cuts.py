@@ -13,7 +13,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.retention import Idle, PolicyDocument, Retain, Unsubscribed
 from penstock.model.segments import SegmentId, make_segment_id
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.testing.simulation.actors import Env
 from penstock.testing.simulation.control.actors import Appender, Seen, make_scope, make_stream
 
@@ -30,7 +30,7 @@ async def publish_cuts(env: Env, seen: Seen, name: str) -> None:
     least = PolicyDocument(
         retain=Retain(min_bytes=0, max_bytes=None), unsubscribed=Unsubscribed.KEEP, idle=Idle(stream_s=None)
     )
-    await env.insist(partial(env.controller.set_policy, READ.scope, least))
+    await env.insist(partial(env.controller.policies.set, READ.scope, least))
     done = await _tail(env)
     await _join(env, rng, done)
     writer = Appender(env, rng)
@@ -49,7 +49,7 @@ async def publish_cuts(env: Env, seen: Seen, name: str) -> None:
 
 
 async def _tail(env: Env) -> Mapping[SegmentId, int]:
-    return (await env.insist(partial(env.controller.tail, READ))).positions
+    return (await env.insist(partial(env.controller.cuts.tail, READ))).positions
 
 
 async def _join(env: Env, rng: random.Random, start: Mapping[SegmentId, int]) -> None:
@@ -60,12 +60,12 @@ async def _join(env: Env, rng: random.Random, start: Mapping[SegmentId, int]) ->
         retention=ReaderGroupRetention.MANUAL,
         start_cuts={READ: StreamCut(READ, start)},
     )
-    await env.insist(partial(env.controller.create_reader_group, config))
+    await env.insist(partial(env.controller.groups.create, config))
 
 
 async def _publish(env: Env, cut: StreamCut) -> None:
     subscriber = f"{READ.scope}/{_GROUP}"
-    await env.insist(partial(env.controller.update_subscriber_cut, subscriber, group_id=None, generation=None, cut=cut))
+    await env.insist(partial(env.controller.subscribers.publish, subscriber, group_id=None, generation=None, cut=cut))
 
 
 async def _publish_wrongly(env: Env, seen: Seen, rng: random.Random, done: Mapping[SegmentId, int]) -> None:
@@ -88,7 +88,7 @@ async def _publish_wrongly(env: Env, seen: Seen, rng: random.Random, done: Mappi
 
 
 async def _check_unread(env: Env, done: Mapping[SegmentId, int]) -> None:
-    head = (await env.insist(partial(env.controller.head, READ))).positions
+    head = (await env.insist(partial(env.controller.cuts.head, READ))).positions
     for segment, offset in head.items():
         if offset > done.get(segment, 0):
             env.history.violation("deleted unread", f"{READ} from {offset} on in {segment}, read until {done}")

@@ -29,7 +29,7 @@ class _Stream:
         self.incarnation = 0
 
     async def write(self) -> None:
-        for item in await self.env.insist(partial(self.env.controller.current_segments, BACK)):
+        for item in await self.env.insist(partial(self.env.controller.layout.current, BACK)):
             for _ in range(self.rng.randrange(1, 4)):
                 data = self.rng.randbytes(16)
                 if await self.writer.append(segment_name(BACK, item.segment), data) is not None:
@@ -47,7 +47,7 @@ class _Stream:
 
     async def _read(self) -> bytes:
         local, unbounded = self.env.cluster.local, StreamCut(BACK, {})
-        names = await self.env.insist(partial(self.env.controller.segments_between, BACK, unbounded, unbounded))
+        names = await self.env.insist(partial(self.env.controller.cuts.segments_between, BACK, unbounded, unbounded))
         found = bytearray()
         for segment in names:
             name = segment_name(BACK, segment)
@@ -62,7 +62,7 @@ class _Stream:
 
     async def delete(self) -> float:
         """Delete the stream; return the earliest end of its grace."""
-        first = await self.env.insist(partial(self.env.controller.epoch_segments, BACK, 0))
+        first = await self.env.insist(partial(self.env.controller.layout.of_epoch, BACK, 0))
         self.incarnation = number_of(first[0].segment)
         until_s = self.env.loop.time() + DELETION_GRACE_S
         await must_end(self.env, "deletion", self._delete)
@@ -70,7 +70,7 @@ class _Stream:
 
     async def _delete(self) -> None:
         try:
-            await self.env.controller.delete_stream(BACK, seal=True)
+            await self.env.controller.streams.delete(BACK, seal=True)
         except NotFoundError:
             self.env.history.note("deleted by a lost attempt")
 
@@ -78,7 +78,7 @@ class _Stream:
         """Restore the stream (None: the one deleted last) and return whether it is restored. Only refused after the
         grace."""
         try:
-            await self.env.insist(partial(self.env.controller.restore_stream, BACK, incarnation=incarnation))
+            await self.env.insist(partial(self.env.controller.streams.restore, BACK, incarnation=incarnation))
         except AlreadyExistsError:
             self.env.history.note("restored by a lost attempt")
         except (NotFoundError, ConflictError) as error:
@@ -93,11 +93,11 @@ class _Stream:
         await self.renew()
         await self.write()
         try:
-            await env.insist(partial(env.controller.restore_stream, BACK, incarnation=number))
+            await env.insist(partial(env.controller.streams.restore, BACK, incarnation=number))
             env.history.violation("restored over another stream", str(BACK))
         except (ConflictError, NotFoundError):
             await self.check()
-        listed = await env.insist(partial(env.controller.list_deleted_streams, BACK.scope))
+        listed = await env.insist(partial(env.controller.streams.list_deleted, BACK.scope))
         if env.loop.time() < until_s and number not in [item.incarnation for item in listed]:
             env.history.violation("deleted stream is not listed", str(BACK))
         await self.delete()
@@ -134,6 +134,6 @@ async def delete_and_restore(env: Env, seen: Seen, name: str) -> None:
 
 async def check_freed(env: Env) -> None:
     """Called long after the last fault: no deleted stream is left, and no segment of one."""
-    left = await env.insist(env.controller.list_deleted_streams)
+    left = await env.insist(env.controller.streams.list_deleted)
     if left:
         env.history.violation("data of a deleted stream is kept forever", str(left[:3]))

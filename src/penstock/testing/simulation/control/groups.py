@@ -104,14 +104,14 @@ async def share_groups(env: Env, seen: Seen, name: str) -> None:
 
 
 async def _make_stream(env: Env) -> None:
-    if not await env.controller.stream_exists(GROUPED):
-        await env.controller.create_stream(GROUPED, StreamConfig(scaling=ScalingPolicy(min_segments=3)))
+    if not await env.controller.streams.exists(GROUPED):
+        await env.controller.streams.create(GROUPED, StreamConfig(scaling=ScalingPolicy(min_segments=3)))
 
 
 async def _write(env: Env, writer: Appender, rng: random.Random) -> dict[bytes, None]:
     """Append some events to every segment; returns those that are stored."""
     stored: dict[bytes, None] = {}
-    segments: list[SegmentRange] = list(await env.insist(partial(env.controller.current_segments, GROUPED)))
+    segments: list[SegmentRange] = list(await env.insist(partial(env.controller.layout.current, GROUPED)))
     for item in segments:
         for _ in range(rng.randrange(1, 4)):
             data = rng.randbytes(20)
@@ -129,16 +129,16 @@ async def _delete(env: Env, group: AsyncReaderGroup) -> None:
 
 async def _is_refused(env: Env, group: AsyncReaderGroup) -> None:
     """Publications and deletions by a program of a deleted group must not affect the new group."""
-    config, tail = group.config, await env.insist(partial(env.controller.tail, GROUPED))
+    config, tail = group.config, await env.insist(partial(env.controller.cuts.tail, GROUPED))
     calls = {
         "publication": partial(
-            env.controller.update_subscriber_cut,
+            env.controller.subscribers.publish,
             config.full_name,
             group_id=config.id,
             generation=config.generation,
             cut=tail,
         ),
-        "deletion": partial(env.controller.delete_reader_group, config.scope, config.name, group_id=config.id),
+        "deletion": partial(env.controller.groups.delete, config.scope, config.name, group_id=config.id),
     }
     for what, call in calls.items():
         try:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from contextvars import copy_context
+from operator import attrgetter
 from typing import Any, cast
 
 from penstock.controller.controller import Controller, open_controller
@@ -19,7 +20,8 @@ from penstock.model.errors import NotConnectedError, PenstockError, StorageFullE
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.chunks import ChunkStorage
-from penstock.ports.controller_service import ControllerService, Endpoint
+from penstock.ports.control.layout import Endpoint
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.segments import Append, AppendDone, Appended
 from penstock.ports.data.service import SegmentService
 from penstock.segmentstore.parts import StoreParts
@@ -239,10 +241,23 @@ class Port:
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         async def call(*args: Any, **kwargs: Any) -> Any:
             node = self._cluster.serving()
-            service = getattr(node, self._service)
+            service = attrgetter(self._service)(node)
             return await node.call(lambda: getattr(service, name)(*args, **kwargs))
 
         return call
+
+
+class ControlPort:
+    """The control plane of whichever node is alive, by subject."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Port | Callable[..., Coroutine[Any, Any, Any]]:
+        if isinstance(getattr(ControlPlane, name, None), property):
+            return Port(self._cluster, f"controller.{name}")
+        found: Callable[..., Coroutine[Any, Any, Any]] = getattr(Port(self._cluster, "controller"), name)
+        return found
 
 
 class LocalPort(Port):
@@ -313,8 +328,8 @@ class Cluster:
         return self.node
 
     @property
-    def controller(self) -> ControllerService:
-        return cast("ControllerService", Port(self, "controller"))
+    def controller(self) -> ControlPlane:
+        return cast("ControlPlane", ControlPort(self))
 
     @property
     def chunks(self) -> ChunkStorage:

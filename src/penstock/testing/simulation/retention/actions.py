@@ -40,7 +40,7 @@ from penstock.model.retention import (
     Unsubscribed,
 )
 from penstock.model.segments import SegmentId, even_ranges, make_segment_id
-from penstock.ports.controller_service import ReaderGroupConfig
+from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.data.segments import Append
 from penstock.testing.simulation.history import History
 from penstock.testing.simulation.machine.loop import SimLoop
@@ -79,7 +79,7 @@ class Users:
     async def create(self, name: StreamName) -> None:
         controller, config = self.cluster.controller, StreamConfig()
         try:
-            await self.cluster.insist(lambda: controller.create_stream(name, config))
+            await self.cluster.insist(lambda: controller.streams.create(name, config))
         except AlreadyExistsError:
             self.history.note(f"{name} was created by a lost attempt")
         self.models[name] = StreamModel(name, self.history.violation)
@@ -88,7 +88,7 @@ class Users:
         await self.learn_policy(name, self.now())
 
     async def learn_segments(self, name: StreamName) -> list[SegmentId]:
-        found = await self.cluster.insist(lambda: self.cluster.controller.current_segments(name))
+        found = await self.cluster.insist(lambda: self.cluster.controller.layout.current(name))
         self.models[name].ranges |= {item.segment: item.keys for item in found}
         return [item.segment for item in found]
 
@@ -136,7 +136,7 @@ class Users:
         old = await self.learn_segments(name)
         ranges = even_ranges(self.rng.choice([count for count in (1, 2, 3) if count != len(old)]))
         try:
-            await self.cluster.insist(lambda: controller.scale(name, sealed=old, new_ranges=ranges))
+            await self.cluster.insist(lambda: controller.layout.scale(name, sealed=old, new_ranges=ranges))
         except ScaleConflictError:
             self.history.note(f"{name} was scaled by a lost attempt")
         await self.learn_segments(name)
@@ -145,7 +145,7 @@ class Users:
     # --- subscribers ---------------------------------------------------------------------------------------------
 
     async def tail(self, name: StreamName) -> Mapping[SegmentId, int]:
-        return (await self.cluster.insist(lambda: self.cluster.controller.tail(name))).positions
+        return (await self.cluster.insist(lambda: self.cluster.controller.cuts.tail(name))).positions
 
     async def join(self, name: StreamName) -> Reading:
         self.number += 1
@@ -159,7 +159,7 @@ class Users:
             start_cuts={name: StreamCut(name, start)},
         )
         since_s = self.now()
-        await self.cluster.insist(lambda: self.cluster.controller.create_reader_group(config))
+        await self.cluster.insist(lambda: self.cluster.controller.groups.create(config))
         reading = Reading(f"{SCOPE}/{group}", Span(since_s, self.now()), [(since_s, self.now(), start)])
         self.models[name].subscribers.setdefault(reading.name, []).append(reading)
         self.count("subscribers")
@@ -169,7 +169,7 @@ class Users:
         since_s = self.now()
         group = reading.name.partition("/")[2]
         try:
-            await self.cluster.insist(lambda: self.cluster.controller.delete_reader_group(SCOPE, group))
+            await self.cluster.insist(lambda: self.cluster.controller.groups.delete(SCOPE, group))
         except ReaderGroupNotFoundError:
             self.history.note(f"{reading.name} was deleted by a lost attempt")
         reading.span = Span(reading.span.since_s, reading.span.sure_s, since_s, self.now())
@@ -179,7 +179,7 @@ class Users:
         controller, given = self.cluster.controller, StreamCut(name, cut)
         try:
             await self.cluster.insist(
-                lambda: controller.update_subscriber_cut(reading.name, group_id=None, generation=None, cut=given)
+                lambda: controller.subscribers.publish(reading.name, group_id=None, generation=None, cut=given)
             )
         except InvalidCutError:
             # A rule has moved it further than it has come by itself.
@@ -233,7 +233,7 @@ class Users:
     async def set_policy(self, target: StreamName | str | None, document: PolicyDocument) -> None:
         since_s, controller = self.now(), self.cluster.controller
         try:
-            await self.cluster.insist(lambda: controller.set_policy(target, document))
+            await self.cluster.insist(lambda: controller.policies.set(target, document))
         except InvalidArgumentError:
             self.count("policies refused")
             return
@@ -243,7 +243,7 @@ class Users:
                 await self.learn_policy(name, since_s)
 
     async def learn_policy(self, name: StreamName, since_s: float) -> None:
-        policy = await self.cluster.insist(lambda: self.cluster.controller.effective_policy(name))
+        policy = await self.cluster.insist(lambda: self.cluster.controller.policies.effective(name))
         known, now_s = self.models[name].policies, self.now()
         if known:
             span = known[-1].span
@@ -259,7 +259,7 @@ class Users:
         until_ms = None if until_s is None else self.cluster.clock.now_ms() + int((until_s - since_s) * 1000)
 
         async def place() -> None:
-            await controller.add_hold(name, owner="law", reason="case", cut=cut, until_ms=until_ms, hold_id=hold_id)
+            await controller.holds.add(name, owner="law", reason="case", cut=cut, until_ms=until_ms, hold_id=hold_id)
 
         try:
             await self.cluster.insist(place)
@@ -278,7 +278,7 @@ class Users:
         hold = self.rng.choice(held)
         hold.span = Span(hold.span.since_s, hold.span.sure_s, now_s)
         try:
-            await self.cluster.insist(lambda: self.cluster.controller.release_hold(hold.id, owner="law"))
+            await self.cluster.insist(lambda: self.cluster.controller.holds.release(hold.id, owner="law"))
         except NotFoundError:
             self.history.note(f"{hold.id} is gone already")
 
@@ -289,7 +289,7 @@ class Users:
         cut = await self.tail(name)
         model.by_hand.append(cut)
         try:
-            await self.cluster.insist(lambda: self.cluster.controller.truncate_stream(name, StreamCut(name, cut)))
+            await self.cluster.insist(lambda: self.cluster.controller.streams.truncate(name, StreamCut(name, cut)))
             self.count("truncations by hand")
         except RetentionHoldError:
             self.count("truncations held")
@@ -302,7 +302,7 @@ class Users:
         model.undo_since_s = began_s = self.now()
         due_s = self.undoable_until_s.pop(name, 0.0)
         try:
-            await self.cluster.controller.undo_truncation(name)
+            await self.cluster.controller.retention.undo_last(name)
             self.count("undone")
         except RETRYABLE:
             self.history.note(f"{name} undo unknown")
@@ -315,7 +315,7 @@ class Users:
     async def learn_forced(self, name: StreamName) -> None:
         """Forced advances that were recorded since this was asked last, each held against its rule."""
         model, since_s = self.models[name], self.models[name].observed_s
-        for item in await self.cluster.insist(lambda: self.cluster.controller.list_evictions(name)):
+        for item in await self.cluster.insist(lambda: self.cluster.controller.retention.list_evictions(name)):
             key = repr(sorted(item.items()))
             if key in self._seen[name]:
                 continue
@@ -328,7 +328,7 @@ class Users:
     async def learn_dropped(self, name: StreamName) -> None:
         """Subscribers that the store has forgotten by itself."""
         now_s = self.now()
-        there = await self.cluster.insist(lambda: self.cluster.controller.list_subscribers(name))
+        there = await self.cluster.insist(lambda: self.cluster.controller.subscribers.list(name))
         for reading in (reading for readings in self.models[name].subscribers.values() for reading in readings):
             if reading.span.sure_s <= now_s < reading.span.ends_s and reading.name not in there:
                 self._dropped(name, reading, reading.progress_s())
@@ -338,7 +338,7 @@ class Users:
         model = self.models[name]
         await self.learn_segments(name)
         asked_s, since_s, advances = self.now(), model.observed_s, model.advances
-        head = (await self.cluster.insist(lambda: self.cluster.controller.head(name))).positions
+        head = (await self.cluster.insist(lambda: self.cluster.controller.cuts.head(name))).positions
         await self.learn_forced(name)
         await self.learn_dropped(name)
         model.observe(head, asked_s, self.now(), self.forced[name])

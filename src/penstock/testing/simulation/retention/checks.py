@@ -74,11 +74,11 @@ async def check_plan(users: Users, name: StreamName) -> None:
     """What is planned is what the next cycle does, where nothing but a moment lies between."""
     controller = users.cluster.controller
     try:
-        before = await controller.tail(name)
+        before = await controller.cuts.tail(name)
         head = dict(await users.observe(name))
-        planned = await controller.plan_retention(name)
-        done = await controller.run_retention(name)
-        after = await controller.tail(name)
+        planned = await controller.retention.plan(name)
+        done = await controller.retention.run(name)
+        after = await controller.cuts.tail(name)
     except RETRYABLE:
         return
     moved = dict(await users.observe(name)) != head
@@ -97,7 +97,7 @@ async def _due_meanwhile(users: Users, name: StreamName, due_ms: int | None) -> 
     """Whether time alone may have changed the decision within the moment between the two."""
     if due_ms is None:
         return False
-    now_ms = (await users.cluster.insist(partial(users.cluster.controller.forecast_retention, name)))["at_ms"]
+    now_ms = (await users.cluster.insist(partial(users.cluster.controller.retention.forecast, name)))["at_ms"]
     return bool(due_ms <= now_ms + _TIMES_CLOSE_MS)
 
 
@@ -107,7 +107,7 @@ async def check_reclaim(users: Users, name: StreamName) -> None:
     names = [segment_name(name, segment) for segment in sorted(model.ranges)]
     try:
         before = await local.spaces(names)
-        report = await controller.reclaim_report(name)
+        report = await controller.retention.reclaim(name)
         after = await local.spaces(names)
     except RETRYABLE:
         return
@@ -185,9 +185,9 @@ async def check_explained(users: Users, name: StreamName) -> None:
     """Every byte from head to tail has exactly one holder, and each range begins where the one before has ended."""
     controller = users.cluster.controller
     try:
-        before = await controller.describe_stream(name)
-        ranges = (await controller.explain_retention(name)).ranges
-        after = await controller.describe_stream(name)
+        before = await controller.streams.describe(name)
+        ranges = (await controller.retention.explain(name)).ranges
+        after = await controller.streams.describe(name)
     except RETRYABLE:
         return
     held = sum(item.bytes for item in ranges)

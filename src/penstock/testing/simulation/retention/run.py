@@ -118,7 +118,7 @@ class _Month:
 
     async def _prepare(self) -> None:
         try:
-            await self._cluster.insist(lambda: self._cluster.controller.create_scope(SCOPE))
+            await self._cluster.insist(lambda: self._cluster.controller.scopes.create(SCOPE))
         except AlreadyExistsError:
             self._history.note("scope was created by a lost attempt")
         for name in STREAMS:

@@ -1,0 +1,36 @@
+"""Holds: data that stays, whatever any rule or call says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName
+from penstock.model.retention import HoldInfo, PolicyTarget
+
+
+class Holds(Protocol):
+    """Holds on streams and scopes."""
+
+    async def add(
+        self,
+        target: StreamName | str,
+        *,
+        owner: str,
+        reason: str,
+        until_ms: int | None = None,
+        cut: StreamCut | None = None,
+        hold_id: str | None = None,
+    ) -> HoldInfo:
+        """Place a hold on a stream or a whole scope. In force when this returns. The same id and content again: nothing
+        happens. Raises AlreadyExistsError, InvalidArgumentError, InvalidCutError."""
+        ...
+
+    async def list(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
+        """Holds in force on a stream (its scope's included), in a scope, or all; sorted by scope, stream, id."""
+        ...
+
+    async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
+        """Lift a hold; it is recorded who did. Raises NotFoundError."""
+        ...

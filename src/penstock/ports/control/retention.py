@@ -1,0 +1,73 @@
+"""What retention does, would do and has done to a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.plan import RetentionPlan, RetentionRun
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName
+from penstock.model.retention import PolicyDocument
+
+
+class Retention(Protocol):
+    """Retention of a stream. All calls may raise ScopeNotFoundError and StreamNotFoundError.
+
+    docs/formats/planner.md has the form of every answer that is a mapping.
+    """
+
+    async def run(self, stream: StreamName) -> RetentionRun:
+        """Decide and perform now until nothing is due, and return what was done."""
+        ...
+
+    async def plan(
+        self, stream: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
+    ) -> RetentionPlan:
+        """What would be done at ``at_ms`` (now), until nothing is due, with ``change`` as the stream's document.
+
+        Changes nothing.
+        """
+        ...
+
+    async def explain(self, stream: StreamName, *, position: StreamCut | None = None) -> Explanation:
+        """Who holds each byte from head to tail, and what a cycle would decide now. Changes nothing.
+
+        ``position``: only the range that begins there, and until when it stays; for one before the head, when and by which
+        rule it went.
+        """
+        ...
+
+    async def facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
+        """What the planner is told of the stream now, as a line of docs/formats/planner.md, with ``change`` as its document.
+
+        The policy in it is what all levels come to. Raises as ``plan_retention``. Changes nothing.
+        """
+        ...
+
+    async def reclaim(self, stream: StreamName) -> Mapping[str, Any]:
+        """What was freed, what is pending, why and until when; sums to what the stream's files take."""
+        ...
+
+    async def forecast(self, stream: StreamName) -> Mapping[str, Any]:
+        """At the rates of late: when a limit, a quota or the disk is reached."""
+        ...
+
+    async def undo_last(self, stream: StreamName) -> StreamCut:
+        """Take back the last truncation whose grace has not ended, and return the head after. Raises ConflictError where
+        there is none."""
+        ...
+
+    async def undo(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+        """Take back all truncations at or after ``since_ms`` (wall clock) whose grace has not ended; None: the last one.
+
+        Returns ``head``, ``head_cut``, ``truncations`` and ``bytes`` taken back, ``protected_until_ms``; ``subscribers`` that
+        rules had moved, each with ``restored`` or the ``reason`` why not; ``not_restored``: truncations since then whose
+        bytes are lost. Raises ConflictError where there is none to take back.
+        """
+        ...
+
+    async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
+        """The latest forced advances of the stream's subscribers, oldest first."""
+        ...

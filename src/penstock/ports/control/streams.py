@@ -1,0 +1,122 @@
+"""Streams as users know them: their names, configuration and life."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.model.cuts import StreamCut
+from penstock.model.names import StreamName
+from penstock.model.policies import StreamConfig
+from penstock.model.segments import SegmentRange
+from penstock.ports.control.scopes import PAGE_MAX
+from penstock.ports.control.subscribers import SubscriberInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDescription:
+    """A stream as it stands. Sizes are exact at the time of asking; ``held_by`` names who keeps the head where it is."""
+
+    stream: StreamName
+    config: StreamConfig
+    epoch: int
+    sealed: bool
+    segments: Sequence[SegmentRange]
+    head: StreamCut
+    tail: StreamCut
+    size_bytes: int
+    written_bytes: int
+    subscribers: Sequence[SubscriberInfo]
+    held_by: str
+    disk_bytes: int
+    pending_free_bytes: int
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedStream:
+    """A deleted stream whose grace has not ended. Times are wall clock.
+
+    ``incarnation``: the number of its first segment, which distinguishes deleted streams of one name; the greatest was
+    created last. ``rule``: ``manual``, or the rule that deleted it. ``size_bytes``: from head to tail; None if a
+    damaged record hides it. It stays on disk until ``restorable_until_ms``, or longer if a hold on the scope keeps it.
+    ``caller``: who deleted it, as in the audit stream; empty if unknown.
+    """
+
+    stream: StreamName
+    incarnation: int
+    deleted_ms: int
+    restorable_until_ms: int
+    rule: str
+    size_bytes: int | None
+    caller: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredStream:
+    """A restored stream. ``dropped_subscribers``: not restored, because their reader group was deleted, created again,
+    or no longer subscribes to the stream. ``sealed``: whether the stream was sealed before its deletion."""
+
+    stream: StreamName
+    incarnation: int
+    sealed: bool
+    size_bytes: int | None
+    dropped_subscribers: tuple[str, ...] = ()
+
+
+class Streams(Protocol):
+    """Streams by name. All calls may raise ScopeNotFoundError and StreamNotFoundError."""
+
+    async def create(self, stream: StreamName, config: StreamConfig) -> None:
+        """Raises ScopeNotFoundError, AlreadyExistsError, InvalidNameError."""
+        ...
+
+    async def update(self, stream: StreamName, config: StreamConfig) -> None:
+        """Replace the configuration; another fixed number of segments scales. Raises StreamSealedError."""
+        ...
+
+    async def exists(self, stream: StreamName) -> bool: ...
+
+    async def config(self, stream: StreamName) -> StreamConfig: ...
+
+    async def list(
+        self, scope: str, *, tag: str | None = None, after: str = "", limit: int = PAGE_MAX
+    ) -> Sequence[str]:
+        """Stream names of the scope behind ``after``, sorted, internal ones included. Empty: the end."""
+        ...
+
+    async def seal(self, stream: StreamName) -> None:
+        """Abort open transactions, seal all active segments. Idempotent."""
+        ...
+
+    async def delete(self, stream: StreamName, *, seal: bool = False) -> None:
+        """Delete a sealed stream with its data; with ``seal`` any stream, sealed in the step that decides the deletion.
+
+        The name is free when this returns. A store with a deletion grace keeps the data of users' streams for that
+        time: see ``restore_stream``. A refused call changes nothing: a stream that a hold keeps accepts events as
+        before. Raises: StreamNotSealedError (not with ``seal``), RetentionHoldError.
+        """
+        ...
+
+    async def truncate(self, stream: StreamName, cut: StreamCut) -> None:
+        """Move the head to ``cut``. Equal to the head: nothing happens. Raises: InvalidCutError (not a cut of the stream, or
+        behind the head, or beyond the tail), StreamSealedError, RetentionHoldError."""
+        ...
+
+    async def describe(self, stream: StreamName) -> StreamDescription: ...
+
+    async def list_deleted(self, scope: str | None = None) -> Sequence[DeletedStream]:
+        """Deleted streams that can be restored, of one scope or all, including deleted scopes; sorted by scope, stream,
+        incarnation."""
+        ...
+
+    async def restore(self, stream: StreamName, *, incarnation: int | None = None) -> RestoredStream:
+        """Restore a deleted stream, with its events, configuration, policy and subscribers' positions.
+
+        ``incarnation``: which one, if several streams of this name were deleted; None: the last. A stream that was not
+        sealed accepts events again, in new segments. Transactions that were open stay aborted.
+        Raises: StreamNotFoundError (no such deleted stream can be restored), ConflictError (its grace has just ended),
+        AlreadyExistsError (another stream has its name), ScopeNotFoundError (its scope is deleted; create it first).
+        """
+        ...

@@ -1,0 +1,98 @@
+"""Transactions: events that become readable together, or never."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId, SegmentRange
+from penstock.ports.files import Buffer
+
+LEASE_MIN_MS = 10_000
+
+LEASE_MAX_MS = 600_000
+
+
+class TransactionStatus(enum.Enum):
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+class PingStatus(enum.Enum):
+    OK = "ok"
+    LEASE_TOO_LARGE = "lease too large"
+    MAX_LIFETIME = "maximum lifetime exceeded"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """An open transaction and the segments from whose names its own are derived."""
+
+    id: UUID
+    segments: Sequence[SegmentRange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventBlock:
+    """Events of a transaction for one of its segments, framed: all that ``writer`` ever appends there."""
+
+    segment: SegmentId
+    writer: UUID
+    event_count: int
+    data: Buffer
+
+    def __post_init__(self) -> None:
+        if self.event_count < 1 or not len(self.data):
+            raise InvalidArgumentError(
+                "a block holds events", segment=self.segment, event_count=self.event_count, size_bytes=len(self.data)
+            )
+
+
+class Transactions(Protocol):
+    """Transactions of a stream. All calls may raise ScopeNotFoundError and StreamNotFoundError."""
+
+    async def create(self, stream: StreamName, *, lease_ms: int) -> Transaction:
+        """Its segments exist when this returns. Raises InvalidArgumentError (lease), StreamSealedError."""
+        ...
+
+    async def join(self, stream: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
+        """The open transaction that is shared under ``key``, with its lease renewed; begun by whoever comes first. Its
+        segments, those of the epoch in which it was begun, exist when this returns. Once it is decided, the key is free.
+
+        Raises as ``create_transaction``, and TransactionStateError (it has just ended).
+        """
+        ...
+
+    async def ping(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus: ...
+
+    async def commit(self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = ()) -> TransactionStatus:
+        """Decide to commit; the merge follows, and survives any crash. Repeating is fine. Returns COMMITTED where the events
+        are readable by now, else COMMITTING.
+
+        ``blocks`` are appended first, each once however often the call is repeated, as event number ``event_count`` of its
+        writer. Raises TransactionNotFoundError, TransactionStateError (aborted); with blocks also InvalidArgumentError (no
+        segment of the transaction), UnsupportedError (an older server), and what an append raises: nothing is decided then.
+        """
+        ...
+
+    async def abort(self, stream: StreamName, txn: UUID) -> None:
+        """As commit, the other way."""
+        ...
+
+    async def status(self, stream: StreamName, txn: UUID) -> TransactionStatus: ...
+
+    async def list_completed(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
+        """Newest first, at most 500."""
+        ...

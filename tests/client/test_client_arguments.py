@@ -42,13 +42,13 @@ def middle(stream):
 
 @pytest.mark.parametrize("start", ["bogus", "", "Head", 0, 7, b"head", [], {"a/s": None}, True])
 def test_a_reader_starts_nowhere_else_than_asked(stream, start):
-    with pytest.raises(InvalidArgumentError, match='start is None, "head", "tail", a StreamCut or the text of one'):
+    with pytest.raises(InvalidArgumentError, match='start is "earliest", "latest", a StreamCut or its text'):
         stream.reader(start=start)
 
 
 @pytest.mark.parametrize("end", ["bogus", "head", 0, b"tail", []])
 def test_a_reader_ends_nowhere_else_than_asked(stream, end):
-    with pytest.raises(InvalidArgumentError, match='end is None, "tail", a StreamCut or the text of one'):
+    with pytest.raises(InvalidArgumentError, match='end is None, "latest", a StreamCut or its text'):
         stream.reader(end=end)
 
 

@@ -20,9 +20,8 @@ def position_of(given: object, *, name: str) -> StreamCut | End:
     """A position, with the text of a cut as a cut, and one word for each end. Raises InvalidArgumentError."""
     if isinstance(given, str) and given in ENDS:
         return ENDS[given]
-    return (
-        given if isinstance(given, StreamCut) else _cut_of(given, name, '"earliest", "latest", a StreamCut or its text')
-    )
+    accepted = '"earliest", "latest", a StreamCut or its text'
+    return given if isinstance(given, StreamCut) else _cut_of(given, name, accepted)
 
 
 def start_of(given: object, *, name: str = "start") -> StreamCut | End | None:
@@ -32,10 +31,13 @@ def start_of(given: object, *, name: str = "start") -> StreamCut | End | None:
 
 def end_of(given: object, *, name: str = "end") -> StreamCut | Literal["tail"] | None:
     """Where to end; None is never. Raises InvalidArgumentError for what is no end, the head included."""
-    found = None if given is None else position_of(given, name=name)
-    if found == "head":
-        raise InvalidArgumentError(f'{name} is None, "latest", a StreamCut or its text', **{name: repr(given)})
-    return "tail" if found == "tail" or (isinstance(found, StreamCut) and found.is_unbounded) else found
+    if given is None:
+        return None
+    if isinstance(given, str) and ENDS.get(given) == "tail":
+        return "tail"
+    accepted = 'None, "latest", a StreamCut or its text'
+    cut = given if isinstance(given, StreamCut) else _cut_of(given, name, accepted)
+    return "tail" if cut.is_unbounded else cut
 
 
 def cut_of(given: object, *, name: str = "cut") -> StreamCut:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.client.writing.transaction import AsyncTransaction
     from penstock.client.writing.writer import AsyncWriter
     from penstock.model import errors
+    from penstock.model.answers.explanation import Explanation
+    from penstock.model.answers.plan import RetentionPlan, RetentionRun
     from penstock.model.callers import Caller, calling
     from penstock.model.cuts import StreamCut
     from penstock.model.errors import PenstockError
@@ -56,6 +58,10 @@ if TYPE_CHECKING:
         Unsubscribed,
     )
     from penstock.model.segments import KeyRange, SegmentId
+    from penstock.ports.control.layout import ScaleResult
+    from penstock.ports.control.streams import DeletedStream, RestoredStream, StreamDescription
+    from penstock.ports.control.subscribers import SubscriberInfo
+    from penstock.ports.control.transactions import TransactionStatus
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
@@ -77,6 +83,8 @@ _HOMES = {
     "client.writing.settings": "WriterOptions WriterSettings",
     "client.writing.transaction": "AsyncTransaction",
     "client.writing.writer": "AsyncWriter",
+    "model.answers.explanation": "Explanation",
+    "model.answers.plan": "RetentionPlan RetentionRun",
     "model.callers": "Caller calling",
     "model.cuts": "StreamCut",
     "model.errors": "PenstockError",
@@ -87,6 +95,10 @@ _HOMES = {
         "PolicyDocument Retain Unsubscribed"
     ),
     "model.segments": "KeyRange SegmentId",
+    "ports.control.layout": "ScaleResult",
+    "ports.control.streams": "DeletedStream RestoredStream StreamDescription",
+    "ports.control.subscribers": "SubscriberInfo",
+    "ports.control.transactions": "TransactionStatus",
 }
 
 __version__ = "0.1.0"
@@ -107,10 +119,12 @@ __all__ = [
     "Block",
     "Caller",
     "Combine",
+    "DeletedStream",
     "EffectivePolicy",
     "EmbeddedOptions",
     "Erasures",
     "Event",
+    "Explanation",
     "GroupReader",
     "HoldInfo",
     "Holds",
@@ -125,10 +139,14 @@ __all__ = [
     "PolicyDocument",
     "Reader",
     "ReaderGroup",
+    "RestoredStream",
     "Retain",
     "Retention",
+    "RetentionPlan",
     "RetentionPolicy",
+    "RetentionRun",
     "RetentionType",
+    "ScaleResult",
     "ScaleType",
     "ScalingPolicy",
     "SegmentId",
@@ -136,8 +154,11 @@ __all__ = [
     "Stream",
     "StreamConfig",
     "StreamCut",
+    "StreamDescription",
     "StreamName",
+    "SubscriberInfo",
     "Transaction",
+    "TransactionStatus",
     "Unsubscribed",
     "Verification",
     "Writer",

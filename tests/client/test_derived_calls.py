@@ -8,12 +8,13 @@ import typing
 from collections.abc import Coroutine
 from typing import Any
 
+import pyarrow
 import pytest
 from client_world import open_services
 
 import penstock
 from penstock.client.blocking.derived import Blocking, blocking
-from penstock.client.store import AsyncStore
+from penstock.client.store import AsyncStore, Unchanged
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 
@@ -77,6 +78,25 @@ def test_the_result_of_a_derived_call_is_that_of_its_counterpart_or_the_blocking
     assert typing.get_type_hints(penstock.Store.stream)["return"] is penstock.Stream
     assert inspect.signature(penstock.Store.create_stream).return_annotation == "Stream"
     assert inspect.signature(AsyncStore.create_stream).return_annotation == "AsyncStream"
+
+
+def types_in(hint: Any) -> set[type]:
+    inner = typing.get_args(hint)
+    if inner:
+        return {found for item in inner for found in (types_in(item) if not isinstance(item, list) else set())}
+    return {hint} if inspect.isclass(hint) and hint.__module__.startswith("penstock.") else set()
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_each_type_that_a_call_takes_or_returns_is_a_name_of_the_package(pair):
+    exported = {getattr(penstock, name) for name in penstock.__all__} | {Unchanged}
+    for kind in PAIRS[pair]:
+        for name in public(kind) - ASYNC_ONLY.get(pair, set()) - {"write_arrow"}:  # of pyarrow's types alone
+            method = inspect.getattr_static(kind, name)
+            hints = typing.get_type_hints(
+                method.fget if isinstance(method, property) else method, localns={"pa": pyarrow}
+            )
+            assert set().union(*map(types_in, hints.values())) <= exported, (kind, name)
 
 
 def test_help_shows_a_derived_call_as_a_plain_method():

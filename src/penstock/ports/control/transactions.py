@@ -19,6 +19,8 @@ LEASE_MAX_MS = 600_000
 
 
 class TransactionStatus(enum.Enum):
+    """Where a transaction is. ``COMMITTING`` and ``ABORTING`` are decided; ``UNKNOWN``: there is none, or none any more."""
+
     OPEN = "open"
     COMMITTING = "committing"
     COMMITTED = "committed"

@@ -12,41 +12,27 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.client.store import AsyncStore
-from penstock.controller.controller import Controller, open_controller
+from penstock.controller.controller import Controller
 from penstock.controller.retention.audit import AUDIT_STREAM
-from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, ScalingPolicy, StreamConfig
 from penstock.ports.control.groups import ReaderGroupConfig
-from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import Append
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.segmentstore.store import SegmentStore
+from penstock.testing.fakes import SeededRng
 from penstock.testing.simulation.machine.loop import SimLoop, make_loop
-from penstock.testing.simulation.machine.world import SimClock, SimRng
-from tests.crash.small_store import InlineOffload
+from penstock.testing.simulation.machine.world import SimClock
+from penstock.testing.world import World
 
 HOUR_S = 3600.0
 STREAM = StreamName("s", "t")
 _TABLE_TAG = b"t"
-_SETTINGS = StoreSettings(containers=1, checkpoint_interval_s=4 * HOUR_S, flush_interval_s=4 * HOUR_S)
-
-
-class _NoTelemetry:
-    def add(self, name: str, amount: int = 1) -> None: ...
-
-    def gauge(self, name: str, value: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +51,14 @@ class Growth:
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
         self._clock = SimClock(loop)
-        self._rng = SimRng(loop.fork("growth"))
-        self._log = MemoryLogState()
-        self._keyvalue = MemoryKeyValue()
-        self._chunks = MemoryChunks()
+        self._rng = SeededRng(loop.fork("growth"))
+        self._world = World(
+            clock=self._clock,
+            rng=self._rng,
+            containers=1,
+            checkpoint_interval_s=4 * HOUR_S,
+            flush_interval_s=4 * HOUR_S,
+        )
         self._hour = 0
 
     async def run(self, hours: int, show: Callable[[Size], object], *, measures: int = 10) -> list[Size]:
@@ -76,7 +66,7 @@ class Growth:
         sizes: list[Size] = []
         every, end = max(1, hours // measures), self._hour + hours
         while self._hour < end:
-            async with self._opened() as (segments, controller):
+            async with self._world.serving() as (segments, controller):
                 store = AsyncStore(segments, controller, self._clock, self._rng)
                 if self._hour == 0:
                     await controller.scopes.create(STREAM.scope)
@@ -91,29 +81,6 @@ class Growth:
                     if self._hour % 720 == 0:
                         break
         return sizes
-
-    @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[tuple[SegmentStore, Controller]]:
-        clock, rng, quiet = self._clock, self._rng, _NoTelemetry()
-        settings = ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
-        async with (
-            open_segment_store(
-                MemoryLog(self._log),
-                StoreParts(
-                    keyvalue=self._keyvalue,
-                    chunks=self._chunks,
-                    clock=clock,
-                    rng=rng,
-                    offload=InlineOffload(),
-                    telemetry=quiet,
-                    settings=_SETTINGS,
-                ),
-            ) as segments,
-            open_controller(
-                segments, clock, rng, lambda _: Endpoint(host="here", port=0), quiet, settings, steady=self._loop.time
-            ) as controller,
-        ):
-            yield segments, controller
 
     async def _use(self, store: AsyncStore, segments: SegmentStore, controller: Controller) -> None:
         hour = self._hour
@@ -167,7 +134,7 @@ class Growth:
 
     async def _size(self) -> Size:
         kinds: dict[str, tuple[int, int]] = {}
-        for key, value in await self._keyvalue.scan(b"", b"\xff", limit=1 << 40):
+        for key, value in await self._world.keyvalue.scan(b"", b"\xff", limit=1 << 40):
             kind = key[:1].decode()
             if key[:1] == _TABLE_TAG:
                 kind = f"t {key[11:].split(b'/')[0].decode('utf-8', 'backslashreplace')}"

@@ -3,58 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from uuid import UUID
 
-from penstock.app.telemetry import Counters
 from penstock.app.workers.layout import WorkerLayout
 from penstock.net.workers.line import WorkerLine
 from penstock.net.workers.link import WorkerLink, open_link
 from penstock.net.workers.worker_segments import WorkerSegments
 from penstock.net.workers.worker_server import WorkerServer
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.shared_counts import CountsMemory, WorkerCounts
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.testing.fakes import SeededRng
+from penstock.testing.world import World
 
 LAYOUT = WorkerLayout(workers=2, containers=4)
-
-
-class SeededRng:
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def random(self) -> float:
-        return self._random.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def uuid(self) -> UUID:
-        return UUID(int=self._random.getrandbits(128))
-
-
-class InlineOffload:
-    async def run(self, work):
-        await asyncio.sleep(0)
-        return work()
-
-
-class Disks:
-    """What one worker keeps when it dies."""
-
-    def __init__(self, number: int) -> None:
-        self.log = MemoryLogState()
-        self.keyvalue = MemoryKeyValue()
-        self.chunks = MemoryChunks()
-        self.rng = SeededRng(number)
 
 
 class OneWorker:
@@ -63,33 +27,17 @@ class OneWorker:
     def __init__(self, number: int, counts: CountsMemory) -> None:
         self.number = number
         self.line = WorkerLine(number, patience_s=5.0)
-        self.disks = Disks(number)
+        self.world = World(clock=RealClock(), rng=SeededRng(number), containers=LAYOUT.containers)
+        self.world.options["owned"] = LAYOUT.owned(number)
         self.store: SegmentStore
         self._counts = counts
         self._links: list[WorkerLink] = []
         self._telling: asyncio.Future[None] | None = None
 
     async def start(self, segments: WorkerSegments) -> None:
-        disks = self.disks
         counts = WorkerCounts(self._counts.fileno(), worker=self.number, workers=LAYOUT.workers)
-        self.store = SegmentStore(
-            MemoryLog(disks.log),
-            StoreParts(
-                keyvalue=disks.keyvalue,
-                chunks=disks.chunks,
-                clock=RealClock(),
-                rng=disks.rng,
-                offload=InlineOffload(),
-                telemetry=Counters(),
-                settings=StoreSettings(
-                    containers=LAYOUT.containers, flush_interval_s=3600.0, checkpoint_interval_s=3600.0
-                ),
-            ),
-            owned=LAYOUT.owned(self.number),
-            shared=counts,
-        )
-        await self.store.recover()
-        self.store.start()
+        self.world.options["shared"] = counts
+        self.store = await self.world.open()
         server = WorkerServer(counts)
         server.serve(self.store)
         ours, theirs = socket.socketpair()

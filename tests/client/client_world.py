@@ -4,65 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from penstock.client.store import AsyncStore
-from penstock.controller.controller import open_controller
-from penstock.controller.settings import ControllerSettings
+from penstock.controller.controller import Controller
 from penstock.model.errors import NotConnectedError
-from penstock.ports.control.layout import Endpoint
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import open_segment_store
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog
+from penstock.ports.clock import Clock
+from penstock.ports.rng import Rng
+from penstock.segmentstore.store import SegmentStore
+from penstock.testing import world as testing
+from penstock.testing.fakes import SeededRng
 from penstock.testing.simulation.machine.loop import SimLoop
-from penstock.testing.simulation.machine.world import SimClock, SimRng
+from penstock.testing.simulation.machine.world import SimClock
 from tests.flat_control import SUBJECTS, Around
 
 T = TypeVar("T")
 
 
-class InlineOffload:
-    async def run(self, work: Callable[[], T]) -> T:
-        await asyncio.sleep(0)
-        return work()
-
-
-class NoTelemetry:
-    def add(self, name: str, amount: int = 1) -> None: ...
-
-    def gauge(self, name: str, value: float) -> None: ...
-
-
-@asynccontextmanager
-async def open_services(clock, rng) -> AsyncIterator[tuple[Any, Any]]:
-    async with (
-        open_segment_store(
-            MemoryLog(),
-            StoreParts(
-                keyvalue=MemoryKeyValue(),
-                chunks=MemoryChunks(),
-                clock=clock,
-                rng=rng,
-                offload=InlineOffload(),
-                telemetry=NoTelemetry(),
-                settings=StoreSettings(flush_interval_s=1e6),
-            ),
-        ) as segments,
-        open_controller(
-            segments,
-            clock,
-            rng,
-            lambda _: Endpoint(host="here", port=0),
-            NoTelemetry(),
-            ControllerSettings(retention_cycle_ms=None),
-        ) as controller,
-    ):
-        yield segments, controller
+def open_services(clock: Clock, rng: Rng) -> AbstractAsyncContextManager[tuple[SegmentStore, Controller]]:
+    """A store in memory and its controller. By themselves they only write checkpoints."""
+    return testing.World(clock=clock, rng=rng, checkpoint_interval_s=5.0).serving()
 
 
 class LossyService:
@@ -118,12 +81,14 @@ class LossyService:
 
 
 class World:
+    """The same store by calls that get lost, and by calls that do not (``safe``)."""
+
     def __init__(self, loop: SimLoop, segments: Any, controller: Any, *, loss: float) -> None:
         self.loop = loop
         self.real_segments = segments
         self.controller = controller
         self.clock = SimClock(loop)
-        self.rng = rng = SimRng(loop.fork("client"))
+        self.rng = rng = SeededRng(loop.fork("client"))
         self.segments = LossyService(segments, loop.fork("loss"), loss) if loss else segments
         lossy_controller = LossyService(controller, loop.fork("controller"), loss) if loss else controller
         self.store = AsyncStore(self.segments, lossy_controller, self.clock, rng)
@@ -137,7 +102,7 @@ def simulate(
     loop = SimLoop(seed)
 
     async def main() -> T:
-        async with open_services(SimClock(loop), SimRng(loop.fork("server"))) as (segments, controller):
+        async with open_services(SimClock(loop), SeededRng(loop.fork("server"))) as (segments, controller):
             return await test(World(loop, segments, controller, loss=loss))
 
     return loop.run(main(), max_seconds=max_seconds)

@@ -12,7 +12,7 @@ from client_world import World, read_all, simulate
 from penstock.client.store import AsyncStore
 from penstock.model.errors import StorageFullError
 from penstock.ports.control.transactions import TransactionStatus
-from penstock.testing.simulation.machine.world import SimRng
+from penstock.testing.fakes import SeededRng
 from tests.flat_control import SUBJECTS, Around
 
 READS = (
@@ -73,7 +73,7 @@ class Full:
     def __init__(self, world: World) -> None:
         self.loop = world.loop
         self.disks = [FullDisk(world.real_segments), FullDisk(world.controller)]
-        self.store = AsyncStore(*self.disks, world.clock, SimRng(world.loop.fork("full")))  # type: ignore[arg-type]
+        self.store = AsyncStore(*self.disks, world.clock, SeededRng(world.loop.fork("full")))  # type: ignore[arg-type]
 
     def fill(self, *only: str) -> None:
         for disk in self.disks:

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from client_world import SimLoop, SimRng
+from client_world import SimLoop
 
 from penstock.client.reading.blocks import Block
 from penstock.client.reading.fetching import AHEAD_READS, READ_BYTES, SegmentEnd, SegmentFailure, SegmentFetcher
@@ -14,6 +14,7 @@ from penstock.codec.events import frame_events
 from penstock.model.errors import NotConnectedError, SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName
 from penstock.ports.data.segments import SegmentInfo, SegmentRead
+from penstock.testing.fakes import SeededRng
 
 STREAM = StreamName("a", "s")
 
@@ -81,7 +82,7 @@ def simulate(seed, test):
     loop = SimLoop(seed)
 
     async def main():
-        return await test(SimRng(loop.fork("client")))
+        return await test(SeededRng(loop.fork("client")))
 
     return loop.run(main(), max_seconds=3600)
 

@@ -18,7 +18,7 @@ from penstock.model.errors import (
     StreamNotFoundError,
     StreamSealedError,
 )
-from penstock.testing.simulation.machine.world import SimRng
+from penstock.testing.fakes import SeededRng
 
 
 class FullDisk:
@@ -249,7 +249,7 @@ def test_a_full_disk_fails_the_writer_with_its_own_error_and_before_that_it_goes
     async def test(world):
         disk = FullDisk(world.real_segments, remote=remote)
         stream = await world.safe.create_stream("a/s", create_scope=True)
-        store = AsyncStore(disk, world.controller, world.clock, SimRng(world.loop.fork("full")))
+        store = AsyncStore(disk, world.controller, world.clock, SeededRng(world.loop.fork("full")))
         writer = store.stream("a/s").writer(deadline_s=20)
         for number in range(30):
             await writer.write(b"%d" % number, "k")

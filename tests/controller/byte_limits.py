@@ -23,7 +23,7 @@ async def left(controller: Controller) -> int:
 
 async def over_a_store(work: Any, count: int = 1) -> None:
     disks = Disks()
-    async with disks.opened() as (store, controller):
+    async with disks.serving() as (store, controller):
         await controller.scopes.create("s")
         await controller.streams.create(STREAM, config(count))
         await work(store, controller, disks.clock)

@@ -10,16 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from controller_world import (
-    QUIET,
-    STREAM,
-    FakeClock,
-    check_invariants,
-    config,
-    name_of,
-    opened,
-    seg,
-)
+from controller_world import QUIET, STREAM, check_invariants, config, name_of, opened, seg
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
@@ -31,6 +22,7 @@ from penstock.model.errors import (
 )
 from penstock.model.policies import ReaderGroupRetention
 from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.testing.fakes import FakeClock
 
 ID = UUID(int=5)
 STEPS_MAX = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +10,7 @@ from uuid import UUID
 
 from memory_segments import MemorySegments
 
+from penstock.app.telemetry import Counters
 from penstock.codec.audit import decode_entry
 from penstock.codec.control.streams import EpochEntry
 from penstock.controller import keys
@@ -25,6 +25,7 @@ from penstock.model.segments import SegmentId, even_ranges, make_segment_id
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.control.transactions import TransactionStatus
+from penstock.testing.fakes import FakeClock, SeededRng
 
 STREAM = StreamName("s", "t")
 GROUP_ID = UUID(int=3)
@@ -36,50 +37,6 @@ QUIET = ControllerSettings(
 
 _LIVES = itertools.count(1)
 """No two controllers of a store have the same chance, least of all those of two lives."""
-
-
-class FakeClock:
-    """``ms`` is the wall's time. ``passed_s`` goes with it, but for ``jumped_ms`` by which the wall was set meanwhile."""
-
-    def __init__(self) -> None:
-        self.ms = START_MS
-        self.jumped_ms = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def passed_s(self) -> float:
-        return (self.ms - self.jumped_ms - START_MS) / 1000
-
-    def jump(self, by_ms: int) -> None:
-        """Somebody sets the wall clock."""
-        self.ms += by_ms
-        self.jumped_ms += by_ms
-
-
-class SeededRng:
-    def __init__(self, seed: int = 1) -> None:
-        self._random = random.Random(seed)
-
-    def random(self) -> float:
-        return self._random.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def uuid(self) -> UUID:
-        return UUID(int=self._random.getrandbits(128))
-
-
-class Counters:
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-
-    def add(self, name: str, amount: int = 1) -> None:
-        self.counts[name] = self.counts.get(name, 0) + amount
-
-    def gauge(self, name: str, value: float) -> None:
-        self.counts[name] = int(value)
 
 
 def config(segments: int = 1, retention: RetentionPolicy | None = None, tags: tuple[str, ...] = ()) -> StreamConfig:

@@ -2,79 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from uuid import UUID
 
-from controller_world import (
-    QUIET,
-    Counters,
-    FakeClock,
-    SeededRng,
-)
+from controller_world import QUIET
 
 from penstock.codec.events import frame_events
-from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
-from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
-from penstock.storage.memory.memory_objects import MemoryObjects
+from penstock.testing.world import World
 
 WRITER = UUID(int=77)
 
 
-class InlineOffload:
-    async def run(self, work):
-        await asyncio.sleep(0)
-        return work()
+class Disks(World):
+    """A world with the settings of these tests."""
 
-
-class Disks:
     def __init__(self, settings: ControllerSettings = QUIET) -> None:
-        self.settings = settings
-        self.log, self.keyvalue, self.chunks = MemoryLogState(), MemoryKeyValue(), MemoryChunks()
-        self.catalogue: MemoryObjects | None = None
-        self.clock = FakeClock()
-        self.written: dict[str, int] = {}
-
-    @asynccontextmanager
-    async def opened(self, *, crash: bool = False) -> AsyncIterator[tuple[SegmentStore, Controller]]:
-        """``crash``: leave without a checkpoint, so that the next opening replays the log."""
-        store = SegmentStore(
-            MemoryLog(self.log),
-            StoreParts(
-                keyvalue=self.keyvalue,
-                chunks=self.chunks,
-                clock=self.clock,
-                rng=SeededRng(2),
-                offload=InlineOffload(),
-                telemetry=Counters(),
-                settings=StoreSettings(containers=4),
-                catalogue=self.catalogue,
-            ),
-        )
-        await store.recover()
-        store.start()
-        try:
-            async with open_controller(
-                store,
-                self.clock,
-                SeededRng(),
-                lambda _: Endpoint(host="h", port=1),
-                Counters(),
-                self.settings,
-                steady=self.clock.passed_s,
-            ) as controller:
-                yield store, controller
-        finally:
-            await store.close(checkpoint=not crash)
+        super().__init__(controller=settings, containers=4)
 
     async def write(self, store: SegmentStore, name: str, data: bytes) -> None:
         previous = await store.setup_append(name, WRITER)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from controller_world import STREAM, FakeClock, cut_at, join, name_of, publish, scale_to, with_stream
+from controller_world import STREAM, cut_at, join, name_of, publish, scale_to, with_stream
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
@@ -35,6 +35,7 @@ from penstock.model.retention import (
     Unsubscribed,
 )
 from penstock.model.segments import SegmentId
+from penstock.testing.fakes import FakeClock
 
 EVENT_BYTES = (1, 10, 90, 400)
 TAKEN = ("frees_bytes", "truncate", "expire", "evict", "drop", "delete_stream", "steps", "subscribers", "events")

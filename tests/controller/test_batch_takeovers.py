@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from controller_world import STREAM, FakeClock, name_of, seg, with_stream, write_transaction
+from controller_world import STREAM, name_of, seg, with_stream, write_transaction
 from memory_segments import MemorySegments
 
 from penstock.codec.control.streams import DecisionRecord
@@ -18,6 +18,7 @@ from penstock.controller.metadata import overwrite
 from penstock.model.errors import TransactionStateError, UnavailableError
 from penstock.model.queries import QuerySource
 from penstock.ports.control.transactions import TransactionStatus
+from penstock.testing.fakes import FakeClock
 
 OLD = QuerySource(query="q1", run="r1")
 NEW = QuerySource(query="q2", run="r2", replaces="q1")

@@ -4,11 +4,11 @@ import asyncio
 import random
 from contextlib import suppress
 
-from controller_world import Counters, SeededRng
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_segments import MemorySegments
 
+from penstock.app.telemetry import Counters
 from penstock.controller import retention_keys
 from penstock.controller.buckets import Buckets
 from penstock.controller.metadata import Metadata
@@ -16,6 +16,7 @@ from penstock.controller.set_aside import SetAside
 from penstock.core.streams.buckets import bucket_of
 from penstock.model.errors import ContainerOfflineError, StorageFullError
 from penstock.model.names import StreamName
+from penstock.testing.fakes import SeededRng
 
 LEASE_MS = 1000
 COUNT = 16

@@ -9,7 +9,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from controller_world import QUIET, STREAM, FakeClock, audit_entries, cut_at, join, name_of, seg, with_stream
+from controller_world import QUIET, STREAM, audit_entries, cut_at, join, name_of, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
@@ -18,6 +18,7 @@ from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Idle, PolicyDocument, Retain
 from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.testing.fakes import FakeClock
 
 ANN = Caller(who="ann", why="ticket 7", via="cli")
 DAY_MS = 86_400_000

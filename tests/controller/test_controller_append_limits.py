@@ -5,19 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from controller_world import (
-    STREAM,
-    FakeClock,
-    join,
-    name_of,
-    opened,
-    publish,
-    quota,
-    scale_to,
-    seg,
-    table_keys,
-    with_stream,
-)
+from controller_world import STREAM, join, name_of, opened, publish, quota, scale_to, seg, table_keys, with_stream
 from memory_segments import MemorySegments
 
 from penstock.codec.control.streams import LengthsRecord
@@ -25,6 +13,7 @@ from penstock.controller import keys
 from penstock.model.errors import QuotaExceededError, QuotaHeldError
 from penstock.model.retention import OnExceed, PolicyDocument
 from penstock.ports.data.limits import LimitAction
+from penstock.testing.fakes import FakeClock
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)

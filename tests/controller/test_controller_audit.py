@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from controller_world import QUIET, STREAM, FakeClock, audit_entries, config, cut_at, name_of, opened, seg, with_stream
+from controller_world import QUIET, STREAM, audit_entries, config, cut_at, name_of, opened, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.codec.audit import ENTRY_MAX_BYTES, AuditEntry, AuditKind, decode_entry, encode_entry
@@ -27,6 +27,7 @@ from penstock.model.names import segment_name
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.model.segments import even_ranges, make_segment_id
 from penstock.ports.data.tables import TablePut
+from penstock.testing.fakes import FakeClock
 
 SEGMENT = segment_name(AUDIT_STREAM, make_segment_id(0, 0))
 

@@ -10,7 +10,7 @@ import random
 
 import pytest
 from byte_limits import HEADER, keeping, left, over_a_store
-from controller_world import STREAM, FakeClock, join, name_of, publish, scale_to, seg, with_stream
+from controller_world import STREAM, join, name_of, publish, scale_to, seg, with_stream
 from disks import write_events
 from memory_segments import MemorySegments
 from msgspec.structs import asdict
@@ -20,6 +20,7 @@ from penstock.model.answers.plan import RetentionRun
 from penstock.model.names import segment_name
 from penstock.model.retention import Backlog, Combine, Measure, PolicyDocument, Retain, Unsubscribed
 from penstock.ports.data.service import SegmentService
+from penstock.testing.fakes import FakeClock
 
 ONE = seg(0, 0)
 

@@ -10,7 +10,6 @@ import pytest
 from controller_world import (
     QUIET,
     STREAM,
-    FakeClock,
     audit_entries,
     config,
     cut_at,
@@ -28,6 +27,7 @@ from memory_segments import MemorySegments
 from penstock.model.errors import ContainerOfflineError
 from penstock.model.names import StreamName
 from penstock.model.retention import Backlog, PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)
@@ -125,7 +125,7 @@ def test_what_a_hold_keeps_is_told_the_next_time_where_it_could_not_be_written()
 def test_what_deleted_segments_still_have_on_disk_is_pending_and_not_freed() -> None:
     async def work() -> None:
         disks = Disks()
-        async with disks.opened() as (store, controller):
+        async with disks.serving() as (store, controller):
             await controller.scopes.create("s")
             await controller.streams.create(STREAM, config())
             await write_events(store, NAME, [92] * 500)
@@ -138,7 +138,7 @@ def test_what_deleted_segments_still_have_on_disk_is_pending_and_not_freed() -> 
             assert (found.size_bytes, found.written_bytes) == (0, 50_000)
             assert (found.disk_bytes, found.pending_free_bytes, found.freed_bytes) == (50_000, 50_000, 0)
         disks.clock.ms += 60_001
-        async with disks.opened() as (store, controller):
+        async with disks.serving() as (store, controller):
             await store.flush()
             found = await controller.streams.describe(STREAM)
             assert (found.disk_bytes, found.pending_free_bytes, found.freed_bytes) == (0, 0, 50_000)

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from controller_world import STREAM, FakeClock, name_of, seg, with_stream
+from controller_world import STREAM, name_of, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.codec.answers import as_json
@@ -14,6 +14,7 @@ from penstock.core.planner_json.requests import plan_line
 from penstock.model.errors import InvalidArgumentError, StreamNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 NAME = name_of(seg(0, 0))
 OWN = ("candidate", "truncate", "rule", "record", "frees_bytes", "held_by", "next_due_ms", "expire", "evict", "writers")

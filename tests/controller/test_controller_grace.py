@@ -7,7 +7,6 @@ import pytest
 from controller_crash_world import Workflow, World, crash_once, reopen_with_crash
 from controller_world import (
     STREAM,
-    FakeClock,
     audit_entries,
     config,
     cut_at,
@@ -24,6 +23,7 @@ from memory_segments import MemorySegments
 from penstock.model.cuts import NOT_STARTED
 from penstock.model.errors import ConflictError, ContainerOfflineError, StreamNotFoundError, UnavailableError
 from penstock.model.retention import PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 HOUR_MS = 3_600_000
 ONE, LEFT = seg(0, 0), seg(1, 1)

@@ -6,7 +6,7 @@ import asyncio
 from uuid import UUID
 
 import pytest
-from controller_world import STREAM, FakeClock, check_invariants, config, cut_at, name_of, opened, seg, with_stream
+from controller_world import STREAM, check_invariants, config, cut_at, name_of, opened, seg, with_stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_segments import MemorySegments
@@ -25,6 +25,7 @@ from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.retention import Idle, PolicyDocument, Retain
 from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.testing.fakes import FakeClock
 
 ID = UUID(int=7)
 OTHER = UUID(int=8)

@@ -5,18 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from controller_world import (
-    STREAM,
-    FakeClock,
-    audit_entries,
-    config,
-    cut_at,
-    name_of,
-    opened,
-    seg,
-    table_keys,
-    with_stream,
-)
+from controller_world import STREAM, audit_entries, config, cut_at, name_of, opened, seg, table_keys, with_stream
 from memory_segments import MemorySegments
 
 from penstock.controller import keys
@@ -32,6 +21,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Idle, PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 EVERYTHING_GOES = RetentionPolicy(type=RetentionType.SIZE)
 OTHER = StreamName("s", "u")

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from byte_limits import HEADER, keeping, left, over_a_store
-from controller_world import STREAM, FakeClock, join, name_of, seg, with_stream
+from controller_world import STREAM, join, name_of, seg, with_stream
 from disks import write_events
 from memory_segments import MemorySegments
 
@@ -15,6 +15,7 @@ from penstock.controller.controller import Controller
 from penstock.model.errors import UnavailableError
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument
 from penstock.ports.data.service import SegmentService
+from penstock.testing.fakes import FakeClock
 
 ONE = seg(0, 0)
 MIB = 1 << 20

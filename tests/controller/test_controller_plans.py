@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from controller_world import (
-    STREAM,
-    FakeClock,
-    cut_at,
-    join,
-    name_of,
-    seg,
-    with_stream,
-)
+from controller_world import STREAM, cut_at, join, name_of, seg, with_stream
 from memory_segments import MemorySegments
 from msgspec import UNSET
 from msgspec.structs import asdict
 
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Level, PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from controller_world import STREAM, FakeClock, audit_entries, config, name_of, opened, seg, table_keys, with_stream
+from controller_world import STREAM, audit_entries, config, name_of, opened, seg, table_keys, with_stream
 from memory_segments import MemorySegments
 
 from penstock.codec.control.policies import policy_fields
@@ -23,6 +23,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import EMPTY, Backlog, Idle, Level, OnExceed, PolicyDocument, Retain, Unsubscribed
+from penstock.testing.fakes import FakeClock
 
 SIZE = RetentionPolicy(type=RetentionType.SIZE, minimum=10, maximum=50)
 FULL = PolicyDocument(

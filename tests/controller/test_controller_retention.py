@@ -7,7 +7,6 @@ from uuid import UUID
 
 from controller_world import (
     STREAM,
-    FakeClock,
     check_invariants,
     config,
     cut_at,
@@ -26,6 +25,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
 from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.testing.fakes import FakeClock
 
 ID = UUID(int=3)
 

@@ -8,7 +8,6 @@ import random
 import pytest
 from controller_world import (
     STREAM,
-    FakeClock,
     audit_entries,
     check_invariants,
     cut_at,
@@ -24,6 +23,7 @@ from memory_segments import MemorySegments
 from penstock.controller.controller import Controller
 from penstock.model.errors import InvalidCutError, RetentionHoldError
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)

@@ -8,7 +8,6 @@ import pytest
 from controller_world import (
     GROUP_ID,
     STREAM,
-    FakeClock,
     audit_entries,
     check_invariants,
     config,
@@ -32,6 +31,7 @@ from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Backlog, Idle, IdleWhen, OnExceed, PolicyDocument, Retain
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.data.limits import LimitAction
+from penstock.testing.fakes import FakeClock
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)

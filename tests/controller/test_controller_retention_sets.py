@@ -5,17 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from controller_world import (
-    STREAM,
-    FakeClock,
-    join,
-    name_of,
-    opened,
-    scale_to,
-    seg,
-    table_keys,
-    with_stream,
-)
+from controller_world import STREAM, join, name_of, opened, scale_to, seg, table_keys, with_stream
 from memory_segments import MemorySegments
 
 from penstock.codec.control.readers import TailRecord
@@ -23,6 +13,7 @@ from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.controller.retention import sets as retention_sets
 from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.testing.fakes import FakeClock
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)

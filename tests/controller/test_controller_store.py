@@ -28,7 +28,7 @@ from penstock.segmentstore.store import SegmentStore
 def test_a_day_in_the_life_of_a_stream_survives_crashes() -> None:
     async def run() -> None:
         disks = Disks()
-        async with disks.opened(crash=True) as (store, controller):
+        async with disks.serving(crash=True) as (store, controller):
             await controller.scopes.create("s")
             await controller.streams.create(STREAM, config(2, RetentionPolicy(type=RetentionType.SIZE, minimum=0)))
             await disks.write(store, name_of(seg(0, 0)), b"a" * 10)
@@ -39,7 +39,7 @@ def test_a_day_in_the_life_of_a_stream_survives_crashes() -> None:
             for item in late.segments:
                 await disks.write(store, transaction_segment_name(name_of(item.segment), late.id), b"late")
             await controller.transactions.commit(STREAM, txn.id)
-        async with disks.opened(crash=True) as (store, controller):
+        async with disks.serving(crash=True) as (store, controller):
             assert await controller.transactions.status(STREAM, txn.id) is TransactionStatus.COMMITTED
             assert await everything(store, name_of(seg(0, 0))) == b"a" * 10 + b"ttt"
             assert await everything(store, name_of(seg(0, 1))) == b"ttt"
@@ -56,7 +56,7 @@ def test_a_day_in_the_life_of_a_stream_survives_crashes() -> None:
                     start_cuts={STREAM: StreamCut(STREAM, {seg(0, 0): 0, seg(0, 1): 0})},
                 )
             )
-        async with disks.opened() as (store, controller):
+        async with disks.serving() as (store, controller):
             disks.clock.ms += 1000
             await controller.retention.run(STREAM)
             assert (await controller.streams.describe(STREAM)).held_by == "subscriber s/g"
@@ -89,24 +89,24 @@ def test_a_deleted_stream_is_empty_then_restored_and_its_chunks_go_after_the_gra
     async def run() -> None:
         disks = Disks(replace(QUIET, deletion_grace_ms=1000))
         name = name_of(seg(0, 0))
-        async with disks.opened(crash=True) as (store, controller):
+        async with disks.serving(crash=True) as (store, controller):
             await controller.scopes.create("s")
             await controller.streams.create(STREAM, config(1))
             await disks.write(store, name, data)
             await controller.streams.delete(STREAM, seal=True)
             assert await everything(store, name) == b""
-        async with disks.opened(crash=True) as (store, controller):
+        async with disks.serving(crash=True) as (store, controller):
             assert await everything(store, name) == b""
             await controller.streams.restore(STREAM)
             assert await everything(store, name) == data
-        async with disks.opened() as (store, controller):
+        async with disks.serving() as (store, controller):
             assert await everything(store, name) == data
             assert await is_on_disk(disks, store)
             await controller.streams.delete(STREAM, seal=True)
             assert await is_on_disk(disks, store), "the grace keeps the data"
             disks.clock.ms += 1000
             await controller.sweep()
-        async with disks.opened() as (store, controller):
+        async with disks.serving() as (store, controller):
             assert await controller.streams.list_deleted() == []
             assert not await is_on_disk(disks, store)
 
@@ -116,7 +116,7 @@ def test_a_deleted_stream_is_empty_then_restored_and_its_chunks_go_after_the_gra
 def test_a_rolling_commit_merges_into_duplicates_in_the_same_container() -> None:
     async def run() -> None:
         disks = Disks()
-        async with disks.opened() as (store, controller):
+        async with disks.serving() as (store, controller):
             await controller.scopes.create("s")
             await controller.streams.create(STREAM, config(4))
             txns = []
@@ -139,11 +139,11 @@ def test_a_rolling_commit_merges_into_duplicates_in_the_same_container() -> None
 def test_a_store_that_closes_under_a_workflow_gives_it_to_the_next_one() -> None:
     async def run() -> None:
         disks = Disks()
-        async with disks.opened() as (_, controller):
+        async with disks.serving() as (_, controller):
             await controller.scopes.create("s")
             await controller.streams.create(STREAM, config(2))
         for passes in range(0, 30, 3):
-            async with disks.opened(crash=True) as (store, controller):
+            async with disks.serving(crash=True) as (store, controller):
                 count = len(await controller.layout.current(STREAM))
                 task = asyncio.ensure_future(scale_to(controller, 5 - count))
                 for _ in range(passes):
@@ -151,7 +151,7 @@ def test_a_store_that_closes_under_a_workflow_gives_it_to_the_next_one() -> None
                 await store.close(checkpoint=False)
                 outcome = (await asyncio.gather(task, return_exceptions=True))[0]
                 assert not isinstance(outcome, Exception) or isinstance(outcome, PenstockError)
-            async with disks.opened() as (store, controller):
+            async with disks.serving() as (store, controller):
                 ranges = await controller.layout.current(STREAM)
                 assert len(ranges) in (count, 5 - count)
                 for item in ranges:

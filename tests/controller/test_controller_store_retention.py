@@ -17,7 +17,7 @@ NAME = name_of(seg(0, 0))
 def test_an_eviction_by_events_is_exact_over_scales_and_crashes() -> None:
     async def run() -> None:
         disks = Disks()
-        async with disks.opened(crash=True) as (store, controller):
+        async with disks.serving(crash=True) as (store, controller):
             await controller.scopes.create("s")
             await controller.streams.create(STREAM, config())
             await controller.policies.set(STREAM, quota(OnExceed.EVICT, max_events=100, evict_to=0.5))
@@ -27,7 +27,7 @@ def test_an_eviction_by_events_is_exact_over_scales_and_crashes() -> None:
             await scale_to(controller, 2)
             for number in (1, 2):
                 await write_events(store, name_of(seg(1, number)), [5] * 15)
-        async with disks.opened(crash=True) as (store, controller):
+        async with disks.serving(crash=True) as (store, controller):
             (found,) = await controller.subscribers.describe(STREAM)
             assert found.lag_events == 90
             await controller.retention.run(STREAM)
@@ -40,7 +40,7 @@ def test_an_eviction_by_events_is_exact_over_scales_and_crashes() -> None:
             assert lost["events"] == 54
             (found,) = await controller.subscribers.describe(STREAM)
             assert found.lag_events == 50
-        async with disks.opened() as (store, controller):
+        async with disks.serving() as (store, controller):
             (found,) = await controller.subscribers.describe(STREAM)
             assert found.lag_events == 50
             head = await controller.cuts.head(STREAM)
@@ -56,7 +56,7 @@ def test_time_to_live_and_a_limit_of_bytes_hold_over_crashes() -> None:
         document = PolicyDocument(
             retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=60, max_bytes=1000, on_exceed=OnExceed.REJECT)
         )
-        async with disks.opened(crash=True) as (store, controller):
+        async with disks.serving(crash=True) as (store, controller):
             await controller.scopes.create("s")
             await controller.streams.create(STREAM, config())
             await controller.policies.set(STREAM, document)
@@ -64,7 +64,7 @@ def test_time_to_live_and_a_limit_of_bytes_hold_over_crashes() -> None:
             written = await write_events(store, NAME, [92] * 5)
             await controller.retention.run(STREAM)
         disks.clock.ms += 30_000
-        async with disks.opened(crash=True) as (store, controller):
+        async with disks.serving(crash=True) as (store, controller):
             # The limit was there before anybody could append.
             with pytest.raises(QuotaExceededError) as caught:
                 await write_events(store, NAME, [92] * 6)
@@ -73,7 +73,7 @@ def test_time_to_live_and_a_limit_of_bytes_hold_over_crashes() -> None:
             await controller.retention.run(STREAM)
             assert (await controller.streams.describe(STREAM)).size_bytes == 1000
         disks.clock.ms += 30_000
-        async with disks.opened() as (store, controller):
+        async with disks.serving() as (store, controller):
             await controller.retention.run(STREAM)
             assert [item["events"] for item in await controller.retention.list_evictions(STREAM)] == [5]
             with pytest.raises(TruncatedError):

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 from controller_world import (
     STREAM,
-    FakeClock,
     audit_entries,
     cut_at,
     join,
@@ -29,6 +28,7 @@ from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
 from penstock.net.removal_plan import plan_removal
 from penstock.ports.control.subscribers import SubscriberInfo
+from penstock.testing.fakes import FakeClock
 
 SEGMENT = seg(0, 0)
 KEEPS = RetentionPolicy(type=RetentionType.SIZE, minimum=10**9)

@@ -9,7 +9,6 @@ import pytest
 from controller_world import (
     QUIET,
     STREAM,
-    FakeClock,
     check_invariants,
     finish_all,
     name_of,
@@ -34,6 +33,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, transaction_segment_name
 from penstock.ports.control.transactions import EventBlock, PingStatus, TransactionStatus
 from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.testing.fakes import FakeClock
 
 UNKNOWN = UUID(int=99)
 

@@ -13,7 +13,6 @@ from controller_world import (
     GROUP_ID,
     QUIET,
     STREAM,
-    FakeClock,
     audit_entries,
     check_invariants,
     config,
@@ -47,6 +46,7 @@ from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
 from penstock.model.retention import Idle, PolicyDocument, Retain
 from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.testing.fakes import FakeClock
 
 HOUR_MS = 3_600_000
 GRACE = replace(QUIET, deletion_grace_ms=HOUR_MS)

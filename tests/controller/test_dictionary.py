@@ -99,7 +99,7 @@ def check_record(entry: Entry, key: str, value: bytes) -> None:
 
 async def live(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use every feature that leaves rows."""
-    async with disks.opened() as (store, controller):
+    async with disks.serving() as (store, controller):
         await controller.scopes.create("s")
         size = RetentionPolicy(type=RetentionType.SIZE, minimum=0)
         await controller.streams.create(STREAM, config(1, size))
@@ -204,11 +204,11 @@ async def gaps(controller: Controller) -> None:
 def test_a_store_in_which_every_feature_is_used_writes_the_rows_of_the_dictionary(monkeypatch) -> None:
     recorded = Recorded(monkeypatch)
     disks = Disks(replace(QUIET, audit_outbox_max=1, deletion_grace_ms=DAY_MS, bucket_lease_ms=1000))
-    disks.catalogue = MemoryObjects()
+    disks.objects = MemoryObjects()
 
     async def run() -> None:
         await live(disks, monkeypatch)
-        async with disks.opened() as (store, _):
+        async with disks.serving() as (store, _):
             entries = await store.table_scan(keys.TABLE, after=None, limit=10_000)
             recorded.controller.extend((entry.key.decode(), entry.value) for entry in entries)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from blanking import ONE, Blanking, ask_for_erasure
-from controller_world import STREAM, FakeClock, audit_entries, name_of, opened, with_stream
+from controller_world import STREAM, audit_entries, name_of, opened, with_stream
 
 from penstock.codec.control.erasures import ErasureMarkRecord
 from penstock.controller import keys
@@ -16,6 +16,7 @@ from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite
 from penstock.model.callers import Caller, calling
 from penstock.model.errors import NotFoundError
+from penstock.testing.fakes import FakeClock
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from controller_world import QUIET, STREAM, FakeClock, config, name_of, seg, with_stream
+from controller_world import QUIET, STREAM, config, name_of, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.controller import keys
 from penstock.model.errors import InvalidArgumentError, PenstockError, ThrottledError, UnavailableError
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 U, V = StreamName("s", "u"), StreamName("s", "v")
 SETTINGS = replace(QUIET, retention_cycle_ms=10**9, retention_pause_ms=1)

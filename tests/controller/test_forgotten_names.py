@@ -9,7 +9,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from controller_world import STREAM, FakeClock, config, opened, stream_bytes, with_stream, write_transaction
+from controller_world import STREAM, config, opened, stream_bytes, with_stream, write_transaction
 from memory_segments import MemorySegments
 
 from penstock.codec.control.streams import BatchRecord, ForgottenRecord
@@ -20,6 +20,7 @@ from penstock.controller.transactions import batches
 from penstock.core.streams.batch_memory import NAME_KEPT_MS, NAMES_KEPT, name_digest, names_to_forget
 from penstock.model.errors import WriterForgottenError
 from penstock.model.queries import QuerySource
+from penstock.testing.fakes import FakeClock
 
 DAY_MS = 86_400_000
 

@@ -9,11 +9,12 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-from controller_world import STREAM, FakeClock, cut_at, join, name_of, scale_to, seg, with_stream
+from controller_world import STREAM, cut_at, join, name_of, scale_to, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
 from penstock.net.http.reading_requests import json_response
+from penstock.testing.fakes import FakeClock
 
 GOLDEN = Path(__file__).with_name("golden_answers.jsonl")
 ONE, LEFT, RIGHT = seg(0, 0), seg(1, 1), seg(1, 2)

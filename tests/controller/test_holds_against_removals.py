@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from blanking import ONE, Blanking, ask_for_erasure
-from controller_world import STREAM, FakeClock, audit_entries, cut_at, name_of, with_stream
+from controller_world import STREAM, audit_entries, cut_at, name_of, with_stream
 from raced_segments import RacedSegments
 
 from penstock.codec.control.erasures import ErasureRecord, ErasureState
@@ -17,6 +17,7 @@ from penstock.controller.controller import Controller
 from penstock.model.errors import RetentionHoldError
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
+from penstock.testing.fakes import FakeClock
 
 REMOVALS = {"truncate", "delete", "release", "erase_continued"}
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from controller_world import QUIET, STREAM, FakeClock, name_of, seg, with_stream
+from controller_world import QUIET, STREAM, name_of, seg, with_stream
 from lossy_segments import Lossy
 from memory_segments import MemorySegments
 
@@ -16,6 +16,7 @@ from penstock.controller.controller import Controller
 from penstock.model.errors import UnavailableError
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.ports.data.tables import TablePut
+from penstock.testing.fakes import FakeClock
 
 ONE = seg(0, 0)
 ERASURE = keys.erasure("e1")

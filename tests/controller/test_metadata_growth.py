@@ -10,7 +10,7 @@ from functools import partial
 from uuid import UUID
 
 import pytest
-from controller_world import STREAM, FakeClock, config, opened, scale_to, with_stream, write_transaction
+from controller_world import STREAM, config, opened, scale_to, with_stream, write_transaction
 from memory_segments import MemorySegments
 
 from penstock.codec.control.streams import BatchRecord
@@ -25,6 +25,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.testing.fakes import FakeClock
 
 HOUR_MS = 3_600_000
 

@@ -6,17 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from controller_world import (
-    STREAM,
-    FakeClock,
-    audit_entries,
-    cut_at,
-    join,
-    name_of,
-    publish,
-    seg,
-    with_stream,
-)
+from controller_world import STREAM, audit_entries, cut_at, join, name_of, publish, seg, with_stream
 from memory_segments import MemorySegments
 from raced_segments import RacedSegments
 
@@ -27,6 +17,7 @@ from penstock.controller.controller import Controller
 from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.model.names import segment_name
 from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from controller_world import GROUP_ID, STREAM, FakeClock, config, cut_at, name_of, scale_to, seg, with_stream
+from controller_world import GROUP_ID, STREAM, config, cut_at, name_of, scale_to, seg, with_stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_segments import MemorySegments
@@ -20,6 +20,7 @@ from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import KeyRange
 from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.testing.fakes import FakeClock
 
 OTHER = StreamName("s", "u")
 BEYOND = cut_at({seg(0, 0): 1 << 40})

@@ -4,14 +4,15 @@ import asyncio
 import random
 
 import pytest
-from controller_world import Counters, FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_segments import MemorySegments
 
+from penstock.app.telemetry import Counters
 from penstock.controller.metadata import Metadata
 from penstock.controller.retention.clock import RetentionClock
 from penstock.controller.set_aside import SetAside
+from penstock.testing.fakes import FakeClock
 
 HOUR_MS = 3_600_000
 SLACK_MS = HOUR_MS

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from controller_world import QUIET, STREAM, FakeClock, config, cut_at, name_of, opened, seg
+from controller_world import QUIET, STREAM, config, cut_at, name_of, opened, seg
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_segments import MemorySegments
@@ -17,6 +17,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 HOUR_MS = 3_600_000
 SERVING = replace(QUIET, retention_cycle_ms=HOUR_MS, retention_pause_ms=0, history_ms=0)

@@ -7,11 +7,12 @@ from dataclasses import replace
 from operator import attrgetter
 
 import pytest
-from controller_world import QUIET, STREAM, FakeClock, config, name_of, opened, seg
+from controller_world import QUIET, STREAM, config, name_of, opened, seg
 from memory_segments import MemorySegments
 from quiet_world import run_world
 
 from penstock.model.retention import PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 ONE = seg(0, 0)
 SERVING = replace(QUIET, retention_cycle_ms=3_600_000, retention_pause_ms=0, history_ms=0)

@@ -26,7 +26,7 @@ GROUP = UUID(int=5)
 
 
 async def fill(disks: Disks) -> None:
-    async with disks.opened(crash=True) as (store, controller):
+    async with disks.serving(crash=True) as (store, controller):
         for name in STREAMS:
             await controller.scopes.create(name.scope)
             limit = RetentionPolicy(type=RetentionType.SIZE, minimum=200)
@@ -64,7 +64,7 @@ async def a_day(disks: Disks) -> dict[str, Exception]:
     """Two openings with retention, sweeps and writes. Returns the streams that refused a call."""
     refused: dict[str, Exception] = {}
     for turn in range(2):
-        async with disks.opened(crash=turn == 0) as (store, controller):
+        async with disks.serving(crash=turn == 0) as (store, controller):
             for name in STREAMS:
                 try:
                     await use(store, controller, disks, name)
@@ -88,14 +88,14 @@ def test_a_damaged_row_affects_only_its_stream():
         disks = Disks()
         disks.keyvalue = RottenKeyValue()
         await fill(disks)
-        state = disks.log, disks.keyvalue, disks.chunks, disks.clock.ms
+        state = disks.log_state, disks.keyvalue, disks.chunks, disks.clock.ms
         seen: Counter[bytes] = Counter()
         for key in [None, *state[1].all_keys()]:
             if key is not None and key[:1] != b"t":
                 seen[key[:1]] += 1
                 if seen[key[:1]] > 2 and key[:1] not in b"nsy":
                     continue
-            disks.log, disks.keyvalue, disks.chunks, disks.clock.ms = copy.deepcopy(state)
+            disks.log_state, disks.keyvalue, disks.chunks, disks.clock.ms = copy.deepcopy(state)
             if key is not None:
                 disks.keyvalue.rotten[key] = None
             refused = await a_day(disks)
@@ -114,7 +114,7 @@ def test_commits_go_on_though_the_row_of_what_was_merged_rots(monkeypatch):
     async def main() -> None:
         disks, name = Disks(), STREAMS[0]
         disks.keyvalue = RottenKeyValue()
-        async with disks.opened(crash=True) as (store, controller):
+        async with disks.serving(crash=True) as (store, controller):
             await controller.scopes.create(name.scope)
             await controller.streams.create(name, StreamConfig())
             txn = await controller.transactions.create(name, lease_ms=10_000)
@@ -133,7 +133,7 @@ def test_commits_go_on_though_the_row_of_what_was_merged_rots(monkeypatch):
         disks.keyvalue.rotten[row] = None
         length = len(b"first")
         for word in (b"second", b"third"):
-            async with disks.opened() as (store, controller):
+            async with disks.serving() as (store, controller):
                 later = await controller.transactions.create(name, lease_ms=10_000)
                 await disks.write(store, transaction_segment_name(base, later.id), word)
                 await controller.transactions.commit(name, later.id)

@@ -27,7 +27,7 @@ STREAMS = [StreamName.parse(f"s{number}/t") for number in range(2)]
 def test_a_number_that_cannot_be_stored_is_refused_and_leaves_nothing(config):
     async def main() -> None:
         disks, name, other = Disks(), STREAMS[0], STREAMS[1]
-        async with disks.opened(crash=True) as (_, controller):
+        async with disks.serving(crash=True) as (_, controller):
             for stream in (name, other):
                 await controller.scopes.create(stream.scope)
             with pytest.raises(InvalidArgumentError):
@@ -36,7 +36,7 @@ def test_a_number_that_cannot_be_stored_is_refused_and_leaves_nothing(config):
             await controller.streams.create(other, StreamConfig())
             with pytest.raises(InvalidArgumentError):
                 await controller.streams.update(other, config)
-        async with disks.opened() as (_, controller):
+        async with disks.serving() as (_, controller):
             await controller.streams.create(name, StreamConfig())
             assert (await controller.streams.describe(other)).config == StreamConfig()
 
@@ -54,12 +54,12 @@ def test_an_unexpected_error_of_one_stream_keeps_no_store_from_starting(monkeypa
             await create(store, segment, **more)
 
         monkeypatch.setattr(SegmentStore, "create_segment", fail)
-        async with disks.opened(crash=True) as (_, controller):
+        async with disks.serving(crash=True) as (_, controller):
             for stream in (name, other):
                 await controller.scopes.create(stream.scope)
             with pytest.raises(OverflowError):
                 await controller.streams.create(name, StreamConfig())
-        async with disks.opened() as (_, controller):
+        async with disks.serving() as (_, controller):
             await controller.streams.create(other, StreamConfig())
             await controller.sweep()
             monkeypatch.setattr(SegmentStore, "create_segment", create)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from controller_world import STREAM, FakeClock, join, name_of, seg, with_stream, write_transaction
+from controller_world import STREAM, join, name_of, seg, with_stream, write_transaction
 from memory_segments import MemorySegments
 
 from penstock.controller import keys, retention_keys
 from penstock.controller.retention.points import Points, load_points
 from penstock.model.errors import CorruptDataError
 from penstock.model.retention import Backlog, PolicyDocument
+from penstock.testing.fakes import FakeClock
 
 PREFIXES = {
     "scope": b"scope/",

@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 from controller_world import (
     STREAM,
-    FakeClock,
     audit_entries,
     check_invariants,
     config,
@@ -38,6 +37,7 @@ from penstock.model.policies import StreamConfig
 from penstock.model.retention import OnExceed, PolicyDocument, Retain
 from penstock.model.segments import even_ranges
 from penstock.ports.control.transactions import TransactionStatus
+from penstock.testing.fakes import FakeClock
 
 ROUNDS = 3000
 """Passes of the loop in which whoever does not wait for a lock comes to its end."""

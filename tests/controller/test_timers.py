@@ -8,18 +8,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import pytest
-from controller_world import (
-    QUIET,
-    STREAM,
-    FakeClock,
-    cut_at,
-    join,
-    name_of,
-    opened,
-    seg,
-    with_stream,
-    write_transaction,
-)
+from controller_world import QUIET, STREAM, cut_at, join, name_of, opened, seg, with_stream, write_transaction
 from memory_segments import MemorySegments
 
 from penstock.codec.control.erasures import ErasureMarkRecord, ErasureRecord, ErasureState
@@ -29,6 +18,7 @@ from penstock.controller.metadata import overwrite
 from penstock.model.errors import StreamNotFoundError
 from penstock.model.retention import Backlog, Idle, PolicyDocument, Retain
 from penstock.ports.control.transactions import TransactionStatus
+from penstock.testing.fakes import FakeClock
 
 HOUR_MS = 3_600_000
 SEGMENT = seg(0, 0)

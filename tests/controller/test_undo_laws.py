@@ -9,13 +9,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from controller_world import STREAM, FakeClock, cut_at, name_of, with_stream
+from controller_world import STREAM, cut_at, name_of, with_stream
 from memory_segments import MemorySegments
 from undo_subscribers import CORRECT, ONE, subscribed
 
 from penstock.controller.controller import Controller
 from penstock.model.errors import ConflictError, PenstockError
 from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 GROUPS = ("s/g0", "s/g1", "s/g2")
 

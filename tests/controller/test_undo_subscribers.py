@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from controller_world import GROUP_ID, STREAM, FakeClock, config, cut_at, name_of, with_stream
+from controller_world import GROUP_ID, STREAM, config, cut_at, name_of, with_stream
 from memory_segments import MemorySegments
 from undo_subscribers import CORRECT, ONE, subscribed
 
@@ -16,6 +16,7 @@ from penstock.model.errors import ConflictError
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 HOUR_MS = 3_600_000
 MISTAKES = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from controller_world import STREAM, FakeClock, cut_at, name_of, seg, with_stream
+from controller_world import STREAM, cut_at, name_of, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.model.retention import PolicyDocument, Retain
+from penstock.testing.fakes import FakeClock
 
 ONE = seg(0, 0)
 

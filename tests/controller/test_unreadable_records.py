@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
-from controller_world import QUIET, Counters, FakeClock, opened
+from controller_world import QUIET, opened
 from memory_segments import MemorySegments
 
+from penstock.app.telemetry import Counters
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.erasures import ErasureMarkRecord, ErasureRecord, ErasureState
 from penstock.codec.control.truncations import GapRecord
@@ -30,6 +31,7 @@ from penstock.model.segments import make_segment_id
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.transactions import TransactionStatus
 from penstock.ports.data.tables import TableEntry
+from penstock.testing.fakes import FakeClock
 
 ILL, WELL = StreamName("a", "t"), StreamName("b", "u")
 DAY_MS = 86_400_000
@@ -206,12 +208,12 @@ def test_unreadable_records_are_counted_until_readable_in_bounded_memory() -> No
     bad = TableEntry(key=b"txn/s/t/1", value=b"rot", version=1)
     for _ in range(3):
         assert aside.read(bad, ErasureMarkRecord) is None
-    assert counters.counts["unreadable_records"] == 1
+    assert counters.gauges["unreadable_records"] == 1
     assert aside.read(TableEntry(key=bad.key, value=ErasureMarkRecord().encode(), version=2), ErasureMarkRecord)
-    assert counters.counts["unreadable_records"] == 0
+    assert counters.gauges["unreadable_records"] == 0
     for number in range(KNOWN_MAX + 10):
         aside.read(TableEntry(key=b"%d" % number, value=b"", version=1), ErasureMarkRecord)
-    assert counters.counts["unreadable_records"] == KNOWN_MAX
+    assert counters.gauges["unreadable_records"] == KNOWN_MAX
 
 
 def test_an_outcome_under_a_key_that_names_no_transaction_stops_no_sweep() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from controller_world import FakeClock, opened, table_keys
+from controller_world import opened, table_keys
 from memory_segments import MemorySegments
 
 from penstock.codec.control.policies import HoldPlaceRecord
 from penstock.controller import keys
 from penstock.controller.metadata import overwrite
+from penstock.testing.fakes import FakeClock
 
 
 def test_a_scope_takes_the_ids_of_its_ended_holds_with_it() -> None:

@@ -31,6 +31,7 @@ from penstock.net.dial.segments import RemoteSegments
 from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.files import RealFiles
+from penstock.testing.fakes import InlineOffload, SeededRng
 from penstock.testing.server import free_ports
 from penstock.testing.simulation import erase_actors as on_erasures
 from penstock.testing.simulation import segment_actors as on_segments
@@ -40,11 +41,9 @@ from penstock.testing.simulation.checker import check
 from penstock.testing.simulation.config import draw_config
 from penstock.testing.simulation.driver import actors_of, drain, read_all, until
 from penstock.testing.simulation.history import History
-from penstock.testing.simulation.machine.world import SimRng
 from tests.crash.forced import force_all
 from tests.crash.nursery import Nursery
 from tests.crash.observe import holding
-from tests.crash.small_store import InlineOffload
 from tests.crash.states import scratch
 
 T = TypeVar("T")
@@ -101,7 +100,7 @@ class _Cluster:
         return RemoteSegments(
             self.controller,
             native=self.controller.native,
-            rng=SimRng(self._loop.fork(f"client/{label}")),
+            rng=SeededRng(self._loop.fork(f"client/{label}")),
             telemetry=Counters(),
         )
 

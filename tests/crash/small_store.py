@@ -31,6 +31,7 @@ from penstock.storage.machine.reserve import keep_reserve
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.rows import sqlite_keyvalue
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
+from penstock.testing.fakes import InlineOffload
 
 T = TypeVar("T")
 
@@ -39,17 +40,6 @@ LOG_FILES = 8
 RESERVE_BYTES = 64 << 10
 ROOM_BYTES = 32 << 10
 _FRAME_ROOM = 4096
-
-
-class InlineOffload:
-    """``ports.offload.Offload`` without threads: system calls happen in the order of the code, and ``strace`` counts them
-    per thread."""
-
-    async def run(self, work: Callable[[], T]) -> T:
-        return work()
-
-    async def close(self) -> None:
-        """Nothing runs."""
 
 
 def small_settings() -> StoreSettings:

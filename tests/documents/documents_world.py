@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from penstock.client.store import AsyncStore, AsyncStream
 from penstock.codec.control.readers import RetentionSetRecord, TailRecord
 from penstock.codec.events import frame_events
 from penstock.controller import keys
-from penstock.controller.controller import Controller, open_controller
+from penstock.controller.controller import Controller
 from penstock.controller.metadata import Metadata
 from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
@@ -31,16 +31,12 @@ from penstock.net.http.pravega_routes import PravegaRest
 from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.net.http.retention_routes import RetentionRest
 from penstock.ports.control.groups import ReaderGroupConfig
-from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.segmentstore.store import SegmentStore
+from penstock.testing import world as testing
+from penstock.testing.fakes import SeededRng
 from penstock.testing.simulation.machine.loop import SimLoop
-from penstock.testing.simulation.machine.world import SimClock, SimRng
+from penstock.testing.simulation.machine.world import SimClock
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -59,18 +55,6 @@ async def _not_known(_scope: str, _group: str) -> None:
     return
 
 
-class InlineOffload:
-    async def run(self, work: Callable[[], Any]) -> Any:
-        await asyncio.sleep(0)
-        return work()
-
-
-class Silence:
-    def add(self, name: str, amount: int = 1) -> None: ...
-
-    def gauge(self, name: str, value: float) -> None: ...
-
-
 @dataclass(frozen=True)
 class Answer:
     status: int
@@ -81,20 +65,11 @@ class Answer:
         return json.loads(self.body)
 
 
-class Disks:
-    """What outlives a process: log, metadata, chunks."""
-
-    def __init__(self) -> None:
-        self.log = MemoryLogState()
-        self.keyvalue = MemoryKeyValue()
-        self.chunks = MemoryChunks()
-
-
 class World:
-    def __init__(self, loop: SimLoop, segments: SegmentStore, controller: Controller, disks: Disks) -> None:
+    def __init__(self, loop: SimLoop, segments: SegmentStore, controller: Controller, disks: testing.World) -> None:
         self.loop, self.segments, self.controller, self.disks = loop, segments, controller, disks
         self.clock = SimClock(loop)
-        self.store = AsyncStore(segments, controller, self.clock, SimRng(loop.fork("client")))
+        self.store = AsyncStore(segments, controller, self.clock, SeededRng(loop.fork("client")))
         self.app = Router(
             [
                 *PravegaRest(controller, readers_of=_not_known).routes(),
@@ -264,37 +239,22 @@ def by_time(minimum_s: float, maximum_s: float | None = None) -> RetentionPolicy
     return RetentionPolicy(type=RetentionType.TIME, minimum=round(minimum_s * 1000), maximum=maximum)
 
 
+def storage(loop: SimLoop, *, cycle_s: float | None = None, **store: Any) -> testing.World:
+    """What outlives a process. ``cycle_s``: how often a process runs retention by itself; never unless given."""
+    settings = ControllerSettings(
+        retention_cycle_ms=None if cycle_s is None else round(cycle_s * 1000),
+        sweep_ms=None if cycle_s is None else 5000,
+        clock_slack_ms=0,
+    )
+    return testing.World(clock=SimClock(loop), controller=settings, **store)
+
+
 @asynccontextmanager
-async def life(
-    loop: SimLoop, disks: Disks, name: str = "server", *, cycle_s: float | None = None, **store: Any
-) -> AsyncIterator[World]:
-    """One life of a process on these disks. ``cycle_s``: how often it runs retention by itself; never unless given."""
-    clock, rng = SimClock(loop), SimRng(loop.fork(name))
-    quiet = {"flush_interval_s": 1e6, "checkpoint_interval_s": 1e6, "tier_gather_bytes": 1}
-    async with AsyncExitStack() as stack:
-        segments = await stack.enter_async_context(
-            open_segment_store(
-                MemoryLog(disks.log),
-                StoreParts(
-                    keyvalue=disks.keyvalue,
-                    chunks=disks.chunks,
-                    clock=clock,
-                    rng=rng,
-                    offload=InlineOffload(),
-                    telemetry=Silence(),
-                    settings=StoreSettings(**(quiet | store)),
-                ),
-            )
-        )
-        settings = ControllerSettings(
-            retention_cycle_ms=None if cycle_s is None else round(cycle_s * 1000),
-            sweep_ms=None if cycle_s is None else 5000,
-            clock_slack_ms=0,
-        )
-        controller = await stack.enter_async_context(
-            open_controller(segments, clock, rng, lambda _: Endpoint(host="here", port=12345), Silence(), settings)
-        )
-        yield World(loop, segments, controller, disks)
+async def life(loop: SimLoop, memory: testing.World, name: str = "server") -> AsyncIterator[World]:
+    """One life of a process on these disks."""
+    memory.rng = SeededRng(loop.fork(name))
+    async with memory.serving() as (segments, controller):
+        yield World(loop, segments, controller, memory)
 
 
 def play(story: Callable[[World], Awaitable[None]], *, seed: int = 1, days: float = 0.1, **options: Any) -> None:
@@ -302,7 +262,7 @@ def play(story: Callable[[World], Awaitable[None]], *, seed: int = 1, days: floa
     loop = SimLoop(seed)
 
     async def main() -> None:
-        async with life(loop, Disks(), **options) as world:
+        async with life(loop, storage(loop, **options)) as world:
             await story(world)
 
     loop.run(main(), max_seconds=days * DAY_S)
@@ -310,11 +270,12 @@ def play(story: Callable[[World], Awaitable[None]], *, seed: int = 1, days: floa
 
 def play_lives(*stories: Callable[[World], Awaitable[None]], **options: Any) -> None:
     """Run each story in a process of its own, one after the other on the same disks."""
-    loop, disks = SimLoop(1), Disks()
+    loop = SimLoop(1)
+    memory = storage(loop, **options)
 
     async def main() -> None:
         for number, story in enumerate(stories):
-            async with life(loop, disks, f"life {number}", **options) as world:
+            async with life(loop, memory, f"life {number}") as world:
                 await story(world)
 
     loop.run(main(), max_seconds=DAY_S)

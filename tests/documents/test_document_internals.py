@@ -6,18 +6,9 @@ import asyncio
 from uuid import UUID
 
 import pytest
-from documents_world import (
-    FIRST,
-    STREAM,
-    WRITER,
-    Silence,
-    World,
-    by_size,
-    by_time,
-    play,
-    play_lives,
-)
+from documents_world import FIRST, STREAM, WRITER, World, by_size, by_time, play, play_lives
 
+from penstock.app.telemetry import Counters
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
@@ -31,7 +22,7 @@ from penstock.model.policies import RetentionPolicy, ScaleType, ScalingPolicy
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.control.transactions import PingStatus, TransactionStatus
 from penstock.ports.data.segments import NO_EVENT, Append
-from penstock.testing.simulation.machine.world import SimRng
+from penstock.testing.fakes import SeededRng
 
 NAME = segment_name(STREAM, FIRST)
 SCOPES = "/v1/scopes"
@@ -159,7 +150,7 @@ def test_clients_learn_segments_and_who_serves_them() -> None:
         await stream.scale(3)
         for item in await segments(w):
             assert await w.controller.layout.endpoint(segment_name(STREAM, item.segment)) == Endpoint(
-                host="here", port=12345
+                host="127.0.0.1", port=12345
             )
 
     play(story)
@@ -237,9 +228,9 @@ def test_others_take_over_the_work_of_a_controller_that_is_gone() -> None:
 
     async def story(w: World) -> None:
         def open_one(number: int):
-            rng = SimRng(w.loop.fork(f"controller {number}"))
+            rng = SeededRng(w.loop.fork(f"controller {number}"))
             return open_controller(
-                w.segments, w.clock, rng, lambda _: Endpoint(host="here", port=1), Silence(), settings
+                w.segments, w.clock, rng, lambda _: Endpoint(host="here", port=1), Counters(), settings
             )
 
         names = [StreamName("s", f"t{number}") for number in range(20)]

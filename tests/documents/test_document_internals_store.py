@@ -10,11 +10,11 @@ from documents_world import (
     FIRST,
     STREAM,
     WRITER,
-    Disks,
     World,
     life,
     play,
     play_lives,
+    storage,
 )
 
 from penstock.core.segments.placement import container_of
@@ -56,7 +56,8 @@ def test_the_segment_store_knows_segments_and_no_streams() -> None:
 
 def test_what_was_acknowledged_survives_the_process() -> None:
     """Segment store, tier 1: once an application has learnt that its write succeeded, it is not lost despite faults."""
-    loop, disks = SimLoop(1), Disks()
+    loop = SimLoop(1)
+    disks = storage(loop)
 
     async def main() -> None:
         async with life(loop, disks, "first") as first:
@@ -72,7 +73,8 @@ def test_what_was_acknowledged_survives_the_process() -> None:
 def test_an_old_owner_is_fenced_out() -> None:
     """Segment store, tier 1 and containers: a container has one owner at a time; an old one that still thinks that it owns it
     is fenced out."""
-    loop, disks = SimLoop(1), Disks()
+    loop = SimLoop(1)
+    disks = storage(loop)
 
     async def main() -> None:
         async with life(loop, disks, "zombie") as zombie:
@@ -95,11 +97,11 @@ def test_data_moves_to_tier_2_and_then_leaves_tier_1() -> None:
         await w.stream()
         await w.append(*[1000] * 20)
         assert await w.segments.chunk_ranges(NAME, 0, 1 << 20) == []
-        assert sum(len(frame) for _, frame in w.disks.log.frames) > 20_000
+        assert sum(len(frame) for _, frame in w.disks.log_state.frames) > 20_000
         await asyncio.sleep(30)
         (chunk,) = await w.segments.chunk_ranges(NAME, 0, 1 << 20)
         assert (chunk.start_offset, chunk.end_offset) == (0, 20_000)
-        assert sum(len(frame) for _, frame in w.disks.log.frames) < 10_000
+        assert sum(len(frame) for _, frame in w.disks.log_state.frames) < 10_000
         assert len(await w.read()) == 20
 
     play(story, flush_interval_s=5.0, checkpoint_interval_s=5.0)
@@ -145,7 +147,7 @@ def test_tier_1_serves_recovery_alone() -> None:
         await w.segments.flush()
 
     async def after(w: World) -> None:
-        w.disks.log.frames.clear()
+        w.disks.log_state.frames.clear()
         assert len(await w.read()) == 100
 
     play_lives(before, after)

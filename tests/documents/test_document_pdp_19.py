@@ -455,6 +455,6 @@ def test_truncated_data_is_out_of_reach_at_once_and_off_the_disk_soon_after() ->
         assert on_disk(w) == []
         for _ in range(3):  # The log ends with later writes, as far as all of them are tiered and described.
             await put(w, ABC, 50, fill=b"other-")
-        assert not any(b"secret" in frame for _, frame in w.disks.log.frames)
+        assert not any(b"secret" in frame for _, frame in w.disks.log_state.frames)
 
     play(story, **ROLLING)

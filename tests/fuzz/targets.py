@@ -12,6 +12,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from penstock.app.telemetry import Counters
 from penstock.codec import audit, events
 from penstock.codec.control import policies as policy_metadata
 from penstock.codec.control import readers as reader_metadata
@@ -64,12 +65,6 @@ class Target:
     text: bool = False
 
 
-class _NoTelemetry:
-    def add(self, name: str, amount: int = 1) -> None: ...
-
-    def gauge(self, name: str, value: float) -> None: ...
-
-
 # --- the wire ---------------------------------------------------------------------------------------------
 
 _WRITER = UUID(int=7).bytes
@@ -114,7 +109,7 @@ def _wire_frame(data: bytes) -> object:
     return wire.decode(code, memoryview(data)[wire.HEADER.size :])
 
 
-_POOL = ArenaPool(telemetry=_NoTelemetry(), limit_bytes=1 << 22)
+_POOL = ArenaPool(telemetry=Counters(), limit_bytes=1 << 22)
 
 
 def _wire_stream(data: bytes) -> object:

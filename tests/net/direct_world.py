@@ -6,8 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
 
-from wire_memory_store import CountingTelemetry
-
+from penstock.app.telemetry import Counters
 from penstock.client.blocking.stores import Store
 from penstock.controller.controller import open_controller
 from penstock.controller.settings import ControllerSettings
@@ -17,19 +16,10 @@ from penstock.model.errors import (
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.control.layout import Endpoint
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import open_segment_store
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_log import MemoryLog
-
-
-class InlineOffload:
-    async def run(self, work):
-        return work()
+from penstock.testing import world as testing
 
 
 class QuickLog(MemoryLog):
@@ -97,26 +87,19 @@ class World:
     def __init__(self, kind: str = "wire", host: str = "127.0.0.1") -> None:
         self.kind = kind
         self.host = host
-        self.telemetry = CountingTelemetry()
+        self.telemetry = Counters()
         self.faulty: FaultyStore | None = None
         self.controller = None
         self.store = Store(self._open, local=kind != "wire")
 
     @asynccontextmanager
     async def _open(self):
-        clock, rng = RealClock(), RealRng()
-        async with open_segment_store(
-            QuickLog() if self.kind == "in place" else MemoryLog(),
-            StoreParts(
-                keyvalue=MemoryKeyValue(),
-                chunks=MemoryChunks(),
-                clock=clock,
-                rng=rng,
-                offload=InlineOffload(),
-                telemetry=self.telemetry,
-                settings=StoreSettings(),
-            ),
-        ) as segments:
+        rng = RealRng()
+        memory = testing.World(clock=RealClock(), rng=rng)
+        memory.telemetry = self.telemetry
+        if self.kind == "in place":
+            memory.make_log = QuickLog
+        async with memory.opened() as segments:
             self.faulty = FaultyStore(segments)
             if self.kind != "wire":
                 async with self._controller(segments, 1) as controller:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,18 +14,14 @@ from uuid import UUID
 from starlette.routing import Router
 
 from penstock.codec.events import frame_events
-from penstock.controller.controller import Controller, open_controller
-from penstock.controller.settings import ControllerSettings
+from penstock.controller.controller import Controller
 from penstock.model.names import StreamName, segment_name
 from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.net.http.pulsar.names import NamespaceName, TopicName
-from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.store import SegmentStore, open_segment_store
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog
+from penstock.segmentstore.store import SegmentStore
+from penstock.testing import world as testing
+from penstock.testing.fakes import FakeClock
 
 WRITER = UUID(int=77)
 N = "/admin/v2/namespaces/my-tenant/my-ns"
@@ -35,43 +30,6 @@ S = f"{P}/subscription/sub"
 NS = NamespaceName("my-tenant", "my-ns")
 TOPIC = TopicName(NS, "my-topic")
 TENANT = {"adminRoles": [], "allowedClusters": ["standalone"]}
-QUIET = ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
-
-
-class HandClock:
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-
-class SeededRng:
-    def __init__(self) -> None:
-        self._random = random.Random(1)
-
-    def random(self) -> float:
-        return self._random.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def uuid(self) -> UUID:
-        return UUID(int=self._random.getrandbits(128))
-
-
-class InlineOffload:
-    async def run(self, work: Callable[[], Any]) -> Any:
-        await asyncio.sleep(0)
-        return work()
-
-
-class Silence:
-    def add(self, name: str, amount: int = 1) -> None:
-        return
-
-    def gauge(self, name: str, value: float) -> None:
-        return
 
 
 @dataclass(frozen=True)
@@ -96,7 +54,7 @@ _UNSAID: Any = object()
 class World:
     store: SegmentStore
     controller: Controller
-    clock: HandClock
+    clock: FakeClock
     app: Router
 
     async def ask(
@@ -179,33 +137,9 @@ class World:
 
 @asynccontextmanager
 async def opened(*, namespace: bool = True, topic: bool = False) -> AsyncIterator[World]:
-    clock, rng, telemetry = HandClock(), SeededRng(), Silence()
-    async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(
-            open_segment_store(
-                MemoryLog(),
-                StoreParts(
-                    keyvalue=MemoryKeyValue(),
-                    chunks=MemoryChunks(),
-                    clock=clock,
-                    rng=rng,
-                    offload=InlineOffload(),
-                    telemetry=telemetry,
-                ),
-            )
-        )
-        controller = await stack.enter_async_context(
-            open_controller(
-                store,
-                clock=clock,
-                rng=rng,
-                endpoint_of=lambda _segment: Endpoint(host="127.0.0.1", port=12345),
-                telemetry=telemetry,
-                settings=QUIET,
-                steady=lambda: clock.ms / 1000,
-            )
-        )
-        world = World(store, controller, clock, Router(pulsar_routes(controller, store, clock)))
+    memory = testing.World()
+    async with memory.serving() as (store, controller):
+        world = World(store, controller, memory.clock, Router(pulsar_routes(controller, store, memory.clock)))
         if namespace:
             await world.ok("PUT", "/admin/v2/tenants/my-tenant", TENANT)
             await world.ok("PUT", N)

@@ -15,38 +15,24 @@ from uuid import UUID
 
 import uvloop
 
-from penstock.controller.controller import Controller, open_controller
+from penstock.controller.controller import Controller
+from penstock.controller.settings import ControllerSettings
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, make_segment_id
 from penstock.net.http.health import Checks
 from penstock.net.http.http_limits import RestLimits
 from penstock.net.http.http_server import RestServer
-from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.segmentstore.store import SegmentStore
 from penstock.storage.machine.clock import RealClock
-from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.rng import RealRng
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog
+from penstock.testing.world import World
 
 DESCRIPTION: Mapping[str, Any] = json.loads(
     resources.files("penstock.net").joinpath("openapi_v1.json").read_text(encoding="utf-8")
 )
 FIRST = make_segment_id(0, 0)
 WRITER = UUID(int=77)
-
-
-class Silence:
-    """A telemetry that keeps nothing."""
-
-    def add(self, name: str, amount: int = 1) -> None:
-        return
-
-    def gauge(self, name: str, value: float) -> None:
-        return
 
 
 @dataclass(frozen=True)
@@ -115,31 +101,9 @@ def _call(port: int, method: str, path: str, content: bytes | None, headers: Map
 
 @asynccontextmanager
 async def running(limits: RestLimits | None = None, hosts: Sequence[str] | None = ()) -> AsyncIterator[Running]:
-    clock, rng, telemetry = RealClock(), RealRng(), Silence()
+    memory = World(clock=RealClock(), rng=RealRng(), controller=ControllerSettings())
     async with AsyncExitStack() as stack:
-        offload = await stack.enter_async_context(ThreadOffload())
-        store = await stack.enter_async_context(
-            open_segment_store(
-                MemoryLog(),
-                StoreParts(
-                    keyvalue=MemoryKeyValue(),
-                    chunks=MemoryChunks(),
-                    clock=clock,
-                    rng=rng,
-                    offload=offload,
-                    telemetry=telemetry,
-                ),
-            )
-        )
-        controller = await stack.enter_async_context(
-            open_controller(
-                store,
-                clock=clock,
-                rng=rng,
-                endpoint_of=lambda _segment: Endpoint(host="127.0.0.1", port=12345),
-                telemetry=telemetry,
-            )
-        )
+        store, controller = await stack.enter_async_context(memory.serving())
         failures: dict[str, str] = {}
         online: dict[str, Sequence[str]] = {}
 
@@ -150,7 +114,7 @@ async def running(limits: RestLimits | None = None, hosts: Sequence[str] | None 
             RestServer(
                 controller,
                 store,
-                clock=clock,
+                clock=memory.clock,
                 port=0,
                 hosts=hosts,
                 readers_of=readers_of,

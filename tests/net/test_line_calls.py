@@ -13,9 +13,10 @@ from uuid import UUID
 import pytest
 from grpc_fakes import MemoryController, MemorySegments, Refusing
 from grpc_script import BLOCK, CONFIG, SCRIPT, S, outcome
-from wire_memory_store import CountingTelemetry, OneEndpoint
 from wire_memory_store import MemorySegments as WireSegments
+from wire_memory_store import OneEndpoint
 
+from penstock.app.telemetry import Counters
 from penstock.model.errors import CorruptDataError, InternalError, UnavailableError, UnsupportedError
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.line_calls import LineCalls
@@ -60,7 +61,7 @@ async def serving(
     controller: Any, *, says: bool = True, takes: bool = True, patience_s: float = 10
 ) -> AsyncIterator[Scene]:
     """``says``: the server tells that it takes calls; ``takes``: its store's port does."""
-    telemetry = CountingTelemetry()
+    telemetry = Counters()
     async with AsyncExitStack() as stack:
         calls = controller_calls(controller) if takes else None
         closing = await stack.enter_async_context(AsyncExitStack())

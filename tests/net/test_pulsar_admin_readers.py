@@ -16,8 +16,8 @@ from penstock.client.store import AsyncStore
 from penstock.model.policies import ReaderGroupRetention
 from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.testing.fakes import SeededRng
 from penstock.testing.simulation.machine.loop import SimLoop
-from penstock.testing.simulation.machine.world import SimRng
 
 GROUP = "my-tenant.my-ns/sub"
 
@@ -26,7 +26,7 @@ class Readers:
     """The store's own clients, beside the admin API."""
 
     def __init__(self, w: World) -> None:
-        self.store = AsyncStore(w.store, w.controller, w.clock, SimRng(SimLoop(1).fork("readers")))
+        self.store = AsyncStore(w.store, w.controller, w.clock, SeededRng(SimLoop(1).fork("readers")))
         move = partial(move_readers, self.store)
         w.app = Router(pulsar_routes(w.controller, w.store, w.clock, move_readers=move))
 

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from wire_memory_store import CountingTelemetry, OneEndpoint
+from wire_memory_store import OneEndpoint
 
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
@@ -31,6 +31,8 @@ from importer import PARENT, TXN
 from store_arguments import BYTES, NAMES, NUMBERS, SmallFrames, calls, some
 from store_world import append, content, writer
 from wire_peers import RawPeer
+
+from penstock.app.telemetry import Counters
 
 WHOLE = "q/whole/0.#epoch.0"
 KINDS = [spec.kind for spec in wire.SPECS if spec.is_request]
@@ -113,7 +115,7 @@ def serve(test: Any) -> None:
     async def main() -> None:
         world = SmallFrames()
         store = await world.open()
-        telemetry, rng = CountingTelemetry(), RealRng()
+        telemetry, rng = Counters(), RealRng()
         try:
             await prepare(store)
             limits = WireLimits(drain_s=0.1, throttle_pause_s=0.001)
@@ -132,7 +134,7 @@ def remote_segments(store: Any, port: int) -> RemoteSegments:
         OneEndpoint("127.0.0.1", port),
         native=store,
         rng=RealRng(),
-        telemetry=CountingTelemetry(),
+        telemetry=Counters(),
         limits=DialLimits(retry_for_s=0.2),
     )
 

@@ -3,8 +3,7 @@
 import gc
 import mmap
 
-from wire_memory_store import CountingTelemetry
-
+from penstock.app.telemetry import Counters
 from penstock.net.wire.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, TINY_BYTES, Arena, ArenaPool
 
 
@@ -41,7 +40,7 @@ def test_arenas_are_page_aligned_and_zeroed():
 
 
 def test_the_pool_reuses_an_arena_after_its_last_view_and_not_before():
-    pool = ArenaPool(telemetry=CountingTelemetry(), limit_bytes=1 << 30)
+    pool = ArenaPool(telemetry=Counters(), limit_bytes=1 << 30)
     first = pool.acquire(100)
     kept = first.open()[:100]
     kept[:5] = b"hello"
@@ -54,7 +53,7 @@ def test_the_pool_reuses_an_arena_after_its_last_view_and_not_before():
 
 
 def test_size_classes_fit_and_odd_sizes_are_not_kept():
-    telemetry = CountingTelemetry()
+    telemetry = Counters()
     pool = ArenaPool(telemetry=telemetry, limit_bytes=1 << 30, warm={SMALL_BYTES: 1})
     assert pool.acquire(1).size == TINY_BYTES
     assert pool.acquire(1, SMALL_BYTES).size == SMALL_BYTES
@@ -68,13 +67,13 @@ def test_size_classes_fit_and_odd_sizes_are_not_kept():
 
 
 def test_a_pool_without_room_gives_no_more_than_is_needed():
-    pool = ArenaPool(telemetry=CountingTelemetry(), limit_bytes=2 * SMALL_BYTES)
+    pool = ArenaPool(telemetry=Counters(), limit_bytes=2 * SMALL_BYTES)
     sizes = [pool.acquire(2048, SMALL_BYTES).size for _ in range(4)]
     assert sizes == [SMALL_BYTES, SMALL_BYTES, TINY_BYTES, TINY_BYTES]
 
 
 def test_what_nobody_looks_at_is_given_back():
-    pool = ArenaPool(telemetry=CountingTelemetry(), limit_bytes=1 << 30)
+    pool = ArenaPool(telemetry=Counters(), limit_bytes=1 << 30)
     arenas = [pool.acquire(SMALL_BYTES) for _ in range(2)]
     view = arenas[0].open()
     for arena in arenas:
@@ -88,7 +87,7 @@ def test_what_nobody_looks_at_is_given_back():
 
 
 def test_no_more_arenas_wait_for_use_than_the_bound():
-    telemetry = CountingTelemetry()
+    telemetry = Counters()
     pool = ArenaPool(telemetry=telemetry, limit_bytes=2 * SMALL_BYTES)
     held = [pool.acquire(SMALL_BYTES) for _ in range(3)]
     assert pool.lent_bytes == pool.pooled_bytes == 3 * SMALL_BYTES
@@ -100,7 +99,7 @@ def test_no_more_arenas_wait_for_use_than_the_bound():
 
 
 def test_an_arena_that_a_cache_looked_at_is_used_again_however_much_the_caches_hold():
-    pool = ArenaPool(telemetry=CountingTelemetry(), limit_bytes=2 * SMALL_BYTES)
+    pool = ArenaPool(telemetry=Counters(), limit_bytes=2 * SMALL_BYTES)
     cached = []
     for _ in range(10):
         arena = pool.acquire(SMALL_BYTES)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from wire_memory_store import CountingTelemetry
 from wire_peers import remote, run, stage
 
+from penstock.app.telemetry import Counters
 from penstock.model.errors import ContainerOfflineError
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.dial.wire_pool import ConnectionPool
@@ -40,7 +40,7 @@ def number_of(segment):
 
 
 def pool_of(places):
-    return ConnectionPool(places, rng=RealRng(), telemetry=CountingTelemetry(), limits=DialLimits())
+    return ConnectionPool(places, rng=RealRng(), telemetry=Counters(), limits=DialLimits())
 
 
 def test_of_a_stream_on_one_store_the_controller_is_asked_about_a_few_segments():
@@ -104,7 +104,7 @@ def test_a_wrong_guess_does_nothing_and_is_put_right():
                 places,
                 native=one.store,
                 rng=RealRng(),
-                telemetry=CountingTelemetry(),
+                telemetry=Counters(),
                 limits=DialLimits(backoff_s=0.001, backoff_max_s=0.01),
             ) as segments:
                 writer = RealRng().uuid()

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_memory_store import CountingTelemetry
 
+from penstock.app.telemetry import Counters
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
 from penstock.model.errors import ProtocolError
@@ -22,7 +22,7 @@ W = UUID(int=5).bytes
 
 
 def receiver():
-    return FrameReceiver(ArenaPool(telemetry=CountingTelemetry()), wire.REQUEST_CODES)
+    return FrameReceiver(ArenaPool(telemetry=Counters()), wire.REQUEST_CODES)
 
 
 def feed(target, data, cuts):
@@ -69,7 +69,7 @@ def test_a_wrong_header_is_refused_before_its_payload_arrives():
 
 
 def test_a_closed_receiver_lets_its_arena_go():
-    telemetry = CountingTelemetry()
+    telemetry = Counters()
     pool = ArenaPool(telemetry=telemetry)
     for _ in range(50):
         target = FrameReceiver(pool, wire.REQUEST_CODES)

@@ -6,9 +6,10 @@ import asyncio
 from uuid import UUID
 
 import pytest
-from wire_memory_store import CountingTelemetry, OneEndpoint
+from wire_memory_store import OneEndpoint
 from wire_peers import run, stage, until
 
+from penstock.app.telemetry import Counters
 from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.writer_core import WriterCore
 from penstock.model.errors import DeadlineExceededError, InvalidArgumentError
@@ -34,7 +35,7 @@ def test_an_append_that_its_writer_gave_up_is_not_sent_when_the_store_comes_back
             await scene.store.create_segment(SEGMENT)
             port = scene.server.port
         controller = OneEndpoint("127.0.0.1", port)
-        telemetry = CountingTelemetry()
+        telemetry = Counters()
         async with RemoteSegments(
             controller, native=scene.store, rng=RealRng(), telemetry=telemetry, limits=LIMITS
         ) as segments:
@@ -72,7 +73,7 @@ def test_a_writer_that_ended_sends_nothing_when_the_store_comes_back(end):
             await scene.store.create_segment(SEGMENT)
             port = scene.server.port
         controller = OneEndpoint("127.0.0.1", port)
-        telemetry = CountingTelemetry()
+        telemetry = Counters()
         async with RemoteSegments(
             controller, native=scene.store, rng=RealRng(), telemetry=telemetry, limits=LIMITS
         ) as segments:

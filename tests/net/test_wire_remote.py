@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
-from wire_memory_store import CountingTelemetry, MemorySegments, OneEndpoint
+from wire_memory_store import MemorySegments, OneEndpoint
 from wire_peers import LOOPS, remote, run, stage, until
 
+from penstock.app.telemetry import Counters
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,
@@ -464,7 +465,7 @@ def test_reads_outlive_a_restart_and_creations_are_tried_until_they_leave(loop):
     async def main():
         store = MemorySegments()
         await store.create_segment(SEGMENT)
-        telemetry = CountingTelemetry()
+        telemetry = Counters()
 
         def server(port):
             return WireServer(store, port=port, rng=RealRng(), telemetry=telemetry)
@@ -504,7 +505,7 @@ def test_patience_ends_and_a_deadline_ends_it_sooner():
             controller,
             native=store,
             rng=RealRng(),
-            telemetry=CountingTelemetry(),
+            telemetry=Counters(),
             limits=DialLimits(retry_for_s=0.05, backoff_s=0.005),
         ) as segments:
             for call in (
@@ -516,7 +517,7 @@ def test_patience_ends_and_a_deadline_ends_it_sooner():
             ):
                 with pytest.raises(NotConnectedError):
                     await call
-        patient = RemoteSegments(controller, native=store, rng=RealRng(), telemetry=CountingTelemetry())
+        patient = RemoteSegments(controller, native=store, rng=RealRng(), telemetry=Counters())
         async with patient:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):

@@ -6,14 +6,15 @@ import asyncio
 from uuid import UUID
 
 import pytest
-from wire_memory_store import CountingTelemetry, MemorySegments, OneEndpoint
+from wire_memory_store import MemorySegments, OneEndpoint
 
+from penstock.app.telemetry import Counters
 from penstock.model.errors import PenstockError, UnavailableError, WriterFencedError
 from penstock.net.dial.segments import RemoteSegments
 from penstock.net.wire.wire_server import WireServer
 from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.testing.fakes import SeededRng
 from penstock.testing.simulation.machine.loop import SimLoop
-from penstock.testing.simulation.machine.world import SimRng
 
 PORT = 12345
 EVENTS = 40
@@ -54,10 +55,10 @@ async def scenario(loop, store, *, faults):
     rng = loop.fork("faults")
     writers = [UUID(int=number) for number in range(1, 4)]
     names = ["s/t/0", "s/t/1"]
-    telemetry = CountingTelemetry()
-    async with WireServer(store, port=PORT, rng=SimRng(loop.fork("server")), telemetry=telemetry):
+    telemetry = Counters()
+    async with WireServer(store, port=PORT, rng=SeededRng(loop.fork("server")), telemetry=telemetry):
         segments = RemoteSegments(
-            OneEndpoint("127.0.0.1", PORT), native=store, rng=SimRng(loop.fork("client")), telemetry=telemetry
+            OneEndpoint("127.0.0.1", PORT), native=store, rng=SeededRng(loop.fork("client")), telemetry=telemetry
         )
         async with segments:
             for name in names:
@@ -105,11 +106,11 @@ def test_a_silent_store_is_given_up_and_found_again():
 
     async def main():
         store = MemorySegments()
-        telemetry = CountingTelemetry()
+        telemetry = Counters()
         async with (
-            WireServer(store, port=PORT, rng=SimRng(loop.fork("server")), telemetry=telemetry),
+            WireServer(store, port=PORT, rng=SeededRng(loop.fork("server")), telemetry=telemetry),
             RemoteSegments(
-                OneEndpoint("127.0.0.1", PORT), native=store, rng=SimRng(loop.fork("client")), telemetry=telemetry
+                OneEndpoint("127.0.0.1", PORT), native=store, rng=SeededRng(loop.fork("client")), telemetry=telemetry
             ) as segments,
         ):
             await segments.create_segment("s/t/0")

@@ -102,18 +102,6 @@ class _Table:
     log: list[tuple[int, bytes]] = field(default_factory=list)
 
 
-class CountingTelemetry:
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.gauges: dict[str, float] = {}
-
-    def add(self, name: str, amount: int = 1) -> None:
-        self.counts[name] = self.counts.get(name, 0) + amount
-
-    def gauge(self, name: str, value: float) -> None:
-        self.gauges[name] = value
-
-
 class OneEndpoint(FlatControl):
     """The only question that segments ask a controller."""
 

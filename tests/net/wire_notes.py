@@ -6,21 +6,14 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from grpc_fakes import MemoryController
-from wire_memory_store import CountingTelemetry
 from wire_peers import Stage
-from wire_store_world import InlineOffload
 
 from penstock.codec.wire import commands as c
 from penstock.net.wire.calls import controller_calls
 from penstock.net.wire.wire_server import WireLimits, WireServer
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import open_segment_store
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog
+from penstock.testing.world import World
 
 S, T, HASH, SORTED = "s/t/0.#epoch.0", "s/t/1.#epoch.0", "s/h_kvtable/0.#epoch.0", "s/f_kvtable/0.#epoch.0"
 EVENT = b"\0\0\0\0\0\0\0\x05hello"
@@ -74,21 +67,12 @@ class Notes:
 
 @asynccontextmanager
 async def notes():
-    rng, telemetry = RealRng(), CountingTelemetry()
+    rng = RealRng()
+    memory = World(clock=RealClock(), rng=rng)
+    telemetry = memory.telemetry
     controller = MemoryController()
     async with (
-        open_segment_store(
-            MemoryLog(),
-            StoreParts(
-                keyvalue=MemoryKeyValue(),
-                chunks=MemoryChunks(),
-                clock=RealClock(),
-                rng=rng,
-                offload=InlineOffload(),
-                telemetry=telemetry,
-                settings=StoreSettings(),
-            ),
-        ) as store,
+        memory.opened() as store,
         WireServer(
             store,
             port=0,

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import uvloop
-from wire_memory_store import CountingTelemetry, MemorySegments, OneEndpoint
+from wire_memory_store import MemorySegments, OneEndpoint
 
+from penstock.app.telemetry import Counters
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
 from penstock.net.dial.segments import DialLimits, RemoteSegments
@@ -97,7 +98,7 @@ class Stage:
 @asynccontextmanager
 async def stage(store=None, guard=None, **limits):
     store = store or MemorySegments()
-    telemetry = CountingTelemetry()
+    telemetry = Counters()
     limits.setdefault("drain_s", 2.0)
     async with WireServer(
         store, port=0, rng=RealRng(), telemetry=telemetry, limits=WireLimits(**limits), guard=guard
@@ -114,6 +115,6 @@ async def stage(store=None, guard=None, **limits):
 async def remote(server, store, **limits):
     controller = OneEndpoint("127.0.0.1", server.port)
     async with RemoteSegments(
-        controller, native=store, rng=RealRng(), telemetry=CountingTelemetry(), limits=DialLimits(**limits)
+        controller, native=store, rng=RealRng(), telemetry=Counters(), limits=DialLimits(**limits)
     ) as segments:
         yield segments

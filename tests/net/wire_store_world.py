@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-from wire_memory_store import CountingTelemetry, OneEndpoint
+from wire_memory_store import OneEndpoint
 
 from penstock.net.dial.segments import DialLimits, RemoteSegments
 from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.data.segments import NO_EVENT, Append
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import open_segment_store
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog
+from penstock.testing.world import World
 
 SEGMENT = "s/t/0.#epoch.0"
 WRITER = UUID(int=7)
-
-
-class InlineOffload:
-    async def run(self, work):
-        await asyncio.sleep(0)
-        return work()
 
 
 @asynccontextmanager
@@ -39,21 +27,11 @@ async def world(**settings):
 @asynccontextmanager
 async def whole_world(**settings):
     """With the store itself, whose answers hold what the wire has no field for."""
-    rng, telemetry = RealRng(), CountingTelemetry()
-    settings.setdefault("flush_interval_s", 0.05)
+    rng = RealRng()
+    memory = World(clock=RealClock(), rng=rng, **({"flush_interval_s": 0.05} | settings))
+    telemetry = memory.telemetry
     async with (
-        open_segment_store(
-            MemoryLog(),
-            StoreParts(
-                keyvalue=MemoryKeyValue(),
-                chunks=MemoryChunks(),
-                clock=RealClock(),
-                rng=rng,
-                offload=InlineOffload(),
-                telemetry=telemetry,
-                settings=StoreSettings(**settings),
-            ),
-        ) as store,
+        memory.opened() as store,
         WireServer(
             store, port=0, rng=rng, telemetry=telemetry, limits=WireLimits(drain_s=2, throttle_pause_s=0.002)
         ) as server,

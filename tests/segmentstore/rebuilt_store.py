@@ -1,14 +1,11 @@
 """A store that is rebuilt from tier 2 alone."""
 
-from store_world import TestClock
-
 from penstock.codec.store import rows as records
-from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.repair.rebuild import list_catalogue, load_container, settle_container
 from penstock.segmentstore.repair.rebuild_aside import restore_aside
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.testing.world import World
 
 
 async def reborn(world, *, told=None, aside=None) -> SegmentStore:
@@ -27,18 +24,6 @@ async def reborn(world, *, told=None, aside=None) -> SegmentStore:
     if told is not None:
         told += segments
     await keyvalue.commit([(records.STORE_KEY, records.encode_store(world.settings.containers))])
-    store = SegmentStore(
-        MemoryLog(MemoryLogState()),
-        StoreParts(
-            keyvalue=keyvalue,
-            chunks=world.chunks,
-            clock=TestClock(),
-            rng=world.rng,
-            offload=world.store._parts.offload,
-            telemetry=world.figures,
-            settings=world.settings,
-        ),
-    )
-    await store.recover()
-    store.start()
-    return store
+    rebuilt = World(rng=world.rng)
+    rebuilt.settings, rebuilt.keyvalue, rebuilt.chunks = world.settings, keyvalue, world.chunks
+    return await rebuilt.open()

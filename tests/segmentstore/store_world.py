@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from uuid import UUID
@@ -11,110 +10,19 @@ from uuid import UUID
 from penstock.model.errors import PenstockError
 from penstock.ports.data.segments import NO_EVENT, Append, Appended
 from penstock.ports.data.service import LocalSegmentService
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.memory.memory_chunks import MemoryChunks
-from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
-from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
-from penstock.storage.memory.memory_objects import MemoryObjects
+from penstock.testing import world as testing
 
 PATIENCE_S = 20.0
 
 
-class TestClock:
-    __test__ = False
-
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-
-class SeededRng:
-    def __init__(self, seed: int = 0) -> None:
-        self._random = random.Random(seed)
-
-    def random(self) -> float:
-        return self._random.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def uuid(self) -> UUID:
-        return UUID(int=self._random.getrandbits(128))
-
-
-class InlineOffload:
-    async def run(self, work):
-        await asyncio.sleep(0)
-        return work()
-
-
-class Figures:
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.gauges: dict[str, float] = {}
-
-    def add(self, name: str, amount: int = 1) -> None:
-        self.counts[name] = self.counts.get(name, 0) + amount
-
-    def gauge(self, name: str, value: float) -> None:
-        self.gauges[name] = value
-
-
-SMALL = {"containers": 2, "tier_gather_bytes": 1, "flush_interval_s": 3600.0, "checkpoint_interval_s": 3600.0}
-
-
-class World:
-    """The disks, and the store that is open on them. ``crash`` leaves without a checkpoint, ``reopen`` recovers."""
-
-    def __init__(self, *, make: type[SegmentStore] = SegmentStore, catalogue: bool = False, **settings) -> None:
-        self.settings = StoreSettings(**(SMALL | settings))
-        self.log_state = MemoryLogState()
-        self.keyvalue = MemoryKeyValue()
-        self.chunks = MemoryChunks(brings_back=True)
-        self.clock = TestClock()
-        self.rng = SeededRng()
-        self.figures = Figures()
-        self.make = make
-        self.objects: MemoryObjects | None = MemoryObjects() if catalogue else None
-        self.store: SegmentStore
-
-    def make_log(self) -> MemoryLog:
-        return MemoryLog(self.log_state)
-
-    async def open(self) -> SegmentStore:
-        self.store = self.make(
-            self.make_log(),
-            StoreParts(
-                keyvalue=self.keyvalue,
-                chunks=self.chunks,
-                clock=self.clock,
-                rng=self.rng,
-                offload=InlineOffload(),
-                telemetry=self.figures,
-                settings=self.settings,
-                catalogue=self.objects,
-            ),
-        )
-        await self.store.recover()
-        self.store.start()
-        return self.store
-
-    async def crash(self) -> SegmentStore:
-        await self.store.close(checkpoint=False)
-        return await self.open()
+class World(testing.World):
+    """A store without a controller, and what else can be done to one."""
 
     async def blackout(self) -> SegmentStore:
         """Crash, and lose what tier 2 was not told to sync."""
         await self.store.close(checkpoint=False)
         self.chunks.lose_unsynced()
-        return await self.open()
-
-    async def restart(self) -> SegmentStore:
-        await self.store.close()
         return await self.open()
 
     async def settle(self) -> None:

@@ -7,17 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from store_world import Figures, InlineOffload, SeededRng, TestClock, writer
+from store_world import writer
 
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.mutations import Mutation
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.segmentstore.store import SegmentStore
 from penstock.storage.log.local_log import open_local_log
 from penstock.storage.machine.files import RealFiles
-from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.testing.fakes import InlineOffload
+from penstock.testing.world import World
 
 
 @asynccontextmanager
@@ -35,18 +34,9 @@ async def store_on(path: Path, keyvalue: MemoryKeyValue) -> AsyncIterator[tuple[
             return found
 
         log.append_in_place = counted  # type: ignore[method-assign]
-        async with open_segment_store(
-            log,
-            StoreParts(
-                keyvalue=keyvalue,
-                chunks=MemoryChunks(),
-                clock=TestClock(),
-                rng=SeededRng(1),
-                offload=InlineOffload(),
-                telemetry=Figures(),
-                settings=StoreSettings(flush_interval_s=1e6, checkpoint_interval_s=1e6),
-            ),
-        ) as store:
+        world = World(containers=4)
+        world.keyvalue, world.make_log = keyvalue, lambda: log
+        async with world.opened() as store:
             yield store, groups
 
 

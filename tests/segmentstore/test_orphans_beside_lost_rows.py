@@ -45,6 +45,6 @@ def test_a_chunk_whose_row_is_lost_keeps_its_bytes(lost: int, merged: bool) -> N
         await world.open()
         await _orphans_known(world)
         assert await world.chunks.read(chunk, 0, 8) == b"%d" % lost * 8
-        assert world.figures.counts.get("orphan_chunks", 0) == 0
+        assert world.telemetry.counts.get("orphan_chunks", 0) == 0
 
     run(body, chunk_bytes=8, containers=1)

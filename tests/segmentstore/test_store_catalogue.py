@@ -181,7 +181,7 @@ def test_objects_stay_few_and_snapshots_replace_journals():
         for number in range(300):
             await w.store.table_update("t/t/t", [TablePut(key=b"%d" % (number % 20), value=b"v" * 50)])
             await w.store.flush()
-        assert w.figures.counts["catalogue_snapshots"] > 3
+        assert w.telemetry.counts["catalogue_snapshots"] > 3
         for names in (await list_catalogue(w.objects)).values():
             assert len(names) < 16
         names = {name.container: name for names in (await list_catalogue(w.objects)).values() for name in names}

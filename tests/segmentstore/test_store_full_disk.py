@@ -29,7 +29,7 @@ async def fill_tier_2(world: World) -> Writer:
     await one.append(b"more")
     for container in world.store.containers:
         container.tiering.force()
-    while "tiering_failures" not in world.figures.counts:
+    while "tiering_failures" not in world.telemetry.counts:
         await asyncio.sleep(0)
     return one
 
@@ -104,7 +104,7 @@ def test_appends_are_refused_while_metadata_has_no_room() -> None:
         world.keyvalue.commit = commit
         for container in store.containers:
             container.checkpointer.ask()
-        while "checkpoint_failures" not in world.figures.counts:
+        while "checkpoint_failures" not in world.telemetry.counts:
             await asyncio.sleep(0)
         with pytest.raises(StorageFullError) as caught:
             await one.append(b"refused")
@@ -130,8 +130,8 @@ def test_tables_say_why_metadata_does_not_keep_up() -> None:
             (StorageFullError("disk is full"), StorageFullError),
         ):
             world.keyvalue.commit = partial(fail_with, error)
-            failures = world.figures.counts.get("checkpoint_failures", 0)
-            while world.figures.counts.get("checkpoint_failures", 0) < failures + 2:
+            failures = world.telemetry.counts.get("checkpoint_failures", 0)
+            while world.telemetry.counts.get("checkpoint_failures", 0) < failures + 2:
                 try:
                     await store.table_update(TABLE, put)
                 except UnavailableError:

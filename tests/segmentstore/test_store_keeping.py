@@ -12,15 +12,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_world import SMALL, InlineOffload, TestClock, World, Writer, append, content, run, world, writer
+from store_world import World, Writer, append, content, run, world, writer
 
 from penstock.codec.events import frame_events
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError, TruncatedError, UnsupportedError
 from penstock.ports.data.limits import AppendLimit
-from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import open_segment_store
 from penstock.segmentstore.tiering.event_counts import events_before
 from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.machine.disk import FileDisk
@@ -28,6 +25,7 @@ from penstock.storage.machine.files import RealFiles
 from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_log import MemoryLog
+from penstock.testing.fakes import FakeClock, InlineOffload
 from penstock.testing.simulation.machine.files import SimDisk, SimFiles
 
 SEGMENT = "s/t/0.#epoch.0"
@@ -288,27 +286,17 @@ class Disk:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = RealFiles(path, InlineOffload())
-        self.clock = TestClock()
+        self.clock = FakeClock()
         self.keyvalue = MemoryKeyValue()
 
     @asynccontextmanager
     async def open(self, **settings):
-        chunks = FileChunks(self.files)
-        async with open_segment_store(
-            MemoryLog(),
-            StoreParts(
-                keyvalue=MemoryKeyValue(),
-                chunks=chunks,
-                clock=self.clock,
-                rng=World().rng,
-                offload=InlineOffload(),
-                telemetry=World().figures,
-                settings=StoreSettings(**(SMALL | settings)),
-            ),
-            disk=FileDisk(self.files),
-        ) as store:
+        world = World(clock=self.clock, **settings)
+        world.keyvalue, world.chunks = self.keyvalue, FileChunks(self.files)
+        world.options["disk"] = FileDisk(self.files)
+        async with world.opened() as store:
             yield store
-        await chunks.close()
+        await world.chunks.close()
 
     def used(self) -> tuple[int, int]:
         """What ``du`` counts of the data, and of the sidecars.

@@ -152,7 +152,7 @@ def test_reads_from_chunks_are_verified() -> None:
             await store.read(SEGMENT, 59_999, 1)
         assert b"".join((await store.read(SEGMENT, 60_000, 10)).parts) == b"\3" * 10
         assert world.chunks._chunks == before, "nothing was deleted"
-        assert world.figures.counts["corrupt_blocks"] == 1
+        assert world.telemetry.counts["corrupt_blocks"] == 1
 
     run(body)
 

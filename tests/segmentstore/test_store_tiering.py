@@ -300,7 +300,7 @@ def test_a_failing_tier_2_keeps_data_then_throttles_then_recovers(caplog) -> Non
         with pytest.raises(ThrottledError) as throttled:
             await one.append(b"x")
         assert throttled.value.fields["limit"] == 100_000
-        while not world.figures.counts.get("tiering_failures"):
+        while not world.telemetry.counts.get("tiering_failures"):
             await asyncio.sleep(0)
         assert len(await content(store, SEGMENT)) == 100_000
         assert await store.seal(SEGMENT) == 100_000, "what frees memory or ends a stream is not throttled"
@@ -762,7 +762,7 @@ def test_a_bug_in_background_work_stops_the_container_loudly(caplog) -> None:
             await asyncio.sleep(0)
         with pytest.raises(ContainerOfflineError):
             await append(store, SEGMENT, b"x", 2)
-        assert world.figures.counts["containers_offline"] == 1
+        assert world.telemetry.counts["containers_offline"] == 1
 
     run(body, flush_bytes=20_000)
     assert any("container went offline" in record.message for record in caplog.records)
@@ -787,10 +787,10 @@ def test_a_failed_checkpoint_is_tried_again_and_loses_nothing() -> None:
         container = store._container(SEGMENT)
         container.checkpointer.ask()
         while container.log_free_upto() == 0:
-            if world.figures.counts.get("checkpoint_failures", 0) >= 2 and container.checkpointer._complete_upto:
+            if world.telemetry.counts.get("checkpoint_failures", 0) >= 2 and container.checkpointer._complete_upto:
                 break
             await asyncio.sleep(0)
-        assert world.figures.counts["checkpoint_failures"] == 2
+        assert world.telemetry.counts["checkpoint_failures"] == 2
         await store.delete(SEGMENT)
         await store.create_segment(SEGMENT)
         await append(store, SEGMENT, b"new")

@@ -11,7 +11,6 @@ from contextlib import suppress
 from uuid import UUID
 
 import pytest
-import store_world
 from store_world import World, Writer, content
 
 from penstock.codec.store import rows as records
@@ -27,6 +26,7 @@ from penstock.core.segments.writer_memory import (
 from penstock.model.errors import CorruptDataError, PenstockError, WriterFencedError, WriterForgottenError
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore import writer_memory
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.testing.simulation.machine.loop import make_loop
 from penstock.testing.simulation.machine.world import SimClock
 from tests.rotten_keyvalue import RottenKeyValue
@@ -73,9 +73,16 @@ class TimedWorld(World):
         return writer.bytes in await self.rows()
 
 
-def run(body: Callable[[TimedWorld], Awaitable[None]], seed: int = 0, **settings) -> None:
+def run(
+    body: Callable[[TimedWorld], Awaitable[None]],
+    seed: int = 0,
+    *,
+    rows: type[MemoryKeyValue] = MemoryKeyValue,
+    **settings,
+) -> None:
     async def main() -> None:
         world = TimedWorld(**(FEW_CHECKPOINTS | settings))
+        world.keyvalue = rows()
         await world.open()
         await world.store.create_segment(SEGMENT)
         try:
@@ -348,7 +355,6 @@ class DamagedKeyValue(RottenKeyValue):
 
 @pytest.fixture
 def damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_world, "MemoryKeyValue", DamagedKeyValue)
     monkeypatch.setattr(writer_memory, "_PAGE", 4)
 
 
@@ -392,7 +398,7 @@ def test_damaged_rows_of_writers_stay_and_those_around_them_are_forgotten(
         assert left == (keys[5:12] if kind == "page" else bad)
         assert sum("writers' numbers are damaged" in line.message for line in caplog.records) == 1
 
-    run(body)
+    run(body, rows=DamagedKeyValue)
 
 
 class Client:
@@ -479,7 +485,7 @@ def test_random_sessions_store_each_event_once_however_long_they_pause(seed: int
         assert len(events) == len(set(events)), "an event is there twice"
         for client in clients:
             assert {item[:-1] for item in client.acknowledged} <= set(events)
-        assert world.figures.counts.get("writers_forgotten", 0) > 0
+        assert world.telemetry.counts.get("writers_forgotten", 0) > 0
         assert refused <= len(events)
         assert NO_EVENT not in [client.last for client in clients if client.pending is None and client.acknowledged]
 

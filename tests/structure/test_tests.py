@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from penstock.testing import fakes
+
 ROOT = Path(__file__).parents[1]
 TREES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
 
@@ -25,5 +27,17 @@ def test_no_module_imports_a_module_of_tests():
         for path, tree in TREES.items()
         for name in imported(tree)
         if name.startswith("test_") or (name.startswith("tests.") and ".test_" in name)
+    }
+    assert found == set()
+
+
+def test_a_class_of_a_public_fake_is_not_written_again():
+    names = {name for name, item in vars(fakes).items() if isinstance(item, type) and item.__module__ == fakes.__name__}
+    assert {"FakeClock", "InlineOffload", "SeededRng"} <= names
+    found = {
+        f"{path.relative_to(ROOT)} has a {node.name} of its own"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name in names
     }
     assert found == set()

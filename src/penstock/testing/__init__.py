@@ -1,4 +1,14 @@
-"""What shows that the promises hold: simulation, suites of the ports, crashes of real files and processes, fuzzing.
+"""For tests of programs that use Penstock, and of your own implementations of its ports.
 
-Start reading at ``simulation`` (docs/design/0010-simulation.md) and ``conformance``.
+* ``World`` is a whole store in memory that can crash and be opened again.
+* ``FakeClock``, ``SeededRng`` and ``InlineOffload`` stand for a machine: time, chance and threads.
+* ``ServerProcess`` is a real server in a process of its own.
+* ``penstock.testing.simulation`` runs a whole store on a virtual clock and disk (docs/design/0010-simulation.md).
+* ``penstock.testing.conformance`` has a suite of laws for each port.
 """
+
+from penstock.testing.fakes import FakeClock, InlineOffload, SeededRng
+from penstock.testing.server import ServerProcess
+from penstock.testing.world import World
+
+__all__ = ["FakeClock", "InlineOffload", "SeededRng", "ServerProcess", "World"]

@@ -25,11 +25,11 @@ from penstock.model.names import StreamName
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.segments import NO_EVENT, Append, SegmentRead
 from penstock.ports.data.service import LocalSegmentService, SegmentService
+from penstock.testing.fakes import SeededRng
 from penstock.testing.simulation.config import SimConfig
 from penstock.testing.simulation.history import Group, History, Reading, Write
 from penstock.testing.simulation.machine.cluster import Cluster
 from penstock.testing.simulation.machine.loop import SimLoop
-from penstock.testing.simulation.machine.world import SimRng
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class Env:
 
     def store(self, label: str) -> AsyncStore:
         return AsyncStore(
-            self.segments(label), self.controller, self.cluster.clock, SimRng(self.loop.fork(f"store/{label}"))
+            self.segments(label), self.controller, self.cluster.clock, SeededRng(self.loop.fork(f"store/{label}"))
         )
 
     async def pause(self, rng: random.Random, *, factor: float = 1.0) -> None:

@@ -14,6 +14,7 @@ from contextvars import copy_context
 from operator import attrgetter
 from typing import Any, cast
 
+from penstock.app.telemetry import Counters
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import NotConnectedError, PenstockError, StorageFullError
@@ -30,28 +31,16 @@ from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.log.local_log import open_local_log
 from penstock.storage.machine.disk import FileDisk
 from penstock.storage.objects.file_objects import FileObjects
+from penstock.testing.fakes import SeededRng
 from penstock.testing.simulation.config import SimConfig
 from penstock.testing.simulation.history import History
 from penstock.testing.simulation.machine.files import NodeCrashed, SimDisk, SimFiles
 from penstock.testing.simulation.machine.loop import Process, SimLoop, current_process
-from penstock.testing.simulation.machine.world import SimClock, SimKeyValue, SimKeyValueState, SimOffload, SimRng
+from penstock.testing.simulation.machine.world import SimClock, SimKeyValue, SimKeyValueState, SimOffload
 
 PORT = 12345
 _FRAME_ROOM = 4096
 _WATCH_S = 0.25
-
-
-class Figures:
-    """Counters of all lives together."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-
-    def add(self, name: str, amount: int = 1) -> None:
-        self.counts[name] = self.counts.get(name, 0) + amount
-
-    def gauge(self, name: str, value: float) -> None:
-        """Gauges say nothing over many lives."""
 
 
 class SimNode:
@@ -297,8 +286,8 @@ class Cluster:
         self.disk.in_place = config.in_place
         self.rows = SimKeyValueState()
         self.clock = SimClock(loop)
-        self.rng = SimRng(loop.fork("node"))
-        self.figures = Figures()
+        self.rng = SeededRng(loop.fork("node"))
+        self.figures = Counters()
         self.node: SimNode | None = None
         self.crashes = 0
         self.recoveries = 0
@@ -344,8 +333,8 @@ class Cluster:
         return RemoteSegments(
             self.controller,
             native=self.local,
-            rng=SimRng(self.loop.fork(f"client/{label}")),
-            telemetry=Figures(),
+            rng=SeededRng(self.loop.fork(f"client/{label}")),
+            telemetry=Counters(),
             limits=DialLimits(connect_s=2.0, keepalive_s=3.0, backoff_max_s=0.5),
         )
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
-from uuid import UUID
 
 from penstock.model.errors import DamagedRowError
 from penstock.testing.simulation.machine.files import SimDisk, SimFiles
@@ -25,22 +23,6 @@ class SimClock:
 
     def now_ms(self) -> int:
         return EPOCH_MS + int(self._loop.time() * 1000) + self.jump_ms
-
-
-class SimRng:
-    """Randomness and ids from one seeded generator."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def random(self) -> float:
-        return self._rng.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._rng.randrange(stop)
-
-    def uuid(self) -> UUID:
-        return UUID(int=self._rng.getrandbits(128), version=4)
 
 
 class SimOffload:

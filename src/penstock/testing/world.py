@@ -1,0 +1,136 @@
+"""A whole store over storage in memory, for tests: opened, crashed, opened again, looked into."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from penstock.app.telemetry import Counters
+from penstock.controller.controller import Controller, open_controller
+from penstock.controller.settings import ControllerSettings
+from penstock.ports.chunks import ChunkStorage
+from penstock.ports.clock import Clock
+from penstock.ports.control.layout import Endpoint
+from penstock.ports.durable_log import DurableLog
+from penstock.ports.keyvalue import KeyValueStore
+from penstock.ports.objects import Objects
+from penstock.ports.rng import Rng
+from penstock.segmentstore.parts import StoreParts
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
+from penstock.storage.memory.memory_objects import MemoryObjects
+from penstock.testing.fakes import FakeClock, InlineOffload, SeededRng
+
+QUIET = ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
+"""A controller that does nothing by itself: a test calls for each sweep and each retention cycle."""
+_SETTINGS: dict[str, Any] = {
+    "containers": 2,
+    "tier_gather_bytes": 1,
+    "flush_interval_s": 3600.0,
+    "checkpoint_interval_s": 3600.0,
+}
+
+
+class World:
+    """The storage, the clock and the counters, which outlive every store that is opened on them; ``store`` is the open one.
+
+    A test may replace ``keyvalue``, ``chunks``, ``objects``, ``clock`` and ``rng`` before it opens a store. A subclass may
+    give it another log, or another class of store.
+
+    Args:
+        clock, rng: In place of a ``FakeClock`` and a ``SeededRng``.
+        catalogue: Whether tier 2 keeps a catalogue, in ``objects``.
+        controller: Settings of the controller.
+        endpoint: Where the controller says that all segments are.
+        settings: Fields of ``StoreSettings``. Without them two containers tier and checkpoint only when a test asks.
+    """
+
+    make: Callable[..., SegmentStore] = SegmentStore
+    store: SegmentStore
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        catalogue: bool = False,
+        controller: ControllerSettings = QUIET,
+        endpoint: Endpoint | None = None,
+        **settings: Any,
+    ) -> None:
+        self.settings = StoreSettings(**(_SETTINGS | settings))
+        self.controller_settings = controller
+        self.endpoint = endpoint or Endpoint(host="127.0.0.1", port=12345)
+        self.log_state = MemoryLogState()
+        self.keyvalue: KeyValueStore = MemoryKeyValue()
+        self.chunks: ChunkStorage = MemoryChunks(brings_back=True)
+        self.objects: Objects | None = MemoryObjects() if catalogue else None
+        self.clock = clock or FakeClock()
+        self.rng = rng or SeededRng()
+        self.telemetry = Counters()
+        self.options: dict[str, Any] = {}
+        """Further arguments of ``open_segment_store``: ``disk``, ``owned``, ``shared``."""
+
+    def make_log(self) -> DurableLog:
+        """The log of the next store. It fences the one before it."""
+        return MemoryLog(self.log_state)
+
+    async def open(self) -> SegmentStore:
+        """Recover and start a store. Raises what ``SegmentStore.recover`` raises."""
+        parts = StoreParts(
+            keyvalue=self.keyvalue,
+            chunks=self.chunks,
+            clock=self.clock,
+            rng=self.rng,
+            offload=InlineOffload(),
+            telemetry=self.telemetry,
+            settings=self.settings,
+            catalogue=self.objects,
+        )
+        self.store = self.make(self.make_log(), parts, **self.options)
+        await self.store.recover()
+        self.store.start()
+        return self.store
+
+    async def crash(self) -> SegmentStore:
+        """End the store without a checkpoint, and recover another one from the log."""
+        await self.store.close(checkpoint=False)
+        return await self.open()
+
+    async def restart(self) -> SegmentStore:
+        """End the store in good order, and open another one."""
+        await self.store.close()
+        return await self.open()
+
+    @asynccontextmanager
+    async def opened(self, *, crash: bool = False) -> AsyncIterator[SegmentStore]:
+        """A store until the block ends; ``crash``, or an error in the block: it ends without a checkpoint."""
+        store = await self.open()
+        try:
+            yield store
+        except BaseException:
+            await store.close(checkpoint=False)
+            raise
+        await store.close(checkpoint=not crash)
+
+    @asynccontextmanager
+    async def serving(self, *, crash: bool = False) -> AsyncIterator[tuple[SegmentStore, Controller]]:
+        """As ``opened``, with a controller. Data ages by the ``FakeClock``, or by the event loop under another clock."""
+        steady = self.clock.passed_s if isinstance(self.clock, FakeClock) else None
+        async with (
+            self.opened(crash=crash) as store,
+            open_controller(
+                store,
+                self.clock,
+                self.rng,
+                lambda _: self.endpoint,
+                self.telemetry,
+                self.controller_settings,
+                steady=steady,
+            ) as controller,
+        ):
+            yield store, controller

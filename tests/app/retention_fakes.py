@@ -12,7 +12,11 @@ from penstock.client.blocking.stores import Store
 from penstock.core.planner_json.stream import encode_cut
 from penstock.core.policies.levels import check_effective, pravega_view, resolve, validate
 from penstock.model.answers.explanation import ExplainedRange, Explanation, GoneData
+from penstock.model.answers.forecast import Forecast, HistoryPoint, ReachedLimit
 from penstock.model.answers.plan import Holding, MovedSubscriber, RetentionPlan, RetentionRun
+from penstock.model.answers.reclaim import PendingBytes, PendingReason, ReclaimReport
+from penstock.model.answers.subscribers import SubscriberMove
+from penstock.model.answers.undo import UndoneTruncations
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     ConflictError,
@@ -165,36 +169,47 @@ class FakeController(FlatControl):
             found.head += decision.frees_bytes
         return decision
 
-    async def retention_reclaim(self, name: StreamName) -> Mapping[str, Any]:
+    async def retention_reclaim(self, name: StreamName) -> ReclaimReport:
         self._of(name)
-        return {
-            "version": 1, "disk_bytes": 3_000_000, "freed_bytes": 1_000_000, "pending_bytes": 2000, "at_ms": NOW_MS,
-            "pending": [{"bytes": 2000, "why": "grace", "until_ms": NOW_MS + 1000, "name": ""}],
-        }  # fmt: skip
+        return ReclaimReport(
+            version=1, stream=str(name), at_ms=NOW_MS, disk_bytes=3_000_000, live_bytes=2_998_000, tiered_bytes=2_998_000,
+            freed_bytes=1_000_000, pending_bytes=2000,
+            pending=[PendingBytes(bytes=2000, why=PendingReason.GRACE, until_ms=NOW_MS + 1000)],
+        )  # fmt: skip
 
-    async def retention_forecast(self, name: StreamName) -> Mapping[str, Any]:
+    async def retention_forecast(self, name: StreamName) -> Forecast:
         found = self._of(name)
-        steps = [[NOW_MS - 60_000 * (10 - n), found.tail * n // 10, found.head * n // 10] for n in range(11)]
-        return {
-            "version": 1, "at_ms": NOW_MS, "append_bytes_per_s": 50.0, "window_ms": 60_000, "history": steps,
-            "reaches": [
-                {"what": "retain.max_bytes", "limit_bytes": 1000, "used_bytes": 400, "subscriber": "", "at_ms": NOW_MS + 12_000},
-                {"what": "backlog.max_bytes", "limit_bytes": 500, "used_bytes": 500, "subscriber": "s/g", "at_ms": NOW_MS},
-                {"what": "disk", "limit_bytes": 9000, "used_bytes": 500, "subscriber": "", "at_ms": None},
+        limits = [
+            ("retain.max_bytes", 1000, 400, "", NOW_MS + 12_000),
+            ("backlog.max_bytes", 500, 500, "s/g", NOW_MS),
+            ("disk", 9000, 500, "", None),
+        ]
+        return Forecast(
+            version=1, stream=str(name), at_ms=NOW_MS, size_bytes=found.tail - found.head, append_bytes_per_s=50.0,
+            release_bytes_per_s=0.0, window_ms=60_000,
+            history=[
+                HistoryPoint(NOW_MS - 60_000 * (10 - n), found.tail * n // 10, found.head * n // 10) for n in range(11)
             ],
-        }  # fmt: skip
+            reaches=[
+                ReachedLimit(
+                    what=what, limit_bytes=limit, used_bytes=used, bytes_per_s=50.0, subscriber=who, at_ms=at_ms
+                )
+                for what, limit, used, who, at_ms in limits
+            ],
+        )  # fmt: skip
 
-    async def retention_undo(self, name: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+    async def retention_undo(self, name: StreamName, *, since_ms: int | None = None) -> UndoneTruncations:
         head = await self.retention_undo_last(name)
-        return {
-            "head": encode_cut(head.positions),
-            "head_cut": head.to_text(),
-            "truncations": 1,
-            "bytes": 10,
-            "protected_until_ms": 1,
-            "subscribers": [],
-            "not_restored": [],
-        }
+        return UndoneTruncations(
+            stream=str(name),
+            head=encode_cut(head.positions),
+            head_cut=head.to_text(),
+            truncations=1,
+            bytes=10,
+            protected_until_ms=1,
+            subscribers=[],
+            not_restored=[],
+        )
 
     async def retention_undo_last(self, name: StreamName) -> StreamCut:
         found = self._of(name)
@@ -241,7 +256,7 @@ class FakeController(FlatControl):
 
     async def subscribers_move(
         self, name: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
-    ) -> Mapping[str, Any]:
+    ) -> SubscriberMove:
         found = self._of(name)
         if subscriber not in found.subscribers:
             raise SubscriberNotFoundError("no such subscriber of the stream", subscriber=subscriber)
@@ -251,7 +266,11 @@ class FakeController(FlatControl):
             raise InvalidCutError("cut lies beyond the tail", offset=to)
         if not dry_run:
             found.subscribers[subscriber] = to
-        return {"from": {"0#0": was}, "to": {"0#0": to}, "bytes": to - was, "events": (to - was) // 10}
+        return SubscriberMove(
+            stream=str(name), subscriber=subscriber, start={"0#0": was}, end={"0#0": to},
+            from_cut=self._cut(name, was).to_text(), lower_cut=self._cut(name, min(was, to)).to_text(),
+            bytes=to - was, events=(to - was) // 10, passed_bytes=max(0, to - was), passed_events=max(0, to - was) // 10,
+        )  # fmt: skip
 
     async def subscribers_remove(self, name: StreamName, subscriber: str) -> None:
         if self._of(name).subscribers.pop(subscriber, "absent") == "absent":

@@ -19,6 +19,7 @@ from penstock.app.cli.common.words import decision_words, moment, parse_moment, 
 from penstock.app.cli.main import main
 from penstock.codec.control.policy_document import decode_document, encode_document
 from penstock.model.answers.plan import Writers
+from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
@@ -388,12 +389,14 @@ def test_subscribers_are_listed_described_moved_and_removed(penstock: Run, world
 
 
 def test_a_move_that_passes_data_at_one_key_only_is_asked_for() -> None:
-    moved = {"bytes": -40, "events": -4, "passed_bytes": 50, "passed_events": 5}
+    moved = SubscriberMove(
+        stream="s/t", subscriber="s/g", start={"0#0": 50, "1#0": 90}, end={"0#0": 100, "1#0": 0}, from_cut="", lower_cut="",
+        bytes=-40, events=-4, passed_bytes=50, passed_events=5,
+    )  # fmt: skip
     loss = subscribers.skipped("s/t", "s/g", moved)
     assert loss is not None
     assert loss.fields == {"subscriber": "s/g", "bytes": 50, "events": 5}
-    assert subscribers.skipped("s/t", "s/g", moved | {"passed_bytes": 0, "passed_events": 0}) is None
-    assert subscribers.skipped("s/t", "s/g", {"bytes": -40, "events": -4}) is None
+    assert subscribers.skipped("s/t", "s/g", replace(moved, passed_bytes=0, passed_events=0)) is None
 
 
 def test_moments_are_read_as_people_write_them() -> None:

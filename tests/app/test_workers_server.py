@@ -104,7 +104,7 @@ def test_retention_reads_all_workers(store: Any) -> None:
     group.publish(stream.tail())
     # All is acknowledged, so the stream ends up empty, in as many steps as it takes.
     wait_until(lambda: stream.describe().size_bytes == 0, "retention did not truncate")
-    assert stream.retention.reclaim()["live_bytes"] == 0
+    assert stream.retention.reclaim().live_bytes == 0
     assert stream.retention.forecast() is not None
 
 

@@ -407,6 +407,6 @@ def test_positions_that_another_program_keeps_are_not_reset():
         assert {item.name: item.cut for item in await stream.subscribers()} == before
         assert await rest(java) == list(range(10))
         moved = await stream.set_acknowledged("a/query", "tail")
-        assert moved["events"] == 10
+        assert moved.events == 10
 
     simulate(test)

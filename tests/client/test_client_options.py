@@ -189,5 +189,5 @@ def test_every_call_that_takes_a_position_takes_each_word_for_the_ends(store, wo
             stream.reader(end=word)
     for start in (word, {"a/s": word}):
         store.reader_group(f"a/{word}", ["a/s"], retention="manual", start=start)
-    assert stream.set_acknowledged(f"a/{word}", word, dry_run=True)["bytes"] == 0
+    assert stream.set_acknowledged(f"a/{word}", word, dry_run=True).bytes == 0
     assert [item["bytes"] for item in store.reset_reader_group(f"a/{word}", word, dry_run=True)] == [0]

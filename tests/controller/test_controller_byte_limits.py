@@ -62,7 +62,7 @@ def test_the_first_cycle_takes_unread_data_down_to_the_maximum_and_no_further() 
         assert decision.truncate == {"0#0": wanted}
         assert decision.rule == "subscribers-maximum"
         (lost,) = await controller.retention.list_evictions(STREAM)
-        assert (lost["bytes"], lost["events"]) == (wanted, ends_of(sizes).index(wanted))
+        assert (lost.bytes, lost.events) == (wanted, ends_of(sizes).index(wanted))
         clock.ms += 60_000
         assert (await planned_and_run(controller)).frees_bytes == 0
 

@@ -142,7 +142,7 @@ def test_what_deleted_segments_still_have_on_disk_is_pending_and_not_freed() -> 
             await store.flush()
             found = await controller.streams.describe(STREAM)
             assert (found.disk_bytes, found.pending_free_bytes, found.freed_bytes) == (0, 0, 50_000)
-            assert (await controller.retention.reclaim(STREAM))["freed_bytes"] == 50_000
+            assert (await controller.retention.reclaim(STREAM)).freed_bytes == 50_000
 
     run(work)
 

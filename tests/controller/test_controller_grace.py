@@ -153,7 +153,7 @@ def test_a_hold_stops_the_release_of_what_it_covers_and_all_behind():
         await controller.retention.run(STREAM)
         assert kept_bytes(segments) == 50
         report = await controller.retention.reclaim(STREAM)
-        assert {item["why"] for item in report["pending"]} <= {"hold"}
+        assert {item.why.value for item in report.pending} <= {"hold"}
         await controller.holds.release("h", owner="o")
         await controller.retention.run(STREAM)
         assert kept_bytes(segments) == 0
@@ -305,7 +305,7 @@ async def released(controller, world):
     assert name_of(LEFT) not in world.segments.segments
     assert len(await audit_entries(controller, world.segments, "release")) == 1
     report = await controller.retention.reclaim(STREAM)
-    assert (report["freed_bytes"], report["pending_bytes"]) == (35, 0)
+    assert (report.freed_bytes, report.pending_bytes) == (35, 0)
 
 
 async def prepare_deletion(controller, world):

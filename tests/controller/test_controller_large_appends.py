@@ -108,6 +108,6 @@ def test_nobody_is_evicted_while_the_store_cannot_tell_boundaries() -> None:
             segments.away = False
             await controller.retention.run(STREAM)
             (lost,) = await controller.retention.list_evictions(STREAM)
-            assert lost["bytes"] == 4_100
+            assert lost.bytes == 4_100
 
     asyncio.run(run())

@@ -49,7 +49,7 @@ def test_a_plan_says_what_would_go_and_a_cycle_then_does_exactly_that() -> None:
             done = asdict(decision) | {"next_due_ms": plan.next_due_ms}
             assert asdict(plan).items() >= done.items()
             (lost,) = await controller.retention.list_evictions(STREAM)
-            assert (lost["bytes"], lost["events"]) == (20, 4)
+            assert (lost.bytes, lost.events) == (20, 4)
 
     run(work)
 

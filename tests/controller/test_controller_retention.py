@@ -140,8 +140,8 @@ def test_a_maximum_overrules_a_subscriber_and_leaves_a_record_of_it() -> None:
                 await controller.retention.run(STREAM)
             assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 20}
             evictions = await controller.retention.list_evictions(STREAM)
-            assert [(item["subscriber"], item["bytes"]) for item in evictions] == [("s/g", 10), ("s/g", 10)]
-            assert evictions[-1]["at_ms"] == clock.ms
+            assert [(item.subscriber, item.bytes) for item in evictions] == [("s/g", 10), ("s/g", 10)]
+            assert evictions[-1].at_ms == clock.ms
         async with opened(segments, clock) as controller:
             assert await controller.retention.list_evictions(STREAM) == evictions
 

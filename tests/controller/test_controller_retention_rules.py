@@ -60,8 +60,8 @@ def test_what_is_older_than_its_time_to_live_counts_as_read_and_never_early() ->
             assert await cuts(controller) == {"s/g": {SEGMENT: 40}}
             assert (await controller.cuts.head(STREAM)).positions == {SEGMENT: 40}
             (lost,) = await controller.retention.list_evictions(STREAM)
-            assert (lost["rule"], lost["bytes"], lost["events"]) == ("ttl", 40, 4)
-            assert (lost["from"], lost["to"], lost["at_ms"]) == ({"0#0": 0}, {"0#0": 40}, clock.ms)
+            assert (lost.rule, lost.bytes, lost.events) == ("ttl", 40, 4)
+            assert (lost.start, lost.end, lost.at_ms) == ({"0#0": 0}, {"0#0": 40}, clock.ms)
             expired, gone = await audit_entries(controller, segments, "expire", "truncate")
             assert (expired["kind"], expired["events"], expired["target"]) == ("expire", 4, "s/t")
             assert expired["policy"] == {"backlog.ttl_s": {"value": 10, "from": "stream"}}
@@ -112,7 +112,7 @@ def test_a_full_backlog_takes_from_the_slowest_as_many_bytes_as_were_asked_for()
             # 800 of 1008 may stay unread: from the event on that begins at 216, nothing between two events.
             assert await cuts(controller) == {"s/slow": {SEGMENT: 216 - 216 % 9}, "s/fast": {SEGMENT: 900}}
             (lost,) = await controller.retention.list_evictions(STREAM)
-            assert (lost["subscriber"], lost["rule"], lost["events"]) == ("s/slow", "backlog-bytes", 24)
+            assert (lost.subscriber, lost.rule, lost.events) == ("s/slow", "backlog-bytes", 24)
             (told,) = await audit_entries(controller, segments, "evict")
             assert told["subscribers"][0]["name"] == "s/slow"
             assert set(told["policy"]) == {"backlog.max_bytes", "backlog.on_exceed_bytes", "backlog.evict_to"}
@@ -137,7 +137,7 @@ def test_a_backlog_of_events_is_counted_exactly_whatever_their_sizes() -> None:
             await controller.retention.run(STREAM)
             (found,) = await controller.subscribers.describe(STREAM)
             assert found.lag_events == 50
-            assert (await controller.retention.list_evictions(STREAM))[-1]["events"] == 50
+            assert (await controller.retention.list_evictions(STREAM))[-1].events == 50
 
     run(work)
 
@@ -174,9 +174,7 @@ def test_a_maximum_moves_the_subscriber_in_the_step_that_truncates() -> None:
                 clock.ms += 1000
                 await controller.retention.run(STREAM)
             assert await cuts(controller) == {"s/g": {SEGMENT: 10}}
-            assert [item["rule"] for item in await controller.retention.list_evictions(STREAM)] == [
-                "subscribers-maximum"
-            ]
+            assert [item.rule for item in await controller.retention.list_evictions(STREAM)] == ["subscribers-maximum"]
             (told,) = await audit_entries(controller, segments, "truncate")
             assert [item["name"] for item in told["subscribers"]] == ["s/g"]
             assert told["policy"]["retain.max_bytes"] == {"value": 20, "from": "stream"}

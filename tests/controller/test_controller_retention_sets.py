@@ -141,7 +141,7 @@ def test_evictions_of_the_widest_stream_still_fit_into_what_remembers_them() -> 
                 clock.ms += 1000
                 await controller.retention.run(STREAM)
             lost = await controller.retention.list_evictions(STREAM)
-            assert (lost[-1]["subscriber"], lost[-1]["bytes"], lost[-1]["to"]["0#0"]) == ("s/c", 10, 30)
+            assert (lost[-1].subscriber, lost[-1].bytes, lost[-1].end["0#0"]) == ("s/c", 10, 30)
             assert len(lost) == 1
 
     run(work)

@@ -37,7 +37,7 @@ def test_an_eviction_by_events_is_exact_over_scales_and_crashes() -> None:
             disks.clock.ms += 1000
             await controller.retention.run(STREAM)
             (lost,) = await controller.retention.list_evictions(STREAM)
-            assert lost["events"] == 54
+            assert lost.events == 54
             (found,) = await controller.subscribers.describe(STREAM)
             assert found.lag_events == 50
         async with disks.serving() as (store, controller):
@@ -75,13 +75,13 @@ def test_time_to_live_and_a_limit_of_bytes_hold_over_crashes() -> None:
         disks.clock.ms += 30_000
         async with disks.serving() as (store, controller):
             await controller.retention.run(STREAM)
-            assert [item["events"] for item in await controller.retention.list_evictions(STREAM)] == [5]
+            assert [item.events for item in await controller.retention.list_evictions(STREAM)] == [5]
             with pytest.raises(TruncatedError):
                 await store.read(NAME, written - 1, 10)
             await write_events(store, NAME, [92] * 5)
             await publish(controller, "g", {seg(0, 0): 1000})
             moved = await controller.subscribers.move(STREAM, "s/g", cut_at({seg(0, 0): written}), dry_run=True)
-            assert (moved["bytes"], moved["events"]) == (written - 1000, -5)
+            assert (moved.bytes, moved.events) == (written - 1000, -5)
             group = await controller.groups.get("s", "g")
             assert group.id == GROUP_ID
 

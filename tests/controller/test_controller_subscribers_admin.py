@@ -164,9 +164,9 @@ def test_a_move_goes_forwards_backwards_and_to_the_tail_and_says_what_it_passes(
             assert segments.mutations == before
             done = await controller.subscribers.move(STREAM, "s/g", cut_at({SEGMENT: 80}))
             assert tried == done
-            assert (done["from"], done["to"], done["bytes"], done["events"]) == ({"0#0": 30}, {"0#0": 80}, 50, 5)
+            assert (done.start, done.end, done.bytes, done.events) == ({"0#0": 30}, {"0#0": 80}, 50, 5)
             back = await controller.subscribers.move(STREAM, "s/g", cut_at({SEGMENT: 10}))
-            assert (back["bytes"], back["events"]) == (-70, -7)
+            assert (back.bytes, back.events) == (-70, -7)
             # The group itself was not heard of, keeps its generation, and goes on from where it was put.
             found = await one(controller)
             assert (found.cut, found.generation, found.updated_ms) == (cut_at({SEGMENT: 10}), 0, seen_ms)
@@ -174,7 +174,7 @@ def test_a_move_goes_forwards_backwards_and_to_the_tail_and_says_what_it_passes(
             with pytest.raises(InvalidCutError):
                 await publish(controller, "g", {SEGMENT: 10})
             end = await controller.subscribers.move(STREAM, "s/g", StreamCut(STREAM, {}))
-            assert (end["to"], end["events"]) == ({"0#0": 100}, 8)
+            assert (end.end, end.events) == ({"0#0": 100}, 8)
             told = await audit_entries(controller, segments, "move")
             assert [entry["events"] for entry in told] == [5, -7, 8]
             assert told[0]["subscribers"][0] == {
@@ -203,8 +203,8 @@ def test_what_is_passed_unread_at_one_key_counts_whatever_is_given_back_at_anoth
             cut = cut_at({first: there[0], second: there[1]})
             lost = sum(max(0, end - start) for start, end in zip(here, there, strict=True))
             moved = await controller.subscribers.move(STREAM, "s/g", cut, dry_run=True)
-            assert (moved["passed_bytes"], moved["passed_events"]) == (lost, lost // 10)
-            assert moved["bytes"] == sum(there) - sum(here)
+            assert (moved.passed_bytes, moved.passed_events) == (lost, lost // 10)
+            assert moved.bytes == sum(there) - sum(here)
             planned = (await plan_removal(controller, STREAM, cut))["subscribers"]
             expected = {"subscriber": "s/g", "bytes": lost, "events": lost // 10}
             assert planned == ([expected] if lost else [])
@@ -220,7 +220,7 @@ def test_one_that_has_published_nothing_is_moved_from_the_head() -> None:
             await controller.streams.truncate(STREAM, cut_at({SEGMENT: 4}))
             await join(controller, "g")
             moved = await controller.subscribers.move(STREAM, "s/g", cut_at({SEGMENT: 6}))
-            assert (moved["from"], moved["bytes"], moved["events"]) == ({"0#0": 4}, 2, 2)
+            assert (moved.start, moved.bytes, moved.events) == ({"0#0": 4}, 2, 2)
 
     run(work)
 

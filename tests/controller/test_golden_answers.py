@@ -33,7 +33,11 @@ async def answers() -> list[str]:
     async def put(answer: Awaitable[Any]) -> None:
         text = bytes(json_response(await answer).body).decode()
         # How much the disk of memory holds depends on how well the stored records compress.
-        found.append(re.sub(r'("what":"disk",[^}]*"used_bytes":)\d+', r"\g<1>0", text))
+        text = re.sub(r'("what":"disk",[^}]*"used_bytes":)\d+', r"\g<1>0", text)
+        if text.startswith('{"version":1,"id"'):
+            # Sentences for people are not parsed by anybody.
+            text = re.sub(r'("(?:why|sentence)":)"(?:[^"\\]|\\.)*"', r'\1""', text)
+        found.append(text)
 
     segments, clock = MemorySegments(), FakeClock()
     async with with_stream(segments, 1, clock) as controller:

@@ -304,13 +304,13 @@ def test_points_are_written_and_thinned_and_forecast_from(monkeypatch):
         points = await load_points(controller._ctx, stream(0))
         assert 40 < len(points) <= 60
         answer = await controller.retention.forecast(stream(0))
-        assert len(answer["history"]) <= POINTS_MAX
-        assert answer["history"] == sorted(answer["history"])
+        assert len(answer.history) <= POINTS_MAX
+        assert answer.history == sorted(answer.history)
         per_s = 10_000 / (SERVING.tail_record_ms + 1)
-        assert abs(answer["append_bytes_per_s"] - per_s) < per_s / 100
-        (limit,) = [item for item in answer["reaches"] if item["what"] == "retain.max_bytes"]
-        left = (limit["limit_bytes"] - limit["used_bytes"]) / per_s * 1000
-        assert abs(limit["at_ms"] - answer["at_ms"] - left) < left / 50
+        assert abs(answer.append_bytes_per_s - per_s) < per_s / 100
+        (limit,) = [item for item in answer.reaches if item.what == "retain.max_bytes"]
+        left = (limit.limit_bytes - limit.used_bytes) / per_s * 1000
+        assert abs(limit.at_ms - answer.at_ms - left) < left / 50
 
     keeps = RetentionPolicy(type=RetentionType.SIZE, minimum=0, maximum=1 << 20)
     document = PolicyDocument(retain=Retain(min_bytes=1 << 19, max_bytes=1 << 20))

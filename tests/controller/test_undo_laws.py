@@ -85,9 +85,9 @@ class UndoWorld:
                 found = await self.controller.retention.undo(STREAM, since_ms=since_ms)
             except ConflictError:
                 return told
-            told = {**(told or {}), **{item["name"]: item for item in found["subscribers"]}}
+            told = {**(told or {}), **{item.name: item for item in found.subscribers}}
             if since_ms is not None:
-                assert found["not_restored"] == []
+                assert found.not_restored == []
                 return told
 
 
@@ -121,8 +121,8 @@ async def run_world(seed: int) -> Counter[str]:
         for name, least in allowed.items():
             if name not in places or places[name] > max(world.said[name], least):
                 assert name in told, (name, "is not named")
-                assert not told[name]["restored"], (name, told[name])
-                assert told[name]["reason"]
+                assert not told[name].restored, (name, told[name])
+                assert told[name].reason
                 seen["named"] += 1
             else:
                 seen["restored"] += moved.get(name) != places[name]

@@ -109,8 +109,8 @@ def test_an_undo_does_not_subscribe_a_group_that_left_the_stream_after_a_rule_dr
             }
             await controller.groups.update(changes[change])
             found = await controller.retention.undo(STREAM, since_ms=0)
-            (outcome,) = [item for item in found["subscribers"] if item["name"] == "s/g"]
-            assert (outcome["restored"], "any more" in outcome["reason"]) == (False, True)
+            (outcome,) = [item for item in found.subscribers if item.name == "s/g"]
+            assert (outcome.restored, "any more" in outcome.reason) == (False, True)
             assert [item.name for item in await controller.subscribers.describe(STREAM)] == ["s/ahead"]
 
     asyncio.run(work())
@@ -153,13 +153,13 @@ def test_one_call_takes_back_all_truncations_since_a_time_and_names_what_it_cann
                 await controller.streams.truncate(STREAM, cut_at({ONE: end}))
                 clock.ms += 60_000
             found = await controller.retention.undo(STREAM, since_ms=since_ms)
-            assert (found["head"], found["truncations"], found["bytes"]) == ({"0#0": 20}, 3, 30)
-            assert found["not_restored"] == []
+            assert (found.head, found.truncations, found.bytes) == ({"0#0": 20}, 3, 30)
+            assert found.not_restored == []
             with pytest.raises(ConflictError):
                 await controller.retention.undo(STREAM, since_ms=since_ms)
             found = await controller.retention.undo(STREAM, since_ms=0)
-            assert (found["head"], found["truncations"]) == ({"0#0": 10}, 1)
-            assert [item["bytes"] for item in found["not_restored"]] == [10]
+            assert (found.head, found.truncations) == ({"0#0": 10}, 1)
+            assert [item.bytes for item in found.not_restored] == [10]
 
     asyncio.run(work())
 
@@ -175,9 +175,9 @@ def test_an_undo_names_the_subscriber_that_went_on_by_itself_and_restores_the_ot
             await controller.retention.run(STREAM)
             await controller.subscribers.publish("s/on", group_id=None, generation=None, cut=cut_at({ONE: 100}))
             found = await controller.retention.undo(STREAM)
-            by_name = {item["name"]: item for item in found["subscribers"]}
-            assert {name: item["restored"] for name, item in by_name.items()} == {"s/g": True, "s/on": False}
-            assert "acknowledged further" in by_name["s/on"]["reason"]
+            by_name = {item.name: item for item in found.subscribers}
+            assert {name: item.restored for name, item in by_name.items()} == {"s/g": True, "s/on": False}
+            assert "acknowledged further" in by_name["s/on"].reason
             assert (await unread_from(controller, "s/g"), await unread_from(controller, "s/on")) == (0, 100)
 
     asyncio.run(work())

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.retention.facts import Hold
-from penstock.core.segments.reclaim import KeptRange, LeaseFacts, ReclaimFacts, SegmentFacts, Why, reclaim_report
+from penstock.core.segments.reclaim import KeptRange, ReclaimFacts, SegmentFacts, reclaim_report
 from penstock.core.streams.history import EpochRecord, StreamHistory
+from penstock.model.answers.reclaim import PendingLease, PendingReason
 from penstock.model.segments import KeyRange, SegmentRange, make_segment_id
 
 OLD, LEFT, RIGHT = make_segment_id(0, 0), make_segment_id(1, 1), make_segment_id(1, 2)
@@ -32,8 +33,12 @@ def facts(segments, kept=(), holds=(), head=None):
     return ReclaimFacts(history=HISTORY, head=head or {LEFT: 10, RIGHT: 0}, segments=segments, kept=kept, holds=holds)
 
 
+def reclaimed(facts):
+    return reclaim_report(facts, stream="s/t", at_ms=5)
+
+
 def found(report):
-    return [(item.why.value, item.size_bytes, item.until_ms, item.name) for item in report.pending]
+    return [(item.why.value, item.bytes, item.until_ms, item.name) for item in report.pending]
 
 
 FIRST = KeptRange(before={}, after={OLD: 60}, due_ms=500)
@@ -42,30 +47,30 @@ GRACED = {OLD: space(pending=100, kept_bytes=100), LEFT: space(90, 90, 10, kept_
 
 
 def test_kept_bytes_wait_for_the_truncation_that_keeps_them():
-    report = reclaim_report(facts(GRACED, kept=[FIRST, SECOND]))
+    report = reclaimed(facts(GRACED, kept=[FIRST, SECOND]))
     assert found(report) == [("grace", 60, 500, ""), ("grace", 50, 900, "")]
     assert (report.disk_bytes, report.live_bytes, report.tiered_bytes, report.freed_bytes) == (220, 120, 110, 0)
 
 
 def test_a_later_truncation_waits_for_an_earlier_one():
     late = KeptRange(before={}, after={OLD: 60}, due_ms=2000)
-    assert found(reclaim_report(facts(GRACED, kept=[late, SECOND]))) == [("grace", 110, 2000, "")]
+    assert found(reclaimed(facts(GRACED, kept=[late, SECOND]))) == [("grace", 110, 2000, "")]
 
 
 def test_a_hold_keeps_what_it_covers_and_all_that_waits_behind_it():
     hold = Hold(id="audit", until_ms=None, positions={OLD: 50})
-    assert found(reclaim_report(facts(GRACED, kept=[FIRST, SECOND], holds=[hold]))) == [("hold", 110, None, "audit")]
+    assert found(reclaimed(facts(GRACED, kept=[FIRST, SECOND], holds=[hold]))) == [("hold", 110, None, "audit")]
     behind = Hold(id="late", until_ms=700, positions={OLD: 80})
-    assert found(reclaim_report(facts(GRACED, kept=[FIRST, SECOND], holds=[behind]))) == [
+    assert found(reclaimed(facts(GRACED, kept=[FIRST, SECOND], holds=[behind]))) == [
         ("grace", 60, 500, ""),
         ("hold", 50, 900, "late"),
     ]
 
 
 def test_leases_blocks_and_checkpoints_have_their_names():
-    leases = (LeaseFacts(id="b", until_ms=77, holder="report"), LeaseFacts(id="a", until_ms=70))
+    leases = (PendingLease(id="b", until_ms=77, holder="report"), PendingLease(id="a", until_ms=70))
     segments = {LEFT: space(90, 90, 60, 5, leased_bytes=20, leased_until_ms=77, partial_bytes=10, leases=leases)}
-    report = reclaim_report(facts(segments))
+    report = reclaimed(facts(segments))
     assert [item.leases for item in report.pending] == [leases, (), ()]
     assert found(report) == [("lease", 20, 77, ""), ("block", 10, None, ""), ("checkpoint", 30, None, "")]
     # What was deleted whole counts as given back.
@@ -73,7 +78,7 @@ def test_leases_blocks_and_checkpoints_have_their_names():
 
 
 def test_a_segment_before_the_head_that_nothing_keeps_is_being_deleted():
-    report = reclaim_report(facts({OLD: space(0, 40, 60), LEFT: space(5, 5)}))
+    report = reclaimed(facts({OLD: space(0, 40, 60), LEFT: space(5, 5)}))
     assert found(report) == [("deleted", 100, None, "")]
     assert report.tiered_bytes == 5
 
@@ -104,10 +109,10 @@ def spaces(draw):
     st.sampled_from([{OLD: 60}, {LEFT: 10, RIGHT: 0}, {LEFT: 10, RIGHT: 30}]),
 )
 def test_every_byte_on_disk_is_named_exactly_once(segments, kept, holds, head):
-    report = reclaim_report(facts(segments, kept, holds, head))
+    report = reclaimed(facts(segments, kept, holds, head))
     assert report.disk_bytes == sum(item.tiered_bytes + item.pending_free_bytes for item in segments.values())
     assert report.disk_bytes == report.tiered_bytes + report.pending_bytes
-    assert all(item.size_bytes > 0 for item in report.pending)
+    assert all(item.bytes > 0 for item in report.pending)
     assert len({(item.why, item.until_ms, item.name) for item in report.pending}) == len(report.pending)
     if holds and kept and any(item.kept_bytes for item in segments.values()):
-        assert all(item.why is not Why.GRACE or item.until_ms is None for item in report.pending)
+        assert all(item.why is not PendingReason.GRACE or item.until_ms is None for item in report.pending)

@@ -124,7 +124,7 @@ def test_policy_consumer_backlog_eviction() -> None:
             assert await w.backlog("sub") <= 10
         assert await w.backlog("sub") >= 5
         lost = await w.controller.retention.list_evictions(TOPIC_STREAM)
-        assert sum(item["events"] for item in lost) == 25 - await w.backlog("sub")
+        assert sum(item.events for item in lost) == 25 - await w.backlog("sub")
 
     play_pulsar(story, cycle_s=60)
 
@@ -384,9 +384,9 @@ def test_disk_space_comes_back_by_chunk_and_the_rest_is_accounted_for() -> None:
             await w.cycle(stream=TOPIC_STREAM)
             await w.segments.flush()
             report = await w.controller.retention.reclaim(TOPIC_STREAM)
-            assert report["disk_bytes"] == report["tiered_bytes"] + report["pending_bytes"]
-        assert report["disk_bytes"] < 30_000
-        assert report["freed_bytes"] + report["disk_bytes"] == 30_000
+            assert report.disk_bytes == report.tiered_bytes + report.pending_bytes
+        assert report.disk_bytes < 30_000
+        assert report.freed_bytes + report.disk_bytes == 30_000
 
     play_pulsar(story, chunk_bytes=10_000, flush_bytes=5000, free_head_bytes=1000)
 

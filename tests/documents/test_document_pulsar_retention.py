@@ -89,7 +89,7 @@ def test_what_may_go_is_not_always_gone_at_once() -> None:
         await asyncio.sleep(61)
         assert await w.stored() == 0
         report = await w.controller.retention.reclaim(TOPIC_STREAM)
-        assert report["disk_bytes"] == report["tiered_bytes"] + report["pending_bytes"]
+        assert report.disk_bytes == report.tiered_bytes + report.pending_bytes
 
     play_pulsar(story, cycle_s=60)
 

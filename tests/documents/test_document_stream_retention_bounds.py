@@ -58,7 +58,7 @@ def test_on_small_machines_consumed_data_makes_room() -> None:
             await w.cycle()
             await w.segments.flush()
             report = await w.controller.retention.reclaim(STREAM)
-            most = max(most, report["disk_bytes"])
+            most = max(most, report.disk_bytes)
         # A hundred thousand bytes went through, and never more than two rounds of them were on the disk.
         assert (await w.controller.streams.describe(STREAM)).written_bytes == 100_000
         assert most <= 10_000
@@ -374,7 +374,7 @@ def test_relation_iii_tells_what_was_lost() -> None:
     async def story(w: World) -> None:
         await _twenties(w, by_size(10, 70), 20)
         (lost,) = await w.controller.retention.list_evictions(STREAM)
-        assert (lost["subscriber"], lost["bytes"], lost["rule"]) == ("s/g", 20, "subscribers-maximum")
+        assert (lost.subscriber, lost.bytes, lost.rule) == ("s/g", 20, "subscribers-maximum")
         assert await w.acknowledged() == {"s/g": {FIRST: 40}}
 
     play(story)

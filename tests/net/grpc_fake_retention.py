@@ -9,7 +9,11 @@ from typing import Any
 from penstock.codec.control.effective_policy import PATHS
 from penstock.codec.control.policy_document import encode_document
 from penstock.model.answers.explanation import Explanation, GoneData
+from penstock.model.answers.forecast import Forecast, HistoryPoint, ReachedLimit
 from penstock.model.answers.plan import Holding, RetentionPlan, RetentionRun
+from penstock.model.answers.reclaim import PendingBytes, PendingLease, PendingReason, ReclaimReport
+from penstock.model.answers.subscribers import Eviction, SubscriberMove
+from penstock.model.answers.undo import LostTruncation, RestoredSubscriber, UndoneTruncations
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, ConflictError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import StreamName
@@ -89,13 +93,25 @@ class MemoryRetention(FlatControl):
         self._stream(stream)
         return {"version": 1, "id": str(stream), "policy": None if change is None else encode_document(change)}
 
-    async def retention_reclaim(self, stream: StreamName) -> Mapping[str, Any]:
+    async def retention_reclaim(self, stream: StreamName) -> ReclaimReport:
         self._stream(stream)
-        return {"freed_bytes": 10, "pending": [{"bytes": 5, "why": "grace", "until_ms": 7}]}
+        lease = PendingLease(id="l", holder="report", until_ms=9)
+        pending = [
+            PendingBytes(bytes=5, why=PendingReason.GRACE, until_ms=7, leases=[]),
+            PendingBytes(bytes=1, why=PendingReason.LEASE, leases=[lease]),
+        ]
+        return ReclaimReport(
+            version=1, stream=str(stream), at_ms=3, disk_bytes=16, live_bytes=12, tiered_bytes=10, freed_bytes=10,
+            pending_bytes=6, pending=pending,
+        )  # fmt: skip
 
-    async def retention_forecast(self, stream: StreamName) -> Mapping[str, Any]:
+    async def retention_forecast(self, stream: StreamName) -> Forecast:
         self._stream(stream)
-        return {"disk_full_ms": None}
+        disk = ReachedLimit(what="disk", limit_bytes=9, used_bytes=5, bytes_per_s=0.5, subscriber="", at_ms=None)
+        return Forecast(
+            version=1, stream=str(stream), at_ms=3, size_bytes=12, append_bytes_per_s=0.5, release_bytes_per_s=0.0,
+            window_ms=2, reaches=[disk], history=[HistoryPoint(1, 22, 10), HistoryPoint(3, 24, 12)],
+        )  # fmt: skip
 
     async def streams_list_deleted(self, scope: str | None = None) -> Sequence[DeletedStream]:
         return (
@@ -120,13 +136,19 @@ class MemoryRetention(FlatControl):
         self._stream(stream)
         raise ConflictError("nothing can be taken back", stream=str(stream))
 
-    async def retention_undo(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+    async def retention_undo(self, stream: StreamName, *, since_ms: int | None = None) -> UndoneTruncations:
         self._stream(stream)
-        return {"truncations": 2, "since_ms": since_ms}
+        back = RestoredSubscriber(name="s/g", restored=False, reason="it left", at=None, wanted={"0#0": 1})
+        lost = [] if since_ms is None else [LostTruncation(at_ms=since_ms, rule="manual", bytes=4)]
+        return UndoneTruncations(
+            stream=str(stream), head={"0#0": 0}, head_cut="text", truncations=2, bytes=10, protected_until_ms=7,
+            subscribers=[back], not_restored=lost,
+        )  # fmt: skip
 
-    async def retention_list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
+    async def retention_list_evictions(self, stream: StreamName) -> Sequence[Eviction]:
         self._stream(stream)
-        return [{"subscriber": "s/g", "bytes": 1}]
+        cut = {"0#0": 1}
+        return [Eviction(at_ms=5, subscriber="s/g", start=None, end=cut, bytes=1, events=None, rule="ttl")]
 
     async def holds_add(
         self,
@@ -185,11 +207,15 @@ class MemoryRetention(FlatControl):
 
     async def subscribers_move(
         self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
-    ) -> Mapping[str, Any]:
+    ) -> SubscriberMove:
         self._stream(stream)
         if subscriber != "s/g":
             raise SubscriberNotFoundError("reader group does not subscribe to the stream", subscriber=subscriber)
-        return {"bytes": 95, "events": 1, "to": cut.is_unbounded, "dry_run": dry_run}
+        end = {str(segment): offset for segment, offset in cut.positions.items()}
+        return SubscriberMove(
+            stream=str(stream), subscriber=subscriber, start={"0#0": 1}, end=end, from_cut="a", lower_cut=str(dry_run),
+            bytes=95, events=1, passed_bytes=96, passed_events=None,
+        )  # fmt: skip
 
     async def subscribers_remove(self, stream: StreamName, subscriber: str) -> None:
         self._stream(stream)

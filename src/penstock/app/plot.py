@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.policies.sentence import sentence
 from penstock.core.units import format_duration, format_size
+from penstock.model.answers.forecast import HistoryPoint
 from penstock.model.errors import InvalidArgumentError, UnsupportedError
 from penstock.model.retention import EffectivePolicy
 
@@ -100,16 +101,19 @@ def gather(store: Store, stream: str, *, now_ms: int) -> Picture:
     handle = store.stream(stream)
     found = handle.describe()
     decision = handle.retention.plan()
-    forecast: Mapping[str, Any] = {}
+    history: Sequence[HistoryPoint] = ()
     with suppress(UnsupportedError):
         forecast = handle.retention.forecast()
-    history: Sequence[Sequence[int]] = forecast.get("history") or ()
-    # The store's own clock, which its points are of.
-    now_ms = forecast.get("at_ms", now_ms)
+        # The store's own clock, which its points are of.
+        history, now_ms = forecast.history, forecast.at_ms
     head = found.written_bytes - found.size_bytes
     now = Point(time_ms=now_ms, written=found.written_bytes, head=head)
     # A clock that went back, or a point of after we looked, must not bend the line.
-    points = [Point(time_ms=at, written=size, head=start) for at, size, start in history if at < now_ms]
+    points = [
+        Point(time_ms=item.time_ms, written=item.size_bytes, head=item.head_bytes)
+        for item in history
+        if item.time_ms < now_ms
+    ]
     points = sorted((p for p in points if p.written <= now.written), key=lambda p: p.time_ms)
     return Picture(
         stream=stream,

@@ -10,7 +10,11 @@ from penstock.client.options import check_printable, cut_of
 from penstock.codec.control.policy_document import decode_document
 from penstock.core.policies.levels import validate, with_pravega
 from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.forecast import Forecast
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
+from penstock.model.answers.reclaim import ReclaimReport
+from penstock.model.answers.subscribers import Eviction
+from penstock.model.answers.undo import UndoneTruncations
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
@@ -164,26 +168,26 @@ class AsyncRetention(AsyncLevelPolicy):
         """What the planner is told of the stream now: a line for ``penstock retention plan --facts``."""
         return await self._controller.retention.facts(self._stream)
 
-    async def reclaim(self) -> Mapping[str, Any]:
+    async def reclaim(self) -> ReclaimReport:
         """What was given back to the disk, what is pending, why and until when."""
         return await self._controller.retention.reclaim(self._stream)
 
-    async def forecast(self) -> Mapping[str, Any]:
-        """When a limit, a quota or the disk is reached at the rates of late."""
+    async def forecast(self) -> Forecast:
+        """When a limit, a quota or the disk is reached at the rates of the last hour."""
         return await self._controller.retention.forecast(self._stream)
 
     async def undo(self) -> StreamCut:
         """Take back the last truncation whose grace has not ended; returns the head. Raises ConflictError."""
         return await self._controller.retention.undo_last(self._stream)
 
-    async def undo_since(self, since_ms: int | None) -> Mapping[str, Any]:
+    async def undo_since(self, since_ms: int | None) -> UndoneTruncations:
         """Take back all truncations since that time (wall clock; None: the last one) whose grace has not ended.
 
-        See ``ControlPlane.retention.undo`` for the answer. Raises ConflictError.
+        Raises ConflictError if there is none.
         """
         return await self._controller.retention.undo(self._stream, since_ms=since_ms)
 
-    async def evictions(self) -> Sequence[Mapping[str, Any]]:
+    async def evictions(self) -> Sequence[Eviction]:
         """The latest forced advances of subscribers, oldest first."""
         return await self._controller.retention.list_evictions(self._stream)
 

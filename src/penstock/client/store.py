@@ -19,6 +19,7 @@ from penstock.client.writing.layout import StreamLayout
 from penstock.client.writing.settings import WriterOptions, WriterSettings
 from penstock.client.writing.transaction import AsyncTransaction
 from penstock.client.writing.writer import AsyncWriter
+from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -168,12 +169,11 @@ class AsyncStream:
         to: Position,
         *,
         dry_run: bool = False,
-    ) -> Mapping[str, Any]:
+    ) -> SubscriberMove:
         """Set the acknowledged position of a subscriber, and so what retention may release. It moves no reader:
         ``Store.reset_reader_group`` moves both.
 
-        Returns the ``bytes`` and ``events`` between the old and the new position (negative: backwards). ``dry_run``
-        changes nothing. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
+        ``dry_run`` changes nothing. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
         """
         check_printable("name", name)
         position = position_of(to, name="to")

@@ -13,7 +13,11 @@ from penstock.controller.retention.forecast import forecast
 from penstock.controller.retention.loop import RetentionLoop
 from penstock.controller.retention.reclaim import reclaim_report
 from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.forecast import Forecast
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
+from penstock.model.answers.reclaim import ReclaimReport
+from penstock.model.answers.subscribers import Eviction
+from penstock.model.answers.undo import UndoneTruncations
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
@@ -41,17 +45,17 @@ class RetentionCalls:
     async def facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
         return await facts_told(self._ctx, stream, change=change)
 
-    async def reclaim(self, stream: StreamName) -> Mapping[str, Any]:
+    async def reclaim(self, stream: StreamName) -> ReclaimReport:
         return await reclaim_report(self._ctx, stream)
 
-    async def forecast(self, stream: StreamName) -> Mapping[str, Any]:
+    async def forecast(self, stream: StreamName) -> Forecast:
         return await forecast(self._ctx, stream)
 
     async def undo_last(self, stream: StreamName) -> StreamCut:
         return await undo(self._ctx, stream)
 
-    async def undo(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+    async def undo(self, stream: StreamName, *, since_ms: int | None = None) -> UndoneTruncations:
         return await undo_since(self._ctx, stream, since_ms=since_ms)
 
-    async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
+    async def list_evictions(self, stream: StreamName) -> Sequence[Eviction]:
         return await self._cycle.evictions(stream)

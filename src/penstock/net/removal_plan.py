@@ -64,9 +64,8 @@ async def _losses(controller: ControlPlane, stream: StreamName, cut: StreamCut |
                 passed = await controller.subscribers.move(stream, item.name, cut, dry_run=True)
             except SubscriberNotFoundError:
                 continue  # It has just left.
-            # A subscriber may be before the cut at one key and past it at another. Older servers report only the balance.
-            lost = passed.get("passed_bytes", passed["bytes"])
-            events = passed.get("passed_events", passed["events"])
+            # A subscriber may be before the cut at one key and past it at another.
+            lost, events = passed.passed_bytes, passed.passed_events
         if lost > 0:
             found.append({"subscriber": item.name, "bytes": lost, "events": events})
     return sorted(found, key=lambda item: item["subscriber"])

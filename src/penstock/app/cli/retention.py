@@ -39,6 +39,7 @@ from penstock.app.cli.common.words import (
 )
 from penstock.app.cli.plans import Plan, loss_of, plan_change
 from penstock.app.cli.policies import as_fields, sentence
+from penstock.codec.answers import as_json
 from penstock.codec.control.effective_policy import encode_effective
 from penstock.codec.control.policy_document import BY_PATH, encode_document, value_of
 from penstock.core.policies.levels import pravega_view, remarks, resolve, with_value
@@ -399,7 +400,7 @@ def reclaim(
     """
     with open_target(controller, data) as store:
         report = store.stream(stream).retention.reclaim()
-    print_facts(report if json else facts_words(report), as_json=json)
+    print_answer(report, lambda found: facts_words(as_json(found)), as_json=json)
 
 
 @app.command()
@@ -413,7 +414,7 @@ def forecast(
     """
     with open_target(controller, data) as store:
         found = store.stream(stream).retention.forecast()
-    print_facts(found if json else forecast_words(found), as_json=json)
+    print_answer(found, forecast_words, as_json=json)
 
 
 @app.command()
@@ -444,20 +445,17 @@ def undo(
     with open_target(controller, data) as store:
         found = store.stream(stream).retention.undo_since(since_ms)
     if json:
-        print_json({"stream": stream, **found})
+        print_json(found)
         return
-    many = "" if found["truncations"] == 1 else f" after {found['truncations']} undone truncations"
+    many = "" if found.truncations == 1 else f" after {found.truncations} undone truncations"
     print(
-        f"{stream} begins again at {cut_words(found['head'])}{many}. "
-        f"Rules leave what came back alone until {moment(found['protected_until_ms'])}."
+        f"{stream} begins again at {cut_words(found.head)}{many}. "
+        f"Rules leave what came back alone until {moment(found.protected_until_ms)}."
     )
-    for item in found["subscribers"]:
-        if item["restored"]:
-            print(f"subscriber {item['name']}: moved back")
-        else:
-            print(f"subscriber {item['name']}: not moved back: {item['reason']}")
-    for item in found["not_restored"]:
-        print(f"not restored: {item['bytes']} bytes that {item['rule']} removed at {moment(item['at_ms'])}")
+    for item in found.subscribers:
+        print(f"subscriber {item.name}: " + ("moved back" if item.restored else f"not moved back: {item.reason}"))
+    for lost in found.not_restored:
+        print(f"not restored: {lost.bytes} bytes that {lost.rule} removed at {moment(lost.at_ms)}")
 
 
 @app.command()

@@ -40,7 +40,9 @@ from penstock.app.cli.common.target import (
 )
 from penstock.app.cli.common.words import cut_words, moment, most_held_first, offsets, subscriber_fields
 from penstock.app.cli.groups import ResetToOption, place_to_reset, reset_group
+from penstock.codec.answers import as_json
 from penstock.core.units import counted, format_duration, format_size
+from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.errors import CorruptDataError, NotFoundError, SubscriberNotFoundError
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.control.subscribers import SubscriberInfo
@@ -235,22 +237,22 @@ def move(
             found = handle.set_acknowledged(name, place)
     said = _released(stream, name, found)
     message = f"{said}; nothing was changed" if dry_run else done(said, loss)
-    say(message, as_json=json, dry_run=dry_run, **found, **lost_fields(loss))
+    say(message, as_json=json, dry_run=dry_run, **as_json(found), **lost_fields(loss))
 
 
-def skipped(stream: str, name: str, found: Mapping[str, Any]) -> Loss | None:
+def skipped(stream: str, name: str, found: SubscriberMove) -> Loss | None:
     """The unread data that a move skips; None if it skips nothing."""
-    # A move may skip data at one key and go back at another. Older servers report only the balance.
-    size, events = (found.get(f"passed_{unit}", found.get(unit)) for unit in ("bytes", "events"))
-    if not size or size < 0:
+    # A move may skip data at one key and go back at another.
+    size, events = found.passed_bytes, found.passed_events
+    if not size:
         return None
     facts = {"unread": amount(size, events), "undo": f"move it back, {UNTIL_DELETED}"}
     fields = {"subscriber": name, "bytes": size, "events": events}
     return Loss(action=f"move subscriber {name} of {stream} past unread data", facts=facts, fields=fields)
 
 
-def _released(stream: str, name: str, found: Any) -> str:
-    size, events = found["bytes"], found.get("events")
+def _released(stream: str, name: str, found: SubscriberMove) -> str:
+    size, events = found.bytes, found.events
     shown = "" if events is None else f", {counted(abs(events), 'event')}"
     verb = "acknowledges" if size >= 0 else "no longer acknowledges"
     return f"{name} {verb} {format_size(abs(size))}{shown} of {stream}; its readers stay where they are"

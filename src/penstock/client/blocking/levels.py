@@ -30,7 +30,7 @@ class Holds(Blocking[AsyncHolds]):
 
 class Retention(Blocking[AsyncRetention]):
     """The retention of one stream: its policy, and what the planner says of it. Calls raise StreamNotFoundError,
-    UnavailableError. Answers of the planner are mappings as docs/formats/planner.md has them."""
+    UnavailableError."""
 
     get = blocking(AsyncRetention.get)
     set = blocking(AsyncRetention.set)

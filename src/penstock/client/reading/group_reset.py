@@ -26,13 +26,13 @@ from penstock.client.reading.reader import resolve_cut
 from penstock.client.retry import retrying
 from penstock.core.planner_json.stream import encode_cut
 from penstock.core.streams.query_source import is_made_by_query
+from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     ConflictError,
     InvalidArgumentError,
     InvalidCutError,
     StreamNotFoundError,
-    UnsupportedError,
 )
 from penstock.model.names import READER_GROUP_PREFIX, StreamName
 from penstock.model.policies import ReaderGroupRetention
@@ -192,11 +192,9 @@ class GroupReset:
             await self._check_readable(target)
         else:
             moved = await self._move(target, dry_run=True)
-            if "lower_cut" not in moved:
-                raise UnsupportedError("the server is too old to reset reader groups")
-            lower, before = StreamCut.from_text(moved["lower_cut"]), StreamCut.from_text(moved["from_cut"])
+            lower, before = StreamCut.from_text(moved.lower_cut), StreamCut.from_text(moved.from_cut)
             is_behind = encode_cut(lower.positions) != encode_cut(before.positions)
-            answer |= {"acknowledged_bytes": moved["bytes"], "acknowledged_events": moved["events"]}
+            answer |= {"acknowledged_bytes": moved.bytes, "acknowledged_events": moved.events}
         size, events = (0, 0) if here is None else await self._distance(here, target)
         answer |= {
             "from": None if here is None else encode_cut(here.positions),
@@ -259,7 +257,7 @@ class GroupReset:
         Raises ConflictError if another reset has moved the readers to an earlier position: their data stays held.
         """
         tried = await self._move(to, dry_run=True)
-        if encode_cut(StreamCut.from_text(tried["from_cut"]).positions) == tried["to"]:
+        if tried.start == tried.end:
             return
         if not await self._is_passed(to):
             raise self._overtaken(to)
@@ -267,7 +265,7 @@ class GroupReset:
         # The other reset may have come between the check and the call.
         if not await self._is_passed(to):
             here = (await self._table.load()).cuts()[to.stream]
-            await self._acknowledge(StreamCut.from_text((await self._move(here, dry_run=True))["lower_cut"]))
+            await self._acknowledge(StreamCut.from_text((await self._move(here, dry_run=True)).lower_cut))
             raise self._overtaken(to)
 
     async def _is_passed(self, cut: StreamCut) -> bool:
@@ -286,7 +284,7 @@ class GroupReset:
         if cut is not None:
             await self._move(cut)
 
-    async def _move(self, cut: StreamCut, *, dry_run: bool = False) -> Mapping[str, Any]:
+    async def _move(self, cut: StreamCut, *, dry_run: bool = False) -> SubscriberMove:
         return await retrying(
             lambda: self._controller.subscribers.move(cut.stream, self._config.full_name, cut, dry_run=dry_run),
             self._rng,

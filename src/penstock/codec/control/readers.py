@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
 
 from penstock.codec.control.record import Field, Fields, JsonRecord, Positions, dump_positions
+from penstock.model.answers.subscribers import Eviction
 from penstock.model.policies import ReaderGroupRetention
 
 SUBSCRIBER_VERSION = 2
@@ -120,7 +121,7 @@ class EvictionsRecord(JsonRecord):
 
     KIND = "evictions"
     evictions: Annotated[
-        tuple[Mapping[str, Any], ...], Field("oldest first: the fields of the audit entries (audit.md), and `at_ms`")
+        tuple[Eviction, ...], Field("oldest first: the fields of the audit entries (audit.md), and `at_ms`")
     ] = ()
 
 

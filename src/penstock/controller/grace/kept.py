@@ -7,9 +7,8 @@ goes. Source: docs/design/0012-retention-clock.md, "Grace".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import PastTruncationsRecord
@@ -20,7 +19,7 @@ from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
 from penstock.controller.grace.records import UNDONE, load_grace
 from penstock.controller.grace.undo import begin_undo, finish_undo
-from penstock.controller.groups.moved_subscribers import MovedBack, forget_moves
+from penstock.controller.groups.moved_subscribers import forget_moves
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.retention.holds import Guard, guard_of
 from penstock.controller.stream_view import StreamView
@@ -29,6 +28,7 @@ from penstock.controller.tasks import each
 from penstock.core.cuts.order import head_of, segments_to_delete, storage_offsets
 from penstock.core.planner_json.stream import encode_cut
 from penstock.core.streams.history import StreamHistory
+from penstock.model.answers.undo import LostTruncation, RestoredSubscriber, UndoneTruncations
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
@@ -51,7 +51,7 @@ async def undo(ctx: Context, name: StreamName) -> StreamCut:
     return (await ctx.tasks.run(_undo(ctx, name, None))).head
 
 
-async def undo_since(ctx: Context, name: StreamName, *, since_ms: int | None) -> Mapping[str, Any]:
+async def undo_since(ctx: Context, name: StreamName, *, since_ms: int | None) -> UndoneTruncations:
     """As ``undo``, of all truncations at or after that time (wall clock), newest first; None: of the last one.
 
     Each is one step. To finish an interrupted call, repeat it. See ``ControlPlane.retention.undo``.
@@ -59,16 +59,16 @@ async def undo_since(ctx: Context, name: StreamName, *, since_ms: int | None) ->
     done = await ctx.tasks.run(_undo(ctx, name, since_ms))
     past = await ctx.metadata.get(keys.past_truncations(name), PastTruncationsRecord)
     left = [] if past.value is None or since_ms is None else [x for x in past.value.truncations if x.at_ms >= since_ms]
-    return {
-        "stream": str(name),
-        "head": encode_cut(done.head.positions),
-        "head_cut": done.head.to_text(),
-        "truncations": len(done.records),
-        "bytes": sum(item.size_bytes for item in done.records),
-        "protected_until_ms": ctx.clock.now_ms() + done.records[-1].due_ms - ctx.retention_clock.now_ms(),
-        "subscribers": [item.fields() for _, item in sorted(done.moved.items())],
-        "not_restored": [{"at_ms": item.at_ms, "rule": item.rule, "bytes": item.bytes} for item in left],
-    }
+    return UndoneTruncations(
+        stream=str(name),
+        head=encode_cut(done.head.positions),
+        head_cut=done.head.to_text(),
+        truncations=len(done.records),
+        bytes=sum(item.size_bytes for item in done.records),
+        protected_until_ms=ctx.clock.now_ms() + done.records[-1].due_ms - ctx.retention_clock.now_ms(),
+        subscribers=[item for _, item in sorted(done.moved.items())],
+        not_restored=[LostTruncation(at_ms=item.at_ms, rule=item.rule, bytes=item.bytes) for item in left],
+    )
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class _Undone:
 
     head: StreamCut
     records: list[GraceRecord]
-    moved: dict[str, MovedBack]
+    moved: dict[str, RestoredSubscriber]
 
 
 async def _undo(ctx: Context, name: StreamName, since_ms: int | None) -> _Undone:
@@ -91,7 +91,7 @@ async def _undo(ctx: Context, name: StreamName, since_ms: int | None) -> _Undone
             return False
         if last is None or not is_wanted:
             raise ConflictError("no truncation of the stream can be undone", stream=str(name))
-        moved: list[MovedBack] = []
+        moved: list[RestoredSubscriber] = []
         view = await finish_undo(ctx, await begin_undo(ctx, view), moved)
         done.moved |= {item.name: item for item in moved}
         done.records.append(last)

@@ -13,12 +13,13 @@ from penstock.codec.control.truncations import GraceRecord, GraceState
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
 from penstock.controller.grace.records import load_grace
-from penstock.controller.groups.moved_subscribers import MovedBack, Restoring
+from penstock.controller.groups.moved_subscribers import Restoring
 from penstock.controller.metadata import Stored
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import end_work
 from penstock.controller.tasks import collect
 from penstock.core.cuts.order import head_of, segments_to_delete, storage_offsets
+from penstock.model.answers.undo import RestoredSubscriber
 from penstock.model.errors import ConflictError, InternalError
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
@@ -52,7 +53,7 @@ async def begin_undo(ctx: Context, view: StreamView) -> StreamView:
     return view.changed(changed, versions[0], marker=versions[1])
 
 
-async def finish_undo(ctx: Context, view: StreamView, moved_back: list[MovedBack] | None = None) -> StreamView:
+async def finish_undo(ctx: Context, view: StreamView, moved_back: list[RestoredSubscriber] | None = None) -> StreamView:
     """Start or continue an undo: restore the bytes first, then subscribers, then the head.
 
     ``moved_back`` gets the outcome for each subscriber that rules had moved.

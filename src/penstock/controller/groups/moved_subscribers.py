@@ -8,7 +8,7 @@ period has kept. Source: docs/design/0012-retention-clock.md, "Grace".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
@@ -23,6 +23,7 @@ from penstock.controller.stream_view import StreamView
 from penstock.core.cuts.order import at_or_after, head_of, size_till, upper_bound
 from penstock.core.planner_json.stream import encode_cut
 from penstock.core.streams.history import StreamHistory
+from penstock.model.answers.undo import RestoredSubscriber
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.ports.data.tables import TablePut
@@ -59,25 +60,6 @@ async def forget_moves(ctx: Context, name: StreamName, before_ms: int) -> None:
     await ctx.metadata.remove_keys([key for key in rows if _time_of(prefix, key) < before_ms])
 
 
-@dataclass(frozen=True, slots=True)
-class MovedBack:
-    """Outcome of an undo for one subscriber. ``reason``: why it was not moved back; empty: it was."""
-
-    name: str
-    reason: str
-    at: Positions | None
-    wanted: Positions | None
-
-    def fields(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "restored": not self.reason,
-            "reason": self.reason,
-            "at": None if self.at is None else encode_cut(self.at),
-            "wanted": None if self.wanted is None else encode_cut(self.wanted),
-        }
-
-
 class Restoring:
     """Moves subscribers back to where they stood before rules took the data of one truncation from them."""
 
@@ -86,7 +68,7 @@ class Restoring:
         self._undone_at_ms = undone_at_ms
         self._keys: list[bytes] = []
 
-    async def restore(self) -> list[MovedBack]:
+    async def restore(self) -> list[RestoredSubscriber]:
         """Repeatable. The rows stay until ``finish``, so that a crash before the end of the undo loses none."""
         ctx, name = self._ctx, self._view.name
         rows = await self._rows()
@@ -123,19 +105,19 @@ class Restoring:
             found[group] = replace(known, dropped=known.dropped or row.dropped)
         return found
 
-    async def _put_back(self, rows: Mapping[str, MovedRecord]) -> list[MovedBack]:
+    async def _put_back(self, rows: Mapping[str, MovedRecord]) -> list[RestoredSubscriber]:
         ctx, name = self._ctx, self._view.name
         puts: list[TablePut] = []
-        done: list[MovedBack] = []
+        done: list[RestoredSubscriber] = []
         hurt: list[dict[str, Any]] = []
         for group, row in rows.items():
             found = await ctx.metadata.get(keys.subscriber(name, group), SubscriberRecord)
             record, reason = await self._target(group, row, found.value)
             if record is None:
                 at = None if found.value is None else found.value.cut
-                done.append(MovedBack(group, reason, at, row.before.cut))
+                done.append(_outcome(group, reason, at, row.before.cut))
             else:
-                done.append(MovedBack(group, "", record.cut, row.before.cut))
+                done.append(_outcome(group, "", record.cut, row.before.cut))
                 if record != found.value:
                     puts.append(found.put(record))
                     hurt.append(self._moved(group, found.value, record))
@@ -190,6 +172,13 @@ class Restoring:
             return None, reason
         # Idleness counts from here: a rule that drops silent subscribers would drop this one at once.
         return replace(row.before, generation=of.generation, updated_ms=self._ctx.clock.now_ms(), dropped=False), ""
+
+
+def _outcome(group: str, reason: str, at: Positions | None, wanted: Positions | None) -> RestoredSubscriber:
+    """``reason``: why it was not moved back; empty: it was."""
+    return RestoredSubscriber(
+        name=group, restored=not reason, reason=reason, at=encode_cut(at), wanted=encode_cut(wanted)
+    )
 
 
 def why_left(of: GroupRecord | None, record: SubscriberRecord, name: StreamName) -> str:

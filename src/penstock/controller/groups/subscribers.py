@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import UUID
 
 from penstock.codec.audit import AuditEntry, AuditKind
@@ -28,6 +27,7 @@ from penstock.core.planner_json.stream import encode_cut
 from penstock.core.retention.facts import HolderKind
 from penstock.core.streams.history import StreamHistory
 from penstock.core.streams.query_source import check_publisher, is_made_by_query, owned_by, owner_in_words
+from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     CorruptDataError,
@@ -282,7 +282,7 @@ class Subscribers:
 
     async def move(
         self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
-    ) -> Mapping[str, Any]:
+    ) -> SubscriberMove:
         """Set the acknowledged cut; ``dry_run``: only say what that would do.
 
         Gives what ``ControlPlane.subscribers.move`` says. Unbounded ``cut``: the tail.
@@ -291,13 +291,13 @@ class Subscribers:
         """
         ctx = self._ctx
 
-        async def look() -> Mapping[str, Any]:
+        async def look() -> SubscriberMove:
             return (await self._target(stream, subscriber, cut)).answer
 
         if dry_run:
             return await retry_if_moved(stream, look)
 
-        async def attempt() -> Mapping[str, Any]:
+        async def attempt() -> SubscriberMove:
             await settled(ctx, stream)
             target = await self._target(stream, subscriber, cut)
             await self._put_move(target)
@@ -329,18 +329,18 @@ class Subscribers:
         lower = lower_bound(history, [start, wanted])
         gained = await ctx.events.between(name, history, lower, wanted)
         given_back = await ctx.events.between(name, history, lower, start)
-        answer = {
-            "stream": str(name),
-            "subscriber": group,
-            "from": encode_cut(start),
-            "to": encode_cut(wanted),
-            "from_cut": StreamCut(name, dict(start)).to_text(),
-            "lower_cut": StreamCut(name, dict(lower)).to_text(),
-            "bytes": size_till(history, wanted) - size_till(history, start),
-            "events": None if gained is None or given_back is None else gained - given_back,
-            "passed_bytes": size_till(history, wanted) - size_till(history, lower),
-            "passed_events": gained,
-        }
+        answer = SubscriberMove(
+            stream=str(name),
+            subscriber=group,
+            start=encode_cut(start),
+            end=encode_cut(wanted),
+            from_cut=StreamCut(name, dict(start)).to_text(),
+            lower_cut=StreamCut(name, dict(lower)).to_text(),
+            bytes=size_till(history, wanted) - size_till(history, start),
+            events=None if gained is None or given_back is None else gained - given_back,
+            passed_bytes=size_till(history, wanted) - size_till(history, lower),
+            passed_events=gained,
+        )
         return _Target(view=view, group=group, found=found, start=start, wanted=wanted, answer=answer)
 
     def _check_not_gone(self, view: StreamView, history: StreamHistory, first: Positions, wanted: Positions) -> None:
@@ -371,15 +371,15 @@ class Subscribers:
             target=str(target.view.name),
             fields={
                 "rule": MANUAL,
-                "bytes": target.answer["bytes"],
-                "events": target.answer["events"],
+                "bytes": target.answer.bytes,
+                "events": target.answer.events,
                 "subscribers": [
                     {
                         "name": target.group,
                         "from": dump_positions(target.start),
                         "to": dump_positions(target.wanted),
-                        "bytes": target.answer["bytes"],
-                        "events": target.answer["events"],
+                        "bytes": target.answer.bytes,
+                        "events": target.answer.events,
                     }
                 ],
             },
@@ -415,4 +415,4 @@ class _Target:
     found: Stored[SubscriberRecord]
     start: Positions
     wanted: Positions
-    answer: Mapping[str, Any]
+    answer: SubscriberMove

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import EvictionsRecord
@@ -32,6 +31,7 @@ from penstock.core.retention.planner import RetentionDecision, decide
 from penstock.core.retention.settlement import STEPS_MAX, Settlement
 from penstock.model.answers.explanation import Explanation
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
+from penstock.model.answers.subscribers import Eviction
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
@@ -192,7 +192,7 @@ class RetentionCycle:
         InvalidCutError."""
         return await explained(self._ctx, name, position=position)
 
-    async def evictions(self, name: StreamName) -> list[Mapping[str, Any]]:
+    async def evictions(self, name: StreamName) -> Sequence[Eviction]:
         """The latest forced advances of the stream's subscribers, oldest first."""
         await self._ctx.stream(name)
         found = await self._ctx.metadata.get(keys.evictions(name), EvictionsRecord)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from penstock.controller.context import Context
 from penstock.controller.retention.cycle import load_subscribers
 from penstock.controller.retention.points import load_points
@@ -12,15 +9,16 @@ from penstock.controller.retention.policies import load_levels
 from penstock.controller.streams.tails import head_positions, load_tail
 from penstock.core.cuts.order import at_or_after, size_till
 from penstock.core.retention.forecast import POINTS_MAX, Filling, Point, rates
+from penstock.model.answers.forecast import Forecast, HistoryPoint, ReachedLimit
 from penstock.model.errors import UnsupportedError
 from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy
 
 
-async def forecast(ctx: Context, name: StreamName) -> Mapping[str, Any]:
-    """Rates, what they fill and when, and ``history`` for plots: at most 500 of ``[time_ms, size_bytes, head_bytes]``.
+async def forecast(ctx: Context, name: StreamName) -> Forecast:
+    """Rates, what they fill and when, and the history for plots.
 
-    Times are of the retention clock; ``at_ms`` of what is never reached is None. A quota is held against the subscriber
+    Times are of the retention clock. A quota is held against the subscriber
     that is furthest behind. Raises: ScopeNotFoundError, StreamNotFoundError.
     """
     view, head, history, tail = await load_tail(ctx, name)
@@ -54,27 +52,27 @@ async def forecast(ctx: Context, name: StreamName) -> Mapping[str, Any]:
             )
         )
     fillings += await _disk(ctx, growth)
-    return {
-        "version": 1,
-        "stream": str(name),
-        "at_ms": now_ms,
-        "size_bytes": tail_bytes - head_bytes,
-        "append_bytes_per_s": speed.append_bytes_per_s,
-        "release_bytes_per_s": speed.release_bytes_per_s,
-        "window_ms": speed.window_ms,
-        "reaches": [
-            {
-                "what": item.what,
-                "limit_bytes": item.limit,
-                "used_bytes": item.used,
-                "bytes_per_s": item.per_s,
-                "subscriber": item.subscriber,
-                "at_ms": item.reached_ms(now_ms),
-            }
+    return Forecast(
+        version=1,
+        stream=str(name),
+        at_ms=now_ms,
+        size_bytes=tail_bytes - head_bytes,
+        append_bytes_per_s=speed.append_bytes_per_s,
+        release_bytes_per_s=speed.release_bytes_per_s,
+        window_ms=speed.window_ms,
+        reaches=[
+            ReachedLimit(
+                what=item.what,
+                limit_bytes=item.limit,
+                used_bytes=item.used,
+                bytes_per_s=item.per_s,
+                subscriber=item.subscriber,
+                at_ms=item.reached_ms(now_ms),
+            )
             for item in fillings
         ],
-        "history": [[item.time_ms, item.size_bytes, item.head_bytes] for item in points[-POINTS_MAX:]],
-    }
+        history=[HistoryPoint(item.time_ms, item.size_bytes, item.head_bytes) for item in points[-POINTS_MAX:]],
+    )
 
 
 def _limits(policy: EffectivePolicy, size: int, growth: float) -> list[Filling]:

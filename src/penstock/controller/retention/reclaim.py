@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from penstock.codec.control.truncations import GraceState
 from penstock.controller.context import Context
 from penstock.controller.grace.records import load_grace
 from penstock.controller.retention.holds import holds_of, to_facts
 from penstock.controller.streams.tails import head_positions
-from penstock.core.segments.reclaim import KeptRange, LeaseFacts, ReclaimFacts, ReclaimReport, SegmentFacts
+from penstock.core.segments.reclaim import KeptRange, ReclaimFacts, SegmentFacts
 from penstock.core.segments.reclaim import reclaim_report as account_of
+from penstock.model.answers.reclaim import PendingLease, ReclaimReport
 from penstock.model.names import StreamName, segment_name
 from penstock.ports.data.space import SegmentSpace
 
 
-async def load_report(ctx: Context, name: StreamName) -> ReclaimReport:
+async def reclaim_report(ctx: Context, name: StreamName) -> ReclaimReport:
     """The account as of now; its sums are those of ``spaces``. Raises ScopeNotFoundError, StreamNotFoundError."""
     view, head = await ctx.stream_and_head(name)
     history = await ctx.histories.of(view)
@@ -33,35 +31,10 @@ async def load_report(ctx: Context, name: StreamName) -> ReclaimReport:
             segments={segment: _facts(spaces[text]) for segment, text in names.items() if text in spaces},
             kept=[KeptRange(before=item.before, after=item.after, due_ms=item.due_ms) for item in kept],
             holds=to_facts(ctx, await holds_of(ctx, view)),
-        )
+        ),
+        stream=str(name),
+        at_ms=ctx.retention_clock.now_ms(),
     )
-
-
-async def reclaim_report(ctx: Context, name: StreamName) -> Mapping[str, Any]:
-    """The account in the form of docs/formats/planner.md. Raises as ``load_report``."""
-    report = await load_report(ctx, name)
-    return {
-        "version": 1,
-        "stream": str(name),
-        "at_ms": ctx.retention_clock.now_ms(),
-        "disk_bytes": report.disk_bytes,
-        "live_bytes": report.live_bytes,
-        "tiered_bytes": report.tiered_bytes,
-        "freed_bytes": report.freed_bytes,
-        "pending_bytes": report.pending_bytes,
-        "pending": [
-            {
-                "bytes": item.size_bytes,
-                "why": item.why.value,
-                "until_ms": item.until_ms,
-                "name": item.name,
-                "leases": [
-                    {"id": lease.id, "holder": lease.holder, "until_ms": lease.until_ms} for lease in item.leases
-                ],
-            }
-            for item in report.pending
-        ],
-    }
 
 
 def _facts(space: SegmentSpace) -> SegmentFacts:
@@ -75,6 +48,6 @@ def _facts(space: SegmentSpace) -> SegmentFacts:
         leased_until_ms=space.leased_until_ms,
         partial_bytes=space.partial_bytes,
         leases=tuple(
-            LeaseFacts(id=str(lease.id), until_ms=lease.until_ms, holder=lease.holder) for lease in space.leases
+            PendingLease(id=str(lease.id), until_ms=lease.until_ms, holder=lease.holder) for lease in space.leases
         ),
     )

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.readers import EvictionsRecord, SubscriberRecord
 from penstock.codec.control.record import dump_positions
@@ -27,6 +29,7 @@ from penstock.core.cuts.order import CutOrder, Positions, at_or_after, compare, 
 from penstock.core.planner_json.stream import encode_cut
 from penstock.core.retention.facts import Advance, Drop, RetentionRule
 from penstock.core.retention.planner import RetentionDecision, decide
+from penstock.model.answers.subscribers import Eviction
 from penstock.model.cuts import StreamCut
 from penstock.model.policies import LONG_MAX
 from penstock.ports.data.tables import TableCheck, TablePut, TableRemoval
@@ -106,14 +109,14 @@ class _Move:
     drop: Drop | None
 
 
-def _latest(items: Sequence[Mapping[str, Any]], limit: int) -> tuple[Mapping[str, Any], ...]:
+def _latest(items: Sequence[Eviction], limit: int) -> tuple[Eviction, ...]:
     """The newest of the eviction records that have room together; the cuts of one that is too large itself are left out."""
     room = _POSITIONS_KEPT
-    kept: list[Mapping[str, Any]] = []
+    kept: list[Eviction] = []
     for item in reversed(items[-limit:]):
-        size = len(item.get("from") or ()) + len(item.get("to") or ())
+        size = len(item.start or ()) + len(item.end or ())
         if size > _POSITIONS_KEPT:
-            item, size = {**item, "from": None, "to": None}, 0
+            item, size = structs.replace(item, start=None, end=None), 0
         room -= size
         if room < 0:
             break
@@ -184,15 +187,15 @@ class Steps:
         before = known.value or EvictionsRecord()
         now_ms = ctx.clock.now_ms()
         fresh = [
-            {
-                "at_ms": now_ms,
-                "subscriber": item.subscriber,
-                "from": encode_cut(item.start),
-                "to": encode_cut(item.end),
-                "bytes": item.bytes,
-                "events": item.events,
-                "rule": item.rule.value,
-            }
+            Eviction(
+                at_ms=now_ms,
+                subscriber=item.subscriber,
+                start=encode_cut(item.start),
+                end=encode_cut(item.end),
+                bytes=item.bytes,
+                events=item.events,
+                rule=item.rule.word,
+            )
             for item in lost
         ]
         return known.put(EvictionsRecord(evictions=_latest([*before.evictions, *fresh], ctx.settings.evictions_max)))

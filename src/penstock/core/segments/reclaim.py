@@ -6,35 +6,15 @@ docs/design/0012-retention-clock.md, "The reclaim account".
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.core.cuts.order import Positions, at_or_after, head_of, segments_to_delete
 from penstock.core.retention.facts import Hold
 from penstock.core.streams.history import StreamHistory
+from penstock.model.answers.reclaim import PendingBytes, PendingLease, PendingReason, ReclaimReport
 from penstock.model.segments import SegmentId
-
-
-class Why(enum.Enum):
-    """Why bytes that nobody can read are still on disk."""
-
-    GRACE = "grace"
-    HOLD = "hold"
-    LEASE = "lease"
-    BLOCK = "block"
-    CHECKPOINT = "checkpoint"
-    DELETED = "deleted"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseFacts:
-    """A lease: who took it, in words of its own, and until when, wall clock in milliseconds."""
-
-    id: str
-    until_ms: int
-    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +29,7 @@ class SegmentFacts:
     leased_bytes: int = 0
     leased_until_ms: int | None = None
     partial_bytes: int = 0
-    leases: Sequence[LeaseFacts] = ()
+    leases: Sequence[PendingLease] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,43 +53,17 @@ class ReclaimFacts:
     holds: Sequence[Hold] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
-    """Bytes that are still to be given back. ``until_ms``: not before; None: nobody can say, or as soon as it can be.
-    ``name``: of the hold. ``leases``: those that hold them, the one that ends last first."""
-
-    why: Why
-    size_bytes: int
-    until_ms: int | None = None
-    name: str = ""
-    leases: Sequence[LeaseFacts] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReclaimReport:
-    """``disk_bytes`` = live ones that are tiered + what is pending, to the byte. ``live_bytes``: what readers can have,
-    tiered or not. ``freed_bytes``: given back since the stream began."""
-
-    disk_bytes: int
-    live_bytes: int
-    tiered_bytes: int
-    freed_bytes: int
-    pending: Sequence[Pending] = field(default=())
-
-    @property
-    def pending_bytes(self) -> int:
-        return sum(item.size_bytes for item in self.pending)
-
-
-def reclaim_report(facts: ReclaimFacts) -> ReclaimReport:
-    """The account of the stream. Raises InvalidCutError for cuts that are none of its history's."""
+def reclaim_report(facts: ReclaimFacts, *, stream: str, at_ms: int) -> ReclaimReport:
+    """The account of the stream at that time. Raises InvalidCutError for cuts that are none of its history's."""
     account = _Account(facts)
     for segment in sorted(facts.segments):
         account.add(segment, facts.segments[segment])
-    return account.report()
+    return account.report(stream, at_ms)
 
 
-_Reason: TypeAlias = tuple[Why, int | None, str, tuple[LeaseFacts, ...]]
+VERSION = 1
+
+_Reason: TypeAlias = tuple[PendingReason, int | None, str, tuple[PendingLease, ...]]
 
 
 class _Account:
@@ -124,11 +78,11 @@ class _Account:
 
     def _put(
         self,
-        why: Why,
+        why: PendingReason,
         size: int,
         until_ms: int | None = None,
         name: str = "",
-        leases: Sequence[LeaseFacts] = (),
+        leases: Sequence[PendingLease] = (),
     ) -> None:
         if size > 0:
             key = (why, until_ms, name, tuple(leases))
@@ -141,19 +95,19 @@ class _Account:
         if segment in self._passed and not space.kept_bytes:
             # Before the head, and nothing keeps it: its deletion has begun, or is about to.
             left += space.tiered_bytes
-            self._give_leased(space, left, Why.DELETED)
+            self._give_leased(space, left, PendingReason.DELETED)
             return
         self._live += space.live_bytes
         self._tiered += space.tiered_bytes
         kept = min(space.kept_bytes, left)
         self._give_kept(segment, kept)
-        self._give_leased(space, left - kept, Why.CHECKPOINT)
+        self._give_leased(space, left - kept, PendingReason.CHECKPOINT)
 
-    def _give_leased(self, space: SegmentFacts, left: int, rest: Why) -> None:
+    def _give_leased(self, space: SegmentFacts, left: int, rest: PendingReason) -> None:
         leased = min(space.leased_bytes, left)
-        self._put(Why.LEASE, leased, space.leased_until_ms, leases=space.leases)
+        self._put(PendingReason.LEASE, leased, space.leased_until_ms, leases=space.leases)
         partial = min(space.partial_bytes, left - leased)
-        self._put(Why.BLOCK, partial)
+        self._put(PendingReason.BLOCK, partial)
         self._put(rest, left - leased - partial)
 
     def _give_kept(self, segment: SegmentId, kept: int) -> None:
@@ -165,10 +119,10 @@ class _Account:
             kept -= given
         if kept:
             # Kept by a truncation that is being recorded or released right now.
-            _, why, until_ms, name = ranges[-1] if ranges else (0, Why.GRACE, None, "")
+            _, why, until_ms, name = ranges[-1] if ranges else (0, PendingReason.GRACE, None, "")
             self._put(why, kept, until_ms, name)
 
-    def report(self) -> ReclaimReport:
+    def report(self, stream: str, at_ms: int) -> ReclaimReport:
         history, present = self._facts.history, self._facts.segments
         gone = sum(
             length
@@ -180,28 +134,32 @@ class _Account:
             key=lambda key: (key[1] is None, key[1] or 0, key[0].value, key[2], [item.id for item in key[3]]),
         )
         return ReclaimReport(
+            version=VERSION,
+            stream=stream,
+            at_ms=at_ms,
             disk_bytes=self._disk,
             live_bytes=self._live,
             tiered_bytes=self._tiered,
             freed_bytes=self._freed + gone,
-            pending=tuple(
-                Pending(why=key[0], size_bytes=self._pending[key], until_ms=key[1], name=key[2], leases=key[3])
+            pending_bytes=sum(self._pending.values()),
+            pending=[
+                PendingBytes(bytes=self._pending[key], why=key[0], until_ms=key[1], name=key[2], leases=key[3])
                 for key in order
-            ),
+            ],
         )
 
 
-def _ranges_by_segment(facts: ReclaimFacts) -> dict[SegmentId, list[tuple[int, Why, int | None, str]]]:
+def _ranges_by_segment(facts: ReclaimFacts) -> dict[SegmentId, list[tuple[int, PendingReason, int | None, str]]]:
     """For each segment the sizes that each truncation keeps of it, oldest first, with why and until when."""
     history = facts.history
-    found: dict[SegmentId, list[tuple[int, Why, int | None, str]]] = {}
-    blocked: tuple[Why, int | None, str] | None = None
+    found: dict[SegmentId, list[tuple[int, PendingReason, int | None, str]]] = {}
+    blocked: tuple[PendingReason, int | None, str] | None = None
     latest_ms = 0
     for kept in facts.kept:
         # They go in order: none goes before an older one has.
         latest_ms = max(latest_ms, kept.due_ms)
         blocked = _held(facts, kept) or blocked
-        why, until_ms, name = blocked or (Why.GRACE, latest_ms, "")
+        why, until_ms, name = blocked or (PendingReason.GRACE, latest_ms, "")
         if blocked is not None and until_ms is not None:
             until_ms = max(until_ms, latest_ms)
         before = kept.before or head_of(history)
@@ -215,7 +173,7 @@ def _ranges_by_segment(facts: ReclaimFacts) -> dict[SegmentId, list[tuple[int, W
     return found
 
 
-def _held(facts: ReclaimFacts, kept: KeptRange) -> tuple[Why, int | None, str] | None:
+def _held(facts: ReclaimFacts, kept: KeptRange) -> tuple[PendingReason, int | None, str] | None:
     """The hold that covers some of the bytes the longest, or None."""
     holds = [
         hold
@@ -225,4 +183,4 @@ def _held(facts: ReclaimFacts, kept: KeptRange) -> tuple[Why, int | None, str] |
     if not holds:
         return None
     last = max(holds, key=lambda hold: (hold.until_ms is None, hold.until_ms or 0, hold.id))
-    return Why.HOLD, last.until_ms, last.id
+    return PendingReason.HOLD, last.until_ms, last.id

@@ -8,10 +8,15 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import UUID
 
+from penstock.codec.answers import from_json
 from penstock.codec.control.effective_policy import decode_effective
 from penstock.codec.control.policy_document import encode_document
 from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.forecast import Forecast
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
+from penstock.model.answers.reclaim import ReclaimReport
+from penstock.model.answers.subscribers import Eviction, SubscriberMove
+from penstock.model.answers.undo import UndoneTruncations
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError, NotConnectedError, UnsupportedError
 from penstock.model.names import StreamName
@@ -314,7 +319,7 @@ class _Subscribers(_Remote):
 
     async def move(
         self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
-    ) -> Mapping[str, Any]:
+    ) -> SubscriberMove:
         request = make(
             native.MoveSubscriberRequest,
             stream=mapping.stream_message(stream),
@@ -322,7 +327,7 @@ class _Subscribers(_Remote):
             cut=mapping.cut_message(cut),
             dry_run=dry_run,
         )
-        return own.json_of((await self._connection.native("MoveSubscriber", request)).json)
+        return own.answer_of(SubscriberMove, await self._connection.native("MoveSubscriber", request))
 
     async def remove(self, stream: StreamName, subscriber: str) -> None:
         request = make(native.SubscriberRequest, stream=mapping.stream_message(stream), subscriber=subscriber)
@@ -373,24 +378,23 @@ class _Retention(_Remote):
         )
         return own.json_of((await self._connection.native("RetentionFacts", request)).json)
 
-    async def reclaim(self, stream: StreamName) -> Mapping[str, Any]:
-        return own.json_of((await self._connection.native("ReclaimReport", stream_request(stream))).json)
+    async def reclaim(self, stream: StreamName) -> ReclaimReport:
+        return own.answer_of(ReclaimReport, await self._connection.native("ReclaimReport", stream_request(stream)))
 
-    async def forecast(self, stream: StreamName) -> Mapping[str, Any]:
-        return own.json_of((await self._connection.native("ForecastRetention", stream_request(stream))).json)
+    async def forecast(self, stream: StreamName) -> Forecast:
+        return own.answer_of(Forecast, await self._connection.native("ForecastRetention", stream_request(stream)))
 
     async def undo_last(self, stream: StreamName) -> StreamCut:
         reply: pb.StreamCut = await self._connection.native("UndoTruncation", stream_request(stream))
         return mapping.cut_of(reply)
 
-    async def undo(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+    async def undo(self, stream: StreamName, *, since_ms: int | None = None) -> UndoneTruncations:
         request = make(native.UndoRequest, stream=mapping.stream_message(stream), since_ms=since_ms)
-        return own.json_of((await self._connection.native("UndoTruncations", request)).json)
+        return own.answer_of(UndoneTruncations, await self._connection.native("UndoTruncations", request))
 
-    async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
+    async def list_evictions(self, stream: StreamName) -> Sequence[Eviction]:
         reply: native.JsonAnswer = await self._connection.native("ListEvictions", stream_request(stream))
-        found: list[Mapping[str, Any]] = own.json_of(reply.json)["evictions"]
-        return found
+        return [from_json(Eviction, item) for item in own.json_of(reply.json)["evictions"]]
 
 
 class _Holds(_Remote):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from penstock.codec.control.effective_policy import encode_effective
@@ -82,7 +81,7 @@ class RetentionCalls:
     async def undo_since(self, request: native.UndoRequest) -> native.JsonAnswer:
         since_ms = request.since_ms if request.HasField("since_ms") else None
         found = await self._controller.retention.undo(mapping.stream_of(request.stream), since_ms=since_ms)
-        return native.JsonAnswer(json=json.dumps(found))
+        return own.json_message(found)
 
     async def deleted_streams(self, request: native.Target) -> native.JsonAnswer:
         found = await self._controller.streams.list_deleted(request.scope or None)

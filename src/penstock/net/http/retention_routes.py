@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.codec.answers import as_json
 from penstock.codec.control.effective_policy import encode_effective
 from penstock.codec.control.policy_document import decode_document, encode_document, encode_hold
 from penstock.model.cuts import ENDS, StreamCut
@@ -131,7 +132,7 @@ class RetentionRest:
         """Undoes the last truncation, or with ``since_ms`` all since then. Returns the new head, and the subscribers
         and truncations that were not restored."""
         since_ms = Query(request, "since_ms").whole("since_ms")
-        found = dict(await self._controller.retention.undo(stream_of(request), since_ms=since_ms))
+        found = as_json(await self._controller.retention.undo(stream_of(request), since_ms=since_ms))
         head = {"cut": found.pop("head_cut"), "positions": found.pop("head")}
         return json_response(head | found)
 

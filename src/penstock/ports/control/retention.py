@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.forecast import Forecast
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
+from penstock.model.answers.reclaim import ReclaimReport
+from penstock.model.answers.subscribers import Eviction
+from penstock.model.answers.undo import UndoneTruncations
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
@@ -15,7 +19,7 @@ from penstock.model.retention import PolicyDocument
 class Retention(Protocol):
     """Retention of a stream. All calls may raise ScopeNotFoundError and StreamNotFoundError.
 
-    docs/formats/planner.md has the form of every answer that is a mapping.
+    docs/formats/planner.md has the answers as JSON.
     """
 
     async def run(self, stream: StreamName) -> RetentionRun:
@@ -46,12 +50,12 @@ class Retention(Protocol):
         """
         ...
 
-    async def reclaim(self, stream: StreamName) -> Mapping[str, Any]:
+    async def reclaim(self, stream: StreamName) -> ReclaimReport:
         """What was freed, what is pending, why and until when; sums to what the stream's files take."""
         ...
 
-    async def forecast(self, stream: StreamName) -> Mapping[str, Any]:
-        """At the rates of late: when a limit, a quota or the disk is reached."""
+    async def forecast(self, stream: StreamName) -> Forecast:
+        """When a limit, a quota or the disk is reached at the rates of the last hour."""
         ...
 
     async def undo_last(self, stream: StreamName) -> StreamCut:
@@ -59,15 +63,13 @@ class Retention(Protocol):
         there is none."""
         ...
 
-    async def undo(self, stream: StreamName, *, since_ms: int | None = None) -> Mapping[str, Any]:
+    async def undo(self, stream: StreamName, *, since_ms: int | None = None) -> UndoneTruncations:
         """Take back all truncations at or after ``since_ms`` (wall clock) whose grace has not ended; None: the last one.
 
-        Returns ``head``, ``head_cut``, ``truncations`` and ``bytes`` taken back, ``protected_until_ms``; ``subscribers`` that
-        rules had moved, each with ``restored`` or the ``reason`` why not; ``not_restored``: truncations since then whose
-        bytes are lost. Raises ConflictError where there is none to take back.
+        Raises ConflictError where there is none to take back.
         """
         ...
 
-    async def list_evictions(self, stream: StreamName) -> Sequence[Mapping[str, Any]]:
+    async def list_evictions(self, stream: StreamName) -> Sequence[Eviction]:
         """The latest forced advances of the stream's subscribers, oldest first."""
         ...

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
+from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.queries import QuerySource
@@ -62,13 +63,10 @@ class Subscribers(Protocol):
 
     async def move(
         self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
-    ) -> Mapping[str, Any]:
+    ) -> SubscriberMove:
         """Set the acknowledged cut, forwards or backwards: the one primitive behind skip, clear, expire and reset.
 
-        It moves no reader. Returns ``from``, ``to``; ``bytes`` and ``events``, those skipped less those to be read
-        again; as text ``from_cut`` and ``lower_cut``, the earlier of both cuts at each key; ``passed_bytes`` and
-        ``passed_events``, those skipped unread, from ``lower_cut`` to ``to``. Events are None if a cut is not at an
-        event boundary. Unbounded ``cut``: the tail. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError
+        It moves no reader. Unbounded ``cut``: the tail. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError
         (before the head).
         """
         ...

@@ -14,6 +14,7 @@ from penstock.codec.control.policy_document import BY_PATH, Kind
 from penstock.core.retention.facts import holder_in_words
 from penstock.core.units import counted, exact_duration, exact_size, format_duration, format_size, parse_duration_ms
 from penstock.model.answers.explanation import ExplainedRange, Explanation
+from penstock.model.answers.forecast import Forecast, ReachedLimit
 from penstock.model.answers.plan import Holding, PlanStep, RetentionPlan, RetentionRun, Writers
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
@@ -180,25 +181,22 @@ def hurt_words(decision: RetentionRun | PlanStep) -> Iterator[str]:
         yield "the stream itself is deleted"
 
 
-def forecast_words(found: Mapping[str, Any]) -> dict[str, object]:
+def forecast_words(found: Forecast) -> dict[str, object]:
     """When each limit is reached, in words."""
-    known = ("history", "reaches", "version", "stream", "at_ms")
-    facts = facts_words({name: value for name, value in found.items() if name not in known})
-    facts["reaches"] = [_filling(item, found.get("at_ms")) for item in found.get("reaches") or ()] or "no limit is set"
+    rates = ("size_bytes", "append_bytes_per_s", "release_bytes_per_s", "window_ms")
+    facts = facts_words({name: getattr(found, name) for name in rates})
+    facts["reaches"] = [_filling(item, found.at_ms) for item in found.reaches] or "no limit is set"
     return facts
 
 
-def _filling(item: Mapping[str, Any], now_ms: int | None) -> str:
-    limit, used = item.get("limit_bytes", 0), item.get("used_bytes", 0)
-    whose = f" of {item['subscriber']}" if item.get("subscriber") else ""
-    said = f"{item.get('what', '?')} {format_size(limit)}{whose}: {format_size(used)} used"
-    at_ms = item.get("at_ms")
-    if used >= limit:
+def _filling(item: ReachedLimit, now_ms: int) -> str:
+    whose = f" of {item.subscriber}" if item.subscriber else ""
+    said = f"{item.what} {format_size(item.limit_bytes)}{whose}: {format_size(item.used_bytes)} used"
+    if item.used_bytes >= item.limit_bytes:
         return f"{said}, is reached"
-    if at_ms is None:
+    if item.at_ms is None:
         return f"{said}, not reached at this rate"
-    left = "" if now_ms is None else f" in {format_duration(max(0, at_ms - now_ms))},"
-    return f"{said}, reached{left} {moment(at_ms)}"
+    return f"{said}, reached in {format_duration(max(0, item.at_ms - now_ms))}, {moment(item.at_ms)}"
 
 
 def parse_cut(text: str, stream: StreamName) -> StreamCut:

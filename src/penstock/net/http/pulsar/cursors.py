@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 from uuid import NAMESPACE_URL, uuid3
 
+from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     ConflictError,
@@ -156,7 +156,7 @@ class Cursors:
                 starts[name] = cut
         return starts
 
-    async def move(self, topic: Topic, info: SubscriberInfo, cut: StreamCut) -> Mapping[str, Any]:
+    async def move(self, topic: Topic, info: SubscriberInfo, cut: StreamCut) -> SubscriberMove:
         """Acknowledge what lies before ``cut``, and nothing behind it."""
         return await self._admin.controller.subscribers.move(topic.stream, info.name, cut)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.model.answers.subscribers import Eviction
 from penstock.model.cuts import StreamCut
 from penstock.model.retention import EffectivePolicy
 from penstock.net.http.pulsar.bodies import AdminError
@@ -260,7 +261,7 @@ class _Gathered:
         layout: Layout,
         subscribers: dict[str, SubscriberInfo],
         policy: EffectivePolicy,
-        evictions: Sequence[Mapping[str, Any]],
+        evictions: Sequence[Eviction],
     ) -> None:
         self.topic = replace(topic, partition=None)
         self.layout = layout
@@ -270,8 +271,8 @@ class _Gathered:
 
     def expired(self, subscriber: str) -> tuple[int, int]:
         """Events that the time-to-live took from the subscriber, as far as that is remembered, and when it last did."""
-        own = [item for item in self._evictions if item["subscriber"] == subscriber and item["rule"] == "ttl"]
-        return sum(item["events"] or 0 for item in own), max((item["at_ms"] for item in own), default=0)
+        own = [item for item in self._evictions if item.subscriber == subscriber and item.rule == "ttl"]
+        return sum(item.events or 0 for item in own), max((item.at_ms for item in own), default=0)
 
 
 def _oldest(subscribers: dict[str, SubscriberInfo]) -> tuple[str, int] | None:

@@ -316,11 +316,11 @@ class Users:
         """Forced advances that were recorded since this was asked last, each held against its rule."""
         model, since_s = self.models[name], self.models[name].observed_s
         for item in await self.cluster.insist(lambda: self.cluster.controller.retention.list_evictions(name)):
-            key = repr(sorted(item.items()))
+            key = repr(item)
             if key in self._seen[name]:
                 continue
             self._seen[name].add(key)
-            forced = Forced(str(item["subscriber"]), _cut(item["from"]), _cut(item["to"]), str(item["rule"]))
+            forced = Forced(item.subscriber, _cut(item.start or {}), _cut(item.end or {}), item.rule)
             self.forced[name].append(forced)
             model.check_forced(forced, since_s, self.now())
             self.count(f"forced by {forced.rule}")

@@ -97,7 +97,7 @@ async def _due_meanwhile(users: Users, name: StreamName, due_ms: int | None) -> 
     """Whether time alone may have changed the decision within the moment between the two."""
     if due_ms is None:
         return False
-    now_ms = (await users.cluster.insist(partial(users.cluster.controller.retention.forecast, name)))["at_ms"]
+    now_ms = (await users.cluster.insist(partial(users.cluster.controller.retention.forecast, name))).at_ms
     return bool(due_ms <= now_ms + _TIMES_CLOSE_MS)
 
 
@@ -111,12 +111,12 @@ async def check_reclaim(users: Users, name: StreamName) -> None:
         after = await local.spaces(names)
     except RETRYABLE:
         return
-    pending = sum(item["bytes"] for item in report["pending"])
-    if report["disk_bytes"] != report["tiered_bytes"] + pending:
+    pending = sum(item.bytes for item in report.pending)
+    if report.disk_bytes != report.tiered_bytes + pending:
         users.history.violation("reclaim does not add up", f"{name} {report}")
     disk = sum(space.tiered_bytes + space.pending_free_bytes for space in before.values())
-    if dict(before) == dict(after) and report["disk_bytes"] != disk:
-        text = f"{name} {report['disk_bytes']} of {disk}, {sorted(before.values(), key=repr)}"
+    if dict(before) == dict(after) and report.disk_bytes != disk:
+        text = f"{name} {report.disk_bytes} of {disk}, {sorted(before.values(), key=repr)}"
         users.history.violation("reclaim is not what the store counts", text)
     users.count("reclaim reports")
 

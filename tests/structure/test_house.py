@@ -6,6 +6,7 @@ Each rule has a list of what does not keep it yet. The lists may only become sho
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ WIDE_CONSTRUCTORS = {
     "net.http.http_server.RestServer",
 }
 LONG_FUNCTIONS: set[str] = set()
+BARE_NUMBERS: set[str] = set()
 CIRCLES: set[str] = set()
 """Pairs of modules, and for a circle of more its first module."""
 
@@ -135,6 +137,52 @@ def circles() -> set[tuple[str, ...]]:
 
 def test_modules_do_not_import_each_other_in_a_circle():
     assert {item if len(item) == 2 else item[0] for item in circles()} == CIRCLES
+
+
+_UNITS = (
+    "MS|S|NS|US|SECONDS|HOURS|DAYS|BYTES|KIB|MIB|BITS|CHARS|COLUMNS|ROWS|LANES|EVENTS|SEGMENTS|PERCENT|PORT|STATUS"
+    "|VERSION|FORMAT"
+)
+UNIT = re.compile(rf"(^|_)({_UNITS})(_|$)")
+"""A unit as a word in the name of a constant."""
+
+
+def is_number(node: ast.expr | None) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case ast.UnaryOp(operand=operand):
+            return is_number(operand)
+        case ast.BinOp(left=left, right=right):
+            return is_number(left) and is_number(right)
+    return False
+
+
+def numbers_of(node: ast.stmt) -> Iterator[str]:
+    """The names that an assignment gives to numbers."""
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            pairs = list(zip(names, values, strict=True))
+        case ast.Assign(targets=[name], value=value) | ast.AnnAssign(target=name, value=value):
+            pairs = [(name, value)]
+        case _:
+            return
+    yield from (name.id for name, value in pairs if isinstance(name, ast.Name) and is_number(value))
+
+
+def bare_numbers() -> Iterator[str]:
+    """Numbers of modules without a unit in the name, a comment on the line or above it, or a docstring below."""
+    for module, tree in TREES.items():
+        path = ROOT.joinpath(*module.split("."))
+        lines = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text().splitlines()
+        for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+            is_said = isinstance(after, ast.Expr) or "#" in lines[(node.end_lineno or 0) - 1]
+            if not is_said and not lines[node.lineno - 2].lstrip().startswith("#"):
+                yield from (f"{module}.{name}" for name in numbers_of(node) if not UNIT.search(name))
+
+
+def test_numbers_have_a_unit_or_say_what_they_count():
+    assert set(bare_numbers()) == BARE_NUMBERS
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ _MOST = 1 << 16
 """More than all connections and files of a store; some systems allow a billion, and some libraries count up to the limit."""
 _OWN = 768
 """Kept from clients of the segment store: chunks, log and metadata, HTTP, and what gRPC usually takes."""
-_LEAST_CONNECTIONS = 64
+_LEAST_CONNECTIONS = 64  # connections, however few descriptors the system allows
 
 
 def raise_limit() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from penstock.model.errors import InvalidArgumentError
 
-VALUES_MAX = 1_000_000
-_SCANNED_MAX = 10_000
-_VALUE_MIN = 4
+VALUES_MAX = 1_000_000  # values of one erasure; their set stays in memory
+_SCANNED_MAX = 10_000  # values searched as bytes, each of which costs a pass over every file
+_VALUE_MIN = 4  # bytes; shorter values occur in files by chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

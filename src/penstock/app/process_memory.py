@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 _STATM = Path("/proc/self/statm")
-_M_ARENA_MAX = -8
-_M_TRIM_THRESHOLD = -1
-_ARENAS = 2
+_M_ARENA_MAX = -8  # parameter number of mallopt, from malloc.h
+_M_TRIM_THRESHOLD = -1  # parameter number of mallopt, from malloc.h
+_ARENAS = 2  # heaps of the allocator; by default each thread has one of its own
 _TRIM_BYTES = 8 << 20
 _COLLECT_AT = (20_000, 20, 20)
 

@@ -28,24 +28,24 @@ from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.reserve import keep_reserve
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
-CONTAINERS = 4
+CONTAINERS = 4  # containers of a new store; each has a queue and a checkpoint of its own
 _SEGMENT_BYTES = 3 << 10
 """A segment in memory with one writer and one chunk, measured."""
-_LOADED_MIN, _LOADED_MAX = 250, 10_000
+_LOADED_MIN, _LOADED_MAX = 250, 10_000  # segments of one container in memory
 _PARKED_BYTES = 1 << 10
 """A read that waits at a tail: with what asked for it, twice what was measured."""
-_PARKED_MIN, _PARKED_MAX = 2_500, 20_000
+_PARKED_MIN, _PARKED_MAX = 2_500, 20_000  # waiting reads of one container
 _WRITER_BYTES = 1280
 """A writer set up on a connection, measured."""
 _UNFLUSHED_MIN_BYTES = 8 << 20
-_CONNECTIONS_MAX = 4096
+_CONNECTIONS_MAX = 4096  # connections; the memory budget allows fewer on small machines
 _CONNECTION_BYTES = 96 << 10
 """A connection that is in use: its objects, and a small receive buffer."""
 
 _HTTP_CONNECTION_BYTES = 256 << 10
 """Memory of an HTTP connection with a small body: received, collected and parsed."""
 
-_GRPC_CONNECTIONS_MAX = 1024
+_GRPC_CONNECTIONS_MAX = 1024  # connections; the memory budget allows fewer on small machines
 _GRPC_CONNECTION_BYTES = 256 << 10
 """Memory of a gRPC connection in use: its objects, the buffers on both sides of the gate, and its uncounted
 requests."""

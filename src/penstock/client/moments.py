@@ -22,7 +22,7 @@ from penstock.ports.data.chunks import ChunkBlock, ChunkRange
 from penstock.ports.data.segments import SegmentInfo
 from penstock.ports.data.service import SegmentService
 
-_TRIES = 8
+_TRIES = 8  # times that the head may move during one search
 
 Positions: TypeAlias = dict[SegmentId, int]
 

@@ -64,7 +64,7 @@ def one_of(given: object, name: str, known: tuple[str, ...]) -> None:
 
 SECONDS_MAX = 1e9
 """The longest time that an option accepts, about 31 years. It fits every clock and every field of the protocols."""
-COUNT_MAX = (1 << 63) - 1
+COUNT_MAX = (1 << 63) - 1  # largest signed 64-bit number: what the protocols carry
 
 
 def number(

@@ -18,9 +18,9 @@ HEADER_BYTES = 8
 EVENT_MAX_BYTES = 8 << 20
 """Largest event that is appended as part of a block. Larger ones take a transient segment and a merge."""
 
-_LENGTH_MAX = (1 << 31) - 1
+_LENGTH_MAX = (1 << 31) - 1  # bytes; the header has a signed 32-bit length
 _HEADER = Struct(">q")
-_CACHE_MAX = 1 << 16
+_CACHE_MAX = 1 << 16  # headers that are remembered, one for each length
 
 
 class Headers(dict[int, bytes]):

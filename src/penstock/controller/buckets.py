@@ -26,7 +26,7 @@ from penstock.ports.rng import Rng
 
 log = logging.getLogger(__name__)
 
-BEATS_PER_LEASE = 5
+BEATS_PER_LEASE = 5  # heartbeats; four may be lost before a controller counts as dead
 
 
 @dataclass(slots=True)

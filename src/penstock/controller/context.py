@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from penstock.controller.retention.sets import RetentionSets
     from penstock.controller.streams.event_counts import EventCounts
 
-MEMORY_MAX_FINISHED = 1000
-DECODED_MAX = 4096
+MEMORY_MAX_FINISHED = 1000  # works of which it is remembered that they ended
+DECODED_MAX = 4096  # records that stay decoded
 
 
 class Attention(Protocol):

@@ -47,11 +47,11 @@ REFUSED = (
 )
 """Errors after which no part of a ``put`` is written, now or later."""
 
-PAGE = 500
+PAGE = 500  # entries of one scan, which bounds the memory of a page
 CHUNK = 200
 """Items of one batch where there may be many: under the table's limit, with room for the records that decide."""
 
-_TRIES = 32
+_TRIES = 32  # lost races in a row before the caller is asked to come back later
 _PAUSE_MAX_S = 0.05
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
 
-TEXT_MAX = 1_000
+TEXT_MAX = 1_000  # characters of who and why; they go into each audit entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

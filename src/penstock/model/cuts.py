@@ -16,7 +16,7 @@ from penstock.model.segments import SegmentId, epoch_of, make_segment_id, number
 NOT_STARTED = -1
 """Offset of a segment that is known but not started, because a predecessor is unfinished."""
 
-_TEXT_MAX = 1 << 24
+_TEXT_MAX = 1 << 24  # bytes after decompression; bounds what a text from outside can allocate
 
 End: TypeAlias = Literal["head", "tail"]
 ENDS: Mapping[str, End] = {"earliest": "head", "head": "head", "latest": "tail", "tail": "tail"}

@@ -12,8 +12,8 @@ from uuid import UUID
 from penstock.model.errors import InvalidNameError
 from penstock.model.segments import SegmentId, epoch_of, make_segment_id, number_of
 
-SCOPE_NAME_MAX = 255
-STREAM_NAME_MAX = 250
+SCOPE_NAME_MAX = 255  # characters, as in Pravega
+STREAM_NAME_MAX = 250  # characters; room for prefixes such as _MARK within Pravega's 255
 _USER_NAME = re.compile(r"[A-Za-z0-9.-]+\Z")
 _ANY_NAME = re.compile(r"_?[A-Za-z0-9._-]+\Z")
 _SEGMENT = re.compile(r"(\d{1,10})(?:\.#epoch\.(\d{1,10}))?\Z")

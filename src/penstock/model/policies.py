@@ -10,7 +10,7 @@ from penstock.model.errors import InvalidArgumentError
 
 E = TypeVar("E", bound=enum.Enum)
 
-LONG_MAX = (1 << 63) - 1
+LONG_MAX = (1 << 63) - 1  # largest signed 64-bit number: what segments and protocols carry
 SEGMENTS_MAX = 10_000
 
 

@@ -10,9 +10,9 @@ from typing import Protocol
 from penstock.model.errors import DamagedRowError
 from penstock.ports.keyvalue import KeyValueStore
 
-_PAGE = 1000
+_PAGE = 1000  # rows of one scan, which bounds the memory of a page
 
-_KNOWN_MAX = 1024
+_KNOWN_MAX = 1024  # small rows that stay in memory
 _KNOWN_VALUE_BYTES = 2048
 """At most 2 MiB of each container; what is asked for all the time is small: names, records of streams."""
 

@@ -37,7 +37,7 @@ class Waiter(Protocol):
         ...
 
 
-KIND_PLAIN, KIND_HASH, KIND_SORTED = 0, 1, 2
+KIND_PLAIN, KIND_HASH, KIND_SORTED = 0, 1, 2  # kinds of segments, as stored (docs/formats/metadata.md, SEGMENT)
 TABLE_KINDS = {TableKind.HASH: KIND_HASH, TableKind.SORTED: KIND_SORTED}
 
 

@@ -20,9 +20,9 @@ from penstock.segmentstore.state import ContainerState
 
 _log = logging.getLogger(__name__)
 
-_PAGE = 1000
+_PAGE = 1000  # rows of one scan, which bounds the memory of a page
 _PUT_EVERY_S = 60
-_UID_END = 11
+_UID_END = 11  # bytes of a row's key up to the end of the uid: tag, container, uid
 _KEY_BYTES = _UID_END + 16
 _UID_BITS = 63
 """Segments are counted from 1: none comes near it."""

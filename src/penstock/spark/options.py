@@ -32,11 +32,11 @@ class Moment:
 CutChoice: TypeAlias = Literal["earliest", "latest", "unbounded"] | StreamCut | Moment
 
 _APPLICATION_MAX_BYTES = 200
-_LONG_MAX = (1 << 63) - 1
+_LONG_MAX = (1 << 63) - 1  # largest Java long
 _DIGITS = 20
 """Of a number that no option takes, and that is not to be computed with."""
 _BATCH_ROWS_MAX = 1 << 24
-_PARTITIONS_MAX = 1 << 20
+_PARTITIONS_MAX = 1 << 20  # partitions of one batch
 _LEASE_SECONDS_MAX = 10**9
 _SEGMENTS_MAX = (1 << 31) - 1
 Direct: TypeAlias = Literal["true", "false", "always"]

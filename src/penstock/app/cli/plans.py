@@ -20,7 +20,7 @@ from penstock.model.retention import EMPTY, PolicyDocument, PolicyTarget
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
 
-_SHOWN_STREAMS = 20
+_SHOWN_STREAMS = 20  # streams; what a person reads at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

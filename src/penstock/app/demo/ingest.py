@@ -12,7 +12,7 @@ import time
 import penstock
 from penstock.app.demo.flights import events
 
-_STEP = 1000
+_STEP = 1000  # events between two pauses: few enough for an even rate
 _PATIENCE_S = 600.0  # the backlog quota lets it wait for the query, whose first batch takes minutes on a busy machine
 
 

@@ -38,7 +38,7 @@ POLICY = {
     "backlog": {"max_bytes": 48_000_000, "on_exceed": "hold"},
     "unsubscribed": "release",
 }
-_KILL_AT = 0.45
+_KILL_AT = 0.45  # share of the events: the query is in the middle of its work then
 _NEEDED_BYTES = 1 << 30
 
 

@@ -27,7 +27,7 @@ from penstock.storage.chunks.claim import RECORD, load_record
 from penstock.storage.machine.data_directory import DataDirectory, check_directory
 from penstock.storage.machine.files import RealFiles
 
-_PAGE = 1000
+_PAGE = 1000  # rows of one scan, which bounds the memory of a page
 
 
 @dataclass(slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from penstock.storage.log.local_log import open_local_log
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
-_PAGE = 1000
+_PAGE = 1000  # rows of one scan, which bounds the memory of a page
 _LOG_FILE_BYTES = 1 << 20
 """Some creations and seals are all that is written; the store makes larger files when it opens."""
 

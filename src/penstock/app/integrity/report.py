@@ -26,7 +26,7 @@ ADVICE: Mapping[DamageKind, str] = {
     "penstock rebuild --source DIR --data NEW",
 }
 
-_PAGES_A_SECOND = 4
+_PAGES_A_SECOND = 4  # pages; a rate limit holds within a quarter of a second
 
 
 @dataclass(slots=True, kw_only=True)

@@ -42,7 +42,7 @@ from penstock.storage.machine.shared_counts import WorkerCounts
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.2
-_ORDERS_MAX = 16
+_ORDERS_MAX = 16  # orders that wait
 _LEAVE_S = 5.0
 
 

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 ResetTo: TypeAlias = Position | datetime
 """Where a group continues: the head (earliest) or tail (latest) of each stream, the events since a time, or a cut."""
 
-_LEASE_REFRESHES = 3
+_LEASE_REFRESHES = 3  # refresh intervals; no lease is shorter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

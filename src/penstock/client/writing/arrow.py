@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PIECE_BYTES_MIN = 1 << 20
 PIECE_BYTES_MAX = 16 << 20
 """Framed at once, far below the 2 GiB where 32-bit offsets end."""
-_KEYLESS_BLOCKS = 4
+_KEYLESS_BLOCKS = 4  # blocks framed at once where events have no keys
 _CODED_ROWS = 1 << 17
 _TABLE_COLUMNS = frozenset({"event", "routing_key", "segment_id", "offset"})
 """What a table may hold: what is written, and what ``read_arrow`` adds, which is not written."""

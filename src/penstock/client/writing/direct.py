@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 EVENT_MAX_BYTES = 32 << 10
 """More may not fit into a socket's buffer, and is worth a switch of threads."""
 
-LINES_MAX = 8
+LINES_MAX = 8  # connections of one writer, each with a socket of its own
 ANSWER_S = 0.25
 """How long the thread waits for an acknowledgement before the loop takes over, which knows why there is none."""
 
 _DIAL_S = 1.0
 _WATCH_S = 0.05
-_IDLE_TICKS = 100
-_STREAK_MIN = 3
-_STREAK_MAX = 1024
-_WORTH_IT = 16
+_IDLE_TICKS = 100  # ticks without an append, after which the thread gives its line back
+_STREAK_MIN = 3  # single appends in a row before a connection is worth trying
+_STREAK_MAX = 1024  # single appends in a row after attempts that did not pay
+_WORTH_IT = 16  # appends over one connection that pay for opening it
 
 
 class LoopHalf(Protocol):

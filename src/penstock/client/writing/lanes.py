@@ -18,7 +18,7 @@ from penstock.model.errors import InternalError, InvalidArgumentError
 from penstock.model.segments import SegmentRange
 from penstock.ports import forks
 
-KEYS_CACHED_MAX = 1 << 17
+KEYS_CACHED_MAX = 1 << 17  # routing keys whose segment is remembered
 
 
 class LaneMap(dict[str | None, Lane]):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from penstock.client.writing.segment_sender import Lane, SenderState
 
-_REST = 3.0
+_REST = 3.0  # times the duration of the last round: for so long the loop is left to other work
 _REST_MAX_S = 0.25
-_CROWD_LANES = 64
+_CROWD_LANES = 64  # lanes from which on waiting for more of them fills larger blocks
 SLICE_LANES = 256
 """Lanes that are drained in one pass of the loop: some ten milliseconds of work, and one frame."""
 

@@ -37,7 +37,7 @@ from penstock.ports.data.segments import Append, AppendDone, Appended
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
-RETIRED_KEPT = 1024
+RETIRED_KEPT = 1024  # sealed segments whose senders are remembered for late acknowledgements
 LANE_BYTES_MIN = 4 << 10
 
 

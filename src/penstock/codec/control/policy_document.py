@@ -38,7 +38,7 @@ from penstock.model.retention import (
 )
 
 VERSION = 1
-_SHOWN = 60
+_SHOWN = 60  # characters of a value in an error
 
 
 class Kind(enum.Enum):

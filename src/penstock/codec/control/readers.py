@@ -16,8 +16,8 @@ from penstock.model.policies import ReaderGroupRetention
 
 SUBSCRIBER_VERSION = 2
 """Of a dropped subscription: an older program would take it for a live one, which holds data."""
-PAST_TRUNCATIONS_MAX = 100
-PAST_POSITIONS_MAX = 8_000
+PAST_TRUNCATIONS_MAX = 100  # truncations; what a person looks back at
+PAST_POSITIONS_MAX = 8_000  # positions in one record, so that it fits in a value of the table
 
 
 class GroupState(enum.Enum):

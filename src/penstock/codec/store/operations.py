@@ -11,10 +11,11 @@ from typing import TypeAlias
 
 from penstock.model.errors import CorruptDataError
 
+# First byte of an operation (docs/formats/operations.md), as are those below.
 KIND_CREATE, KIND_APPEND, KIND_SEAL, KIND_TRUNCATE = 1, 2, 3, 4
-KIND_DELETE, KIND_ATTRIBUTE, KIND_MERGE, KIND_TABLE = 5, 6, 7, 8
-KIND_KEEP, KIND_RELEASE, KIND_RESTORE = 9, 10, 11
-KIND_ADOPT = 12
+KIND_DELETE, KIND_ATTRIBUTE, KIND_MERGE, KIND_TABLE = 5, 6, 7, 8  # as above
+KIND_KEEP, KIND_RELEASE, KIND_RESTORE = 9, 10, 11  # as above
+KIND_ADOPT = 12  # as above
 
 CREATE = struct.Struct(">BQBHqH")
 APPEND = struct.Struct(">BQq16sqII")
@@ -32,7 +33,7 @@ MERGE = struct.Struct(">BQQqq")
 TABLE = struct.Struct(">BQqH")
 TABLE_ITEM = struct.Struct(">BHIq")
 
-ITEM_PUT, ITEM_REMOVE = 1, 2
+ITEM_PUT, ITEM_REMOVE = 1, 2  # flag of an item of a table operation
 TABLE_RECORD_BYTES = 17
 """What one table change takes of the position counter, besides its key and value."""
 

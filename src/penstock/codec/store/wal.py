@@ -19,7 +19,7 @@ BLOCK_BYTES: Final = 512
 HEADER_AT: Final = BLOCK_BYTES
 FRAMES_AT: Final = 2 * BLOCK_BYTES
 FORMAT_VERSION: Final = 1
-PAYLOAD_MAX: Final = (1 << 32) - 1
+PAYLOAD_MAX: Final = (1 << 32) - 1  # bytes; the frame's header has an unsigned 32-bit length
 
 MARK: Final = 0x01
 """Frame flag: holds no payload and takes no sequence number; only tells what is durable."""

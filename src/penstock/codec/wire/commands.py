@@ -13,7 +13,7 @@ from uuid import UUID
 
 from penstock.codec.wire.layout import AttributeUpdate, WireChunk, WireFailure, WireHead
 
-NO_OFFSET = -1
+NO_OFFSET = -1  # the protocol's number for an offset that is not set
 Payload = bytes | bytearray | memoryview
 
 

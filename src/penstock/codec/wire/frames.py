@@ -18,14 +18,14 @@ VERSION_HIGH = 17
 VERSION_LOW = 5
 FRAME_MAX_BYTES = 0x00FFFFFF
 HEADER = struct.Struct(">ii")
-APPEND_MANY = 1001
+APPEND_MANY = 1001  # type of a command of our own; Pravega's types end below 1,000
 MANY_APPENDED = 1002
 """Our own: only between a client and a server that have told each other that they know them."""
-HEADS_MAX = 4096
+HEADS_MAX = 4096  # appends of one command; bounds what a peer can make the server allocate
 
-EVENT = 0
-PADDING = -1
-PARTIAL_EVENT = -2
+EVENT = 0  # type numbers of Pravega's protocol, as are the two below
+PADDING = -1  # as above
+PARTIAL_EVENT = -2  # as above
 
 Command: TypeAlias = tuple[Any, ...]
 """Any of the named tuples of ``wire_commands`` and ``wire_table_commands``."""

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from penstock.model.errors import ProtocolError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, CONTINUATION = 0, 1, 3, 9
-END_STREAM, END_HEADERS = 0x1, 0x4
+DATA, HEADERS, RST_STREAM, CONTINUATION = 0, 1, 3, 9  # types of frames, RFC 9113 section 6
+END_STREAM, END_HEADERS = 0x1, 0x4  # flags of frames, RFC 9113 section 6
 PAYLOAD_MAX_BYTES = 16_384
 """The largest payload that a client may send by default."""
 
 _HEAD = Struct(">BHBBI")
-_STREAM = (1 << 31) - 1
+_STREAM = (1 << 31) - 1  # mask; the highest bit of a stream's number is reserved
 
 
 class FrameHead(NamedTuple):

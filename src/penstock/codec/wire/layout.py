@@ -37,9 +37,9 @@ Writer: TypeAlias = Callable[[bytearray, Any], None]
 NO_VERSION = -(1 << 63)
 LIST_MAX = 1 << 14
 """Items in the list of a request. A frame has room for millions: to read those takes seconds, and a gigabyte."""
-REPLY_LIST_MAX = 1 << 20
-_STRING_MAX = 0xFFFF
-_EVENT_RECORD = 0
+REPLY_LIST_MAX = 1 << 20  # items of a list in a reply; bounds what a peer can make a client allocate
+_STRING_MAX = 0xFFFF  # bytes; Java's modified UTF-8 has a 16-bit length
+_EVENT_RECORD = 0  # type number of an event in a block of Pravega's protocol
 _FIXED = {"q": "q", "i": "i", "b": "b", "?": "?", "W": "16s"}
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")

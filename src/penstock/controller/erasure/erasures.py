@@ -62,7 +62,7 @@ from penstock.ports.data.tables import KEY_ABSENT, TableEntry
 
 log = logging.getLogger(__name__)
 
-PAGE_POSITIONS_MAX = 50_000
+PAGE_POSITIONS_MAX = 50_000  # positions of one call, so that their records fit in the table
 _GATHERED_MS = 24 * 3600 * 1000
 _RETRY_MAX_S = 30.0
 

@@ -11,8 +11,8 @@ from penstock.controller.metadata import Metadata, overwrite
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import SegmentId
 
-_CHUNKS_PER_RECORD = 1000
-_LISTED_MAX = 16
+_CHUNKS_PER_RECORD = 1000  # chunks of one record, so that it fits in a value of the table
+_LISTED_MAX = 16  # erasures whose lists of parts are remembered between two calls
 
 _Lists: TypeAlias = tuple[list[bytes], list[bytes]]
 

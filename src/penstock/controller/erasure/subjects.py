@@ -31,8 +31,8 @@ from penstock.model.segments import SegmentId
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.tables import VALUE_MAX_BYTES
 
-ID_MAX = 64
-TEXT_MAX = 1024
+ID_MAX = 64  # characters; the id is part of keys and of receipts
+TEXT_MAX = 1024  # characters of who and why
 _WHAT_MAX_BYTES = 64 << 10
 _RECEIPT_REST_BYTES = 64 << 10
 """Upper bound of the receipt's fields whose size is not known when the erasure is decided."""

@@ -31,7 +31,7 @@ from penstock.ports.data.tables import TablePut
 UNDO = "undo"
 """Rule that the audit stream names for subscribers that an undo moves back."""
 
-_BACK_AT_ONCE = 40
+_BACK_AT_ONCE = 40  # subscribers moved in one step, which also writes their audit entry
 
 
 async def remember_puts(

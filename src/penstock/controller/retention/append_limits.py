@@ -24,7 +24,7 @@ from penstock.ports.data.limits import AppendLimit, LimitAction
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 16
+AT_ONCE = 16  # streams whose limits are restored at a time, at a start
 
 _ACTIONS = {
     WriterState.HOLD: LimitAction.HOLD,

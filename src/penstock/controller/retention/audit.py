@@ -43,9 +43,9 @@ AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
 WRITER = UUID(int=FIXED_IDS << 64 | 0x61_75_64_69_74_00_00_01)
 
 _SEGMENT = segment_name(AUDIT_STREAM, make_segment_id(0, 0))
-_BATCH_ENTRIES = 200
+_BATCH_ENTRIES = 200  # entries of one append
 _BATCH_BYTES = 512 << 10
-_FENCED_TRIES = 8
+_FENCED_TRIES = 8  # appends lost to other controllers before the drain gives up
 
 
 def check_not_audit(name: StreamName) -> None:

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 HELD_EVERY_MS = 3_600_000
 """How often the audit stream is told, at most, that a hold keeps what a rule would remove from one stream."""
 
-_TOLD_MAX = 10_000
+_TOLD_MAX = 10_000  # streams of which it is remembered that the audit stream reports their hold
 
 _HOLDS_NAMED = 100
 """Holds that one entry names, in the order of their ids: an entry is one value, and each hold is a condition of its batch."""

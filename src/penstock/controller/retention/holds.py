@@ -50,9 +50,9 @@ from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TableEntry, Table
 
 log = logging.getLogger(__name__)
 
-ID_MAX = 128
-OWNER_MAX = 256
-REASON_MAX = 1024
+ID_MAX = 128  # characters; the id is part of keys
+OWNER_MAX = 256  # characters
+REASON_MAX = 1024  # characters
 
 _ID = re.compile(r"[A-Za-z0-9._-]+\Z")
 

@@ -16,9 +16,9 @@ from penstock.model.errors import BadKeyVersionError, KeyNotFoundError
 from penstock.model.names import StreamName
 from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TablePut
 
-_KNOWN_MAX = 100_000
-_AT_ONCE = 100
-_THIN_EVERY = 64
+_KNOWN_MAX = 100_000  # streams whose last point is remembered
+_AT_ONCE = 100  # points of one batch; each also brings a check, and a batch has at most 256 items
+_THIN_EVERY = 64  # points of a stream between two times that old ones are thinned out
 
 
 class Points:

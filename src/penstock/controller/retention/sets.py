@@ -23,7 +23,7 @@ RECORDS_MAX = 2000
 """Members of one set. Past that every second one of the older half is forgotten: limits in bytes are met a little less
 closely far behind the tail, where nobody can tell; limits in age have sparser sets from the start."""
 
-_REMEMBERED_MAX = 300_000
+_REMEMBERED_MAX = 300_000  # members of all sets in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

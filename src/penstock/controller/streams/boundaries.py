@@ -19,7 +19,7 @@ from penstock.model.cuts import NOT_STARTED
 from penstock.model.retention import EffectivePolicy, Measure, OnExceed
 from penstock.model.segments import KeyRange, SegmentId
 
-_GAP_SHARE = 100
+_GAP_SHARE = 100  # part of a limit, 1/100: how far apart known boundaries may lie
 _GAP_MIN = 64
 """Records are near enough where they lie no further apart than a hundredth of the limit, or than a few small events."""
 

@@ -20,8 +20,8 @@ from penstock.model.errors import CorruptDataError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 
-_HALVINGS = 40
-_STEP_BACK = 4 << 10
+_HALVINGS = 40  # halvings of a range of bytes; 2^40 bytes take no more
+_STEP_BACK = 4 << 10  # bytes; the first step backwards in search of a boundary, doubled each time
 _STEPS_FACTOR = 16
 """First distance for the backward search for a known bound, and its growth factor: a block has any size."""
 

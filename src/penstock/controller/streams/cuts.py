@@ -19,7 +19,7 @@ from penstock.model.names import StreamName, segment_name
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Callable[..., Coroutine[Any, Any, object]])
 
-_TRIES = 8
+_TRIES = 8  # times that the head may move during one answer
 
 
 async def check_given(

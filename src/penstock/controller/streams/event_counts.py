@@ -17,7 +17,7 @@ from penstock.model.segments import SegmentId
 from penstock.ports.data.segments import SegmentInfo
 from penstock.ports.data.service import SegmentService
 
-POINTS_MAX = 64
+POINTS_MAX = 64  # positions of one question to the store
 SEGMENTS_MAX = 20_000
 
 _GONE = (SegmentNotFoundError, TruncatedError, InvalidArgumentError)

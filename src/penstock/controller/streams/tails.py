@@ -16,7 +16,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.data.segments import SegmentInfo
 
-_TRIES = 8
+_TRIES = 8  # times that the epoch may change during one answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

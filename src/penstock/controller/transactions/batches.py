@@ -38,11 +38,11 @@ from penstock.ports.data.tables import TableRemoval
 
 log = logging.getLogger(__name__)
 
-TRANSACTIONS_MAX = 10_000
+TRANSACTIONS_MAX = 10_000  # transactions of one batch; their record stays below the table's 1 MiB
 FORGET_EVERY = 100
 """Number of new names of a stream between two checks of how many names it remembers."""
 
-_STREAMS_MAX = 100_000
+_STREAMS_MAX = 100_000  # streams whose new names are counted
 WRITER_MAX_BYTES = 1024
 _NONE = BatchRecord(batch=NO_BATCH, transactions=())
 

@@ -46,7 +46,7 @@ from penstock.model.segments import SegmentId, SegmentRange
 from penstock.ports.control.transactions import EventBlock, PingStatus, Transaction, TransactionStatus
 from penstock.ports.data.segments import NO_EVENT, Append
 
-COMPLETED_MAX = 500
+COMPLETED_MAX = 500  # transactions that one call lists, newest first
 
 COMMIT_S = 0.2
 """How long the answer to a commit waits for the merge."""

@@ -44,11 +44,11 @@ ENTRIES = 64
 ROLL_MAX = 1000
 """Transactions of one rolling commit; their ids stand in the stream's record."""
 
-PRUNE_PER_PASS = 400
+PRUNE_PER_PASS = 400  # outcomes removed with one commit, so that no commit waits long
 PRUNE_EVERY = 100
 """Completed transactions between two looks for outcomes that are old enough to be forgotten."""
 
-PRUNED_STREAMS_MAX = 100_000
+PRUNED_STREAMS_MAX = 100_000  # streams of which it is remembered when outcomes were removed
 
 
 async def drain(ctx: Context, view: StreamView) -> StreamView:

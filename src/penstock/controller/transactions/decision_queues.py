@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.model.names import StreamName
 
-_STREAMS_MAX = 10_000
+_STREAMS_MAX = 10_000  # streams whose queues are in memory
 
 
 class _Queue:

@@ -31,8 +31,8 @@ from penstock.ports.data.tables import TableEntry, TableRemoval
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 16
-PRUNED_AT_ONCE = 200
+AT_ONCE = 16  # streams that a sweep works on at a time
+PRUNED_AT_ONCE = 200  # outcomes of one stream that a sweep removes
 
 CLOCK_RECORD_MS = 10_000
 """Maximum age of the clock's record while transactions are open: as long as their shortest lease."""

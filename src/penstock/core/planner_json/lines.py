@@ -28,7 +28,7 @@ from penstock.model.policies import LONG_MAX
 from penstock.model.retention import EffectivePolicy
 from penstock.model.segments import SegmentId
 
-_REMEMBERED_MAX = 1024
+_REMEMBERED_MAX = 1024  # policies that stay decoded; fleets have few different ones
 _REMEMBERED_BYTES_MAX = 64 * 1024
 
 

@@ -14,7 +14,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import LONG_MAX, RetentionPolicy, RetentionType
 from penstock.model.retention import EMPTY, EffectivePolicy
 
-_CACHED_MAX = 1024
+_CACHED_MAX = 1024  # policies that stay decoded; fleets have few different ones
 _CACHED_BYTES_MAX = 4096
 
 _cached: dict[bytes, EffectivePolicy | None] = {}

@@ -27,10 +27,10 @@ from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.model.errors import InvalidCutError
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, epoch_of, number_of
 
-_CACHED_MAX = 256
+_CACHED_MAX = 256  # histories that stay decoded
 _CACHED_BYTES_MAX = 64 * 1024
-_SPELLINGS_MAX = 64
-_NAMES_MAX = 4096
+_SPELLINGS_MAX = 64  # spellings of one stream's segments
+_NAMES_MAX = 4096  # names that stay parsed
 _RECORD_FIELDS = ("time_ms", "size_bytes", "cut", "event_count")
 
 

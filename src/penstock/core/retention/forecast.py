@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-POINTS_MAX = 500
+POINTS_MAX = 500  # points; as many as a plot shows
 RECENT_MS = 3_600_000
 """Rates are of the last hour: long enough to bridge bursts, short enough to tell of today."""
 

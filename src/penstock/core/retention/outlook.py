@@ -16,7 +16,7 @@ from penstock.core.retention.facts import Hold, RecordColumns, RetentionFacts, S
 from penstock.model.policies import LONG_MAX, RetentionType
 from penstock.model.retention import EffectivePolicy, Measure, OnExceed, Unsubscribed
 
-_SHAPES_MAX = 256
+_SHAPES_MAX = 256  # shapes of policies that stay decoded
 
 _size_of = operator.attrgetter("size_bytes")
 _time_of = operator.attrgetter("time_ms")

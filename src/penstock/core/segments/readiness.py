@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 FUNCTIONS = ("appends", "reads", "tiering")
 """``appends`` are acknowledged without delay; ``reads`` of what only tier 2 holds; ``tiering`` moves bytes there."""
-_NEARLY = 16
+_NEARLY = 16  # part of the limit: with less than 1/16 of it free, appends count as delayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

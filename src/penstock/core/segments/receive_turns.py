@@ -29,7 +29,7 @@ FREE_BYTES = 16 << 10
 STEP_BYTES = 64 << 10
 TURN_BYTES = 64 << 10
 """A connection that sends less in a turn may be closed if others wait for its memory."""
-_MANY = 64
+_MANY = 64  # connections; where there are more, each receives in the free step only
 
 
 class Standing(IntEnum):

@@ -24,7 +24,7 @@ FIXED_IDS = 0x50_45_4E_53_54_4F_43_4B
 """High 64 bits, ``PENSTOCK``, of the ids under which the store itself writes, at each start the same: the audit's."""
 
 _BORN_BITS = 48
-_MARK_MASK = 0xFFFF << 64 | 3 << 62 | 0xFFFF
+_MARK_MASK = 0xFFFF << 64 | 3 << 62 | 0xFFFF  # bits of an id that the mark and the version occupy
 _MARK = 0x7A5E << 64 | 2 << 62 | 0x70E5
 """Version, variant and 28 bits of our own. Of 2**34 random ids one looks like ours, and may be refused for its birth.
 UUIDs of version 7 that others draw have the version and the variant, so these alone would not do."""

@@ -19,7 +19,7 @@ EVENT_SEED = 1741865571
 """Java's hash code of the string ``EventRouter``."""
 
 _MANTISSA = float(1 << 52)
-_CACHE_MAX = 65_536
+_CACHE_MAX = 65_536  # routing keys whose hash is remembered
 
 
 def hash_key(key: str) -> float:

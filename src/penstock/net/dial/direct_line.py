@@ -28,7 +28,7 @@ from penstock.ports.control.layout import Endpoint
 from penstock.ports.files import Buffer
 
 _RECEIVE_BYTES = 4096
-_RID = 1
+_RID = 1  # number of the request; one append is under way at a time, so one number serves
 _TIME = struct.Struct("@ll")
 
 

@@ -57,7 +57,7 @@ __all__ = ["DialLimits", "RemoteSegments"]
 
 R = TypeVar("R", bound=Command)
 
-_ASKED_AT_ONCE = 128
+_ASKED_AT_ONCE = 128  # segments of one question, so that no request grows with the stream
 _OWN_CONTROLLER = "a store does that for its own controller alone"
 
 

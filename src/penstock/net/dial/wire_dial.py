@@ -21,7 +21,7 @@ from penstock.ports.files import Buffer
 
 Sink = Callable[[Command | PenstockError], None]
 
-_SILENT_TICKS = 3
+_SILENT_TICKS = 3  # ticks without a byte, after which the connection counts as dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

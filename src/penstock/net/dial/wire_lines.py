@@ -40,9 +40,9 @@ from penstock.net.wire.wire_errors import error_of
 from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, AppendDone, Appended
 from penstock.ports.files import Buffer
 
-_FRAME_OVERHEAD = 64
+_FRAME_OVERHEAD = 64  # bytes; more than the fields of any append command beside its data
 _WRITER_BYTES = 16
-_SPLIT_AT = 8 << 20
+_SPLIT_AT = 8 << 20  # bytes that go ahead in a block where an append exceeds one frame
 _BLOCK_END_TAIL = struct.Struct(">iqq")
 _COUNT_MAX = (1 << 31) - 1
 """Events of one append: the wire has 32 bits for them."""

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_ENDPOINTS_MAX = 65_536
+_ENDPOINTS_MAX = 65_536  # streams and segments whose server is remembered
 _CONTROL = "control"
 _ALIKE = 8
 """Segments of a stream that the controller places on one store before the others are looked for there first."""

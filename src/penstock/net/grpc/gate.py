@@ -26,7 +26,7 @@ from penstock.net.listening import listen_on
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 512
+_BACKLOG = 512  # connections that wait for accept; a burst of clients that start at once
 _RECEIVE_BYTES = 32 << 10
 """The kernel's receive buffer of each connection. One pass of the loop takes at most this much from a peer."""
 _ANSWER_FRAME_BYTES = (1 << 24) - 1

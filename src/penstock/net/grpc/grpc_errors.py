@@ -49,9 +49,9 @@ ERROR_KEY = "penstock-error-bin"
 
 # Peers refuse metadata above 8 KiB in all; base64 adds a third.
 _ERROR_BYTES_MAX = 3072
-_TEXT_MAX = 512
-_DETAILS_MAX = 1024
-_FIELDS_MAX = 16
+_TEXT_MAX = 512  # characters of a text in an error: it travels in trailing metadata, which is limited
+_DETAILS_MAX = 1024  # characters; the details go into a header of HTTP/2
+_FIELDS_MAX = 16  # fields of an error; none of ours has more
 
 # The only classes that bytes from a peer may name.
 _CLASSES: Mapping[str, type[PenstockError]] = {

@@ -26,7 +26,7 @@ from penstock.ports.data.service import SegmentService
 
 DEFAULT_PORT = 9090
 _MESSAGE_BYTES_MAX = 4 << 20
-_CALLS_MAX = 4096
+_CALLS_MAX = 4096  # calls at a time; further ones are refused
 _HANDSHAKE_MS = 4_000
 _STREAMS_MAX = 1_024
 """Calls of one connection at the same time."""

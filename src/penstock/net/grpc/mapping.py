@@ -31,8 +31,8 @@ from penstock.ports.control.transactions import PingStatus, TransactionStatus
 P = ParamSpec("P")
 M = TypeVar("M")
 
-_MASK = (1 << 64) - 1
-_SIGN = 1 << 63
+_MASK = (1 << 64) - 1  # low half of a 128-bit id
+_SIGN = 1 << 63  # sign bit of a 64-bit number
 
 _SCALE_TYPES = {
     ScaleType.FIXED: pb.ScalingPolicy.FIXED_NUM_SEGMENTS,

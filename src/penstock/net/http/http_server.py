@@ -39,7 +39,7 @@ from penstock.ports.data.service import SegmentService
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9091
-_BACKLOG = 512
+_BACKLOG = 512  # connections that wait for accept; a burst of clients that start at once
 _RECEIVE_BYTES = 16 << 10
 """The kernel's receive buffer of each connection. It limits what one pass of the loop takes from a peer; else 8 MiB."""
 # The page's own script and style are inline; it loads nothing but the description beside it.

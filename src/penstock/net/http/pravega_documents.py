@@ -25,7 +25,7 @@ from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.layout import EpochInfo
 
 MIB = 1 << 20
-INT_MAX = (1 << 31) - 1
+INT_MAX = (1 << 31) - 1  # largest Java int
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS

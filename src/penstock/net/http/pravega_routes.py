@@ -24,9 +24,9 @@ from penstock.ports.control.plane import ControlPlane
 ReadersOf = Callable[[str, str], Awaitable[Sequence[str] | None]]
 """The readers of a group that are online (by scope and name), or None where that is not known."""
 
-_AT_ONCE = 16
+_AT_ONCE = 16  # streams described at a time
 _SEALED = "SEALED"
-_LONG_MAX_DIGITS = 19
+_LONG_MAX_DIGITS = 19  # decimal digits of the largest Java long
 
 
 class PravegaRest:

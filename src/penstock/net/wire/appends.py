@@ -41,11 +41,11 @@ from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.files import Buffer
 
 _OVERHEAD_BYTES = 128
-_HELD_DOUBLINGS = 4
+_HELD_DOUBLINGS = 4  # doublings; a waiting append is tried again after 16 times the first pause at most
 _FAILURES_BYTES = 8 << 20
-_RETRIES_MIN = 32
-_RETRIES_MAX = 4096
-_NOT_STORED = -1
+_RETRIES_MIN = 32  # waiting appends tried again in one turn
+_RETRIES_MAX = 4096  # waiting appends tried again in one turn
+_NOT_STORED = -1  # length of an append that is not stored
 _WITHOUT_PREDECESSOR = (WriterFencedError, ConditionFailedError)
 
 

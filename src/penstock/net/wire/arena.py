@@ -21,7 +21,7 @@ LARGE_BYTES = (16 << 20) + (64 << 10)
 """The largest frame with its header fits, and something behind it."""
 
 CLASSES = (TINY_BYTES, SMALL_BYTES, MEDIUM_BYTES, LARGE_BYTES)
-_SWEEP = 64
+_SWEEP = 64  # buffers looked at in one call, so that no call takes long
 
 
 class Arena:

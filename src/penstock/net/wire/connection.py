@@ -43,7 +43,7 @@ from penstock.net.wire.wire_errors import ILLEGAL_ARGUMENT, is_own, must_wait, r
 log = logging.getLogger(__name__)
 
 _REPLY_LEAST_BYTES = 1 << 20
-_BLOCK, _BLOCK_END = 3, 4
+_BLOCK, _BLOCK_END = 3, 4  # types of Pravega's commands AppendBlock and AppendBlockEnd
 _APPENDS = (_BLOCK_END, APPEND_MANY)
 
 

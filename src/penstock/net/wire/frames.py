@@ -11,7 +11,7 @@ from penstock.codec.wire.frames import FRAME_MAX_BYTES, HEADER, check_header
 from penstock.net.wire.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, Arena, ArenaPool
 from penstock.ports.files import Buffer
 
-_ROOM_MIN = 2048
+_ROOM_MIN = 2048  # bytes; with less room behind what is held, the buffer turns over
 _BUSY_BYTES = 64 << 10
 _BIG_FRAME_BYTES = 256 << 10
 _REWIND_BYTES = 16 << 10

@@ -19,7 +19,7 @@ from penstock.ports.data.segments import READ_MAX_BYTES, SegmentRead
 from penstock.ports.data.service import Watch
 
 _READ_MIN_BYTES = 8
-_SHORT = 64
+_SHORT = 64  # characters; a waiting read keeps no longer text of its own
 
 
 class ReadingConnection(Protocol):

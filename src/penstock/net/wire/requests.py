@@ -29,10 +29,10 @@ from penstock.ports.data.tables import (
 _STEP, _STEP_MAX = 4, 16
 """Entries that are asked of the store at a time, few where they are large: each may have a megabyte, several times."""
 _LARGE_BYTES = 64 << 10
-_SCAN_MAX = 1000
+_SCAN_MAX = 1000  # entries of one reply
 REPLY_BYTES = 8 << 20
-_ENTRY_OVERHEAD = 28
-_REPLACE, _REPLACE_IF_EQUALS = 1, 4
+_ENTRY_OVERHEAD = 28  # bytes of an entry in a reply beside its key and value
+_REPLACE, _REPLACE_IF_EQUALS = 1, 4  # kinds of changes of an attribute in Pravega's protocol
 _TOKEN_PREFIX = b"\x00"
 
 Handler = Callable[[Any], Awaitable[Command]]

@@ -22,7 +22,7 @@ _REPLY_BYTES_MIN = 64 << 10
 _WARN_S = 1.0
 _WAKES = 64
 """Waiting reads that are answered in one pass of the loop: about a millisecond of work."""
-_GRACE_TURNS = 4
+_GRACE_TURNS = 4  # turns of grace for a connection before its memory may be taken for others
 
 
 class SharedConnection(Protocol):

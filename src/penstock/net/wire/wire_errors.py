@@ -34,7 +34,7 @@ from penstock.model.errors import (
     WriterForgottenError,
 )
 
-ILLEGAL_ARGUMENT = 0
+ILLEGAL_ARGUMENT = 0  # number of Pravega's error code
 DAMAGED = 64
 """Our own code of an ErrorMessage. Pravega's clients take a code that they do not know for "unspecified"."""
 STORAGE_FULL = 65
@@ -49,8 +49,8 @@ WRITER_FORGOTTEN = 69
 """Likewise, only as the answer to a setup: what the writer has sent may or may not be stored."""
 OWN_TOKEN = "penstock"
 """In the field of a request that is empty without authorization: the client knows our own codes."""
-_MESSAGE_MAX = 1000
-_FIELDS_MAX = 30_000
+_MESSAGE_MAX = 1000  # characters of a message in a reply
+_FIELDS_MAX = 30_000  # characters; a string of the protocol has 65,535 bytes
 
 
 def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO_OFFSET) -> Command | None:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _WARM = {SMALL_BYTES: 8, MEDIUM_BYTES: 4}
 _WARM_SHARE = 8
 """Of the receive memory, so large a part is touched at start at most: a small store stays small."""
-_BACKLOG = 512
+_BACKLOG = 512  # connections that wait for accept; a burst of clients that start at once
 
 
 class WireServer:

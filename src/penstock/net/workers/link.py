@@ -26,7 +26,7 @@ _CALL, _ANSWER, _ERROR, _CANCEL = range(4)
 _FRAME_MAX_BYTES = 1 << 30
 _WRITE_BUFFER_BYTES = 8 << 20
 _JOIN_BYTES = 64 << 10
-_CALLS_MAX = 8192
+_CALLS_MAX = 8192  # calls at a time; further ones are refused, which bounds the memory of a slow worker
 
 Answer = Callable[[object], None]
 """Takes the result of a call, or the PenstockError that it failed with; called once, from the event loop."""

@@ -30,7 +30,7 @@ from penstock.ports.data.tables import (
     TableRemoval,
 )
 
-_ALWAYS = 0
+_ALWAYS = 0  # mark before every change
 
 
 class CountRows(Protocol):

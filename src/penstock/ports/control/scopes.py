@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-PAGE_MAX = 1000
+PAGE_MAX = 1000  # names of one page
 
 
 class Scopes(Protocol):

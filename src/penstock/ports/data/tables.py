@@ -17,13 +17,13 @@ KEY_MAX_BYTES = 8192
 VALUE_MAX_BYTES = (1 << 20) - 8192
 
 
-TABLE_BATCH_MAX = 256
+TABLE_BATCH_MAX = 256  # items of one batch, so that a step of the store stays short
 
 
 ANY_VERSION = -(1 << 63)
 
 
-KEY_ABSENT = -1
+KEY_ABSENT = -1  # version of a key that does not exist, as in Pravega
 
 
 DAMAGED_VERSION = 1 << 62

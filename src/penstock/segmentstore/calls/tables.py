@@ -43,7 +43,7 @@ from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import KIND_SORTED, TABLE_KINDS, Segment, TableState
 
 BATCH_MAX_BYTES = (1 << 24) - 1 - KEY_MAX_BYTES
-_PAGE_MAX = 10_000
+_PAGE_MAX = 10_000  # entries of one scan
 
 
 class TableOperations(Operations, Protocol):

@@ -50,7 +50,7 @@ from penstock.segmentstore.tiering.tier_writer import TierWriter
 
 _START = attrgetter("start_offset")
 _NOTHING = ErasedRecord(ranges=(), changes=())
-_LENGTH_MAX = (1 << 31) - 1
+_LENGTH_MAX = (1 << 31) - 1  # bytes; the header of an event has a signed 32-bit length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

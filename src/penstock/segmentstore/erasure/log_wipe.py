@@ -9,7 +9,7 @@ from penstock.codec.store import operation_frames as frames
 from penstock.model.errors import UnavailableError
 from penstock.segmentstore.durability.shared_log import SharedLog
 
-_TRIES = 8
+_TRIES = 8  # flushes after which containers may still hold the older files of the log
 _PAUSE_S = 0.02
 
 

@@ -10,7 +10,7 @@ from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError
 from penstock.segmentstore.metadata import MetadataRows
 
-_PAGE = 1000
+_PAGE = 1000  # rows of one scan, which bounds the memory of a page
 
 
 async def missing_ranges(rows: MetadataRows, container: int, uid: int) -> Sequence[Range]:

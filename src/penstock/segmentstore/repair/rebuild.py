@@ -16,7 +16,7 @@ from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.objects import Objects
 from penstock.segmentstore.metadata import MetadataRows
 
-_PAGE = 1000
+_PAGE = 1000  # rows of one scan, which bounds the memory of a page
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.state import ContainerState
 
 _log = logging.getLogger(__name__)
-_PAGE = 1000
+_PAGE = 1000  # rows of one scan, which bounds the memory of a page
 
 
 class SetAside:

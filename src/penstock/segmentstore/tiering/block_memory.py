@@ -12,7 +12,7 @@ import sys
 from collections import deque
 
 _UNIT_BYTES = 256 << 10
-_LOOKED_AT = 8
+_LOOKED_AT = 8  # mappings looked at in one call, so that no call takes long
 
 
 class _Mapping:

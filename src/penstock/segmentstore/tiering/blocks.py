@@ -33,7 +33,7 @@ _SCAN_BYTES = 256 << 10
 _AHEAD_BYTES = 8 << 20
 """What the disk is told to fetch behind a block that was not cached: half of a chunk, so that two blocks of a chunk wait."""
 
-_FORGOTTEN_MAX = 10_000
+_FORGOTTEN_MAX = 10_000  # deleted chunks that are remembered, so that no read under way keeps a block of them
 
 
 async def checksum_of(offload: Offload, parts: Sequence[Buffer]) -> int:

@@ -21,8 +21,8 @@ from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.state import ContainerState
 
 _log = logging.getLogger(__name__)
-_PAGE = 1000
-_PAGES_PER_REST = 4
+_PAGE = 1000  # rows of one scan, which bounds the memory of a page
+_PAGES_PER_REST = 4  # pages after which a snapshot lets other work run
 _ASIDE_PAGE = 4
 """Rows of segments that were set aside are frames of the log, each of which may be megabytes."""
 

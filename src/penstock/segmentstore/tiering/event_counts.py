@@ -26,7 +26,7 @@ from penstock.segmentstore.segment import Chunk, Segment, bytes_lost
 from penstock.segmentstore.state import ContainerState
 from penstock.segmentstore.tiering.blocks import BlockReader, load_blocks, sum_of_events
 
-_REMEMBERED = 4096
+_REMEMBERED = 4096  # positions whose counts are remembered
 _OFFLOADED_BYTES = 256 << 10
 """From this size on counting small events takes milliseconds, and leaves the event loop."""
 

@@ -10,7 +10,7 @@ from penstock.model.errors import CorruptDataError
 from penstock.segmentstore.repair.chunk_gaps import segments_with_gaps
 from penstock.segmentstore.state import ContainerState
 
-_PAGE = 1000
+_PAGE = 1000  # rows of one scan, which bounds the memory of a page
 
 
 async def named_chunks(state: ContainerState) -> tuple[set[str], CorruptDataError | None]:

@@ -29,8 +29,8 @@ from penstock.segmentstore.tiering.orphans import lost_rows, may_hold, named_chu
 
 _log = logging.getLogger(__name__)
 
-_PAGE = 1000
-_MERGES_PER_PASS = 1000
+_PAGE = 1000  # rows of one scan, which bounds the memory of a page
+_MERGES_PER_PASS = 1000  # finished merges forgotten in one pass
 
 
 class Reclaimer:

@@ -17,9 +17,9 @@ from penstock.ports.files import Buffer
 LARGE_BYTES = 16 << 10
 """From this size on an append's own buffer is kept: below, copying is cheaper than pinning."""
 
-_BLOCK_MIN = 512
-_BLOCK_MAX = 64 << 10
-_COMPACT_MIN = 1024
+_BLOCK_MIN = 512  # bytes of the first block of a segment
+_BLOCK_MAX = 64 << 10  # bytes of the largest block
+_COMPACT_MIN = 1024  # entries of the queue before it is compacted
 
 
 class Entry:

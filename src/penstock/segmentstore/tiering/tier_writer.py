@@ -31,7 +31,7 @@ _GATHERING_SHARE = 4
 _TOGETHER = 16
 """Segments with less than a block that are written at the same time where only time asks for them."""
 
-_TOGETHER_MAX = 256
+_TOGETHER_MAX = 256  # segments written with one wait for the disk
 _TOGETHER_BYTES = 8 << 20
 """The most segments, and bytes, that are written at the same time where room is needed: the disk is waited for once."""
 

@@ -26,7 +26,7 @@ from penstock.spark.cli.session import (
 if TYPE_CHECKING:
     from penstock.spark.jobs.audit.job import AuditReport
 
-_SHOWN = 20
+_SHOWN = 20  # rows; what a person reads at once
 
 
 def audit(

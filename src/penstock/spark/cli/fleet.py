@@ -28,7 +28,7 @@ from penstock.spark.fleet.store import StoreFacts, StoreShare, store_shares
 from penstock.storage.machine.clock import RealClock
 
 _PICTURES = (".png", ".svg", ".pdf")
-_SHOWN = 20
+_SHOWN = 20  # rows; what a person reads at once
 _STORE = "store"
 
 FactsOption = Annotated[

@@ -11,9 +11,9 @@ from penstock.app.plot import pyplot
 from penstock.core.units import format_size
 from penstock.spark.fleet.report import FleetReport, Side, Sums
 
-_SCOPES_MAX = 15
+_SCOPES_MAX = 15  # bars that a picture has room for
 _DAYS_MAX = 120
-_HURT_MAX = 10
+_HURT_MAX = 10  # bars that a picture has room for
 _TODAY, _CHANGE, _HURT = "#9ecae1", "#3182bd", "#a50f15"
 
 

@@ -36,7 +36,7 @@ ABSENT = -1
 _BROKEN = -2
 """Stands for null where there must be a segment or an offset: it is neither."""
 
-_REMEMBERED_MAX = 4096
+_REMEMBERED_MAX = 4096  # policies that stay decoded; fleets have few different ones
 _REMEMBERED_BYTES_MAX = 64 * 1024
 
 

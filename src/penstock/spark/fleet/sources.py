@@ -12,7 +12,7 @@ from penstock.model.errors import CorruptDataError, InvalidArgumentError
 
 SHARE_ROWS = 32_768
 SHARE_BYTES = 16 << 20
-LINE_MAX = 64 << 20
+LINE_MAX = 64 << 20  # bytes; facts of one stream, with room for 10,000 segments and their boundaries
 _LINES = (".jsonl", ".ndjson", ".json")
 _PACKED = (".jsonl.gz", ".ndjson.gz")
 _TABLE = ".parquet"

@@ -19,7 +19,7 @@ from penstock.model.names import StreamName
 from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.spark.connect import Connector, Services, dial, link
 
-SHARE_STREAMS = 500
+SHARE_STREAMS = 500  # streams of one task
 PAGE_STREAMS = 50
 """Streams of one question, which is asked again as a whole where the store goes away."""
 

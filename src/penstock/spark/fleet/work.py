@@ -32,7 +32,7 @@ from penstock.spark.fleet.verdicts import SCHEMA, VERDICT, Verdicts, effect_of
 from penstock.storage.machine.clock import RealClock
 
 BATCH_ROWS = 8192
-BATCH_LINES = 2048
+BATCH_LINES = 2048  # lines decided together
 SCREENED_MIN = 16
 """Of a policy that fewer rows have, the planner is asked at once."""
 

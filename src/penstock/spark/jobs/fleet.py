@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DECISIONS = "decisions"
 REPORT = "report.json"
 _LOCK = ".lock"
-HURT_MAX = 1000
+HURT_MAX = 1000  # subscribers of each list in a report
 _TOLD_S = 1.0
 
 

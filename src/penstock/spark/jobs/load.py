@@ -36,7 +36,7 @@ _SUFFIXES = {
 _ORDER = re.compile(r"(?P<what>.+?)(?:\s+(?P<way>asc|desc))?\s*\Z", re.IGNORECASE | re.DOTALL)
 _TASK_BYTES = 128 << 20
 _TELL_S = 1.0
-_SAMPLE = 3
+_SAMPLE = 3  # events shown to the user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from penstock.spark.jobs.scrub_task import RESULT, Finding, ScrubTask, Stretch
 from penstock.spark.reading.planning import infos
 
 _STRETCH_BYTES = 512 << 20
-_STRETCHES_A_TASK = 500
+_STRETCHES_A_TASK = 500  # stretches of files in one task
 _TELL_S = 1.0
 
 

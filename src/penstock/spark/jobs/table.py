@@ -27,7 +27,7 @@ from penstock.spark.reading.subscription import subscribe
 KEY, SEGMENT, OFFSET = "key", "segment_id", "offset"
 _BUCKET, _DELETED, _COUNT = "bucket", "_deleted", "_count"
 _OWN = frozenset({KEY, SEGMENT, OFFSET, _BUCKET, _DELETED, _COUNT})
-_BUCKETS_MAX = 4096
+_BUCKETS_MAX = 4096  # buckets; each is a directory of the table
 _TELL_S = 1.0
 
 

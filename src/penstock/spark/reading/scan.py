@@ -53,11 +53,11 @@ _WINDOW_BYTES = 4 << 20
 """Verified, parsed and handed over together: fits the caches, gives batches of the size that Spark likes best."""
 
 _BATCH_BYTES = 64 << 20
-_EVENT_MAX = 1 << 30
-_EQUAL_MIN = 16
-_FEW = 512
-_PROBES = 4
-_LOOP = 1024
+_EVENT_MAX = 1 << 30  # bytes; no event is larger
+_EQUAL_MIN = 16  # events of one length in a row that are worth a vectorized step
+_FEW = 512  # events above which the last check is one vectorized pass
+_PROBES = 4  # bytes of an event that are probed before all of its bytes are
+_LOOP = 1024  # events parsed one by one in one call
 _HEADER = Struct(">Q")
 
 

@@ -11,7 +11,7 @@ import sys
 
 _DAEMONS = ("pyspark.daemon", "penstock.spark.worker.daemon")
 
-_TWICE = 2
+_TWICE = 2  # calls for one name: Spark loads Arrow behind the first
 
 _seen: dict[str, int] = {}
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.spark")
 
 _SEGMENTS_AT_ONCE = 16
-_TRIES = 4
+_TRIES = 4  # attempts; a repeated commit changes nothing
 
 
 @dataclass(frozen=True, slots=True)

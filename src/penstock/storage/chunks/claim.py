@@ -27,7 +27,7 @@ FORMAT_VERSION = 1
 MARK = "STORE"
 OWNERS = "owners"
 RECORD = "tier2.json"
-_REMEMBERED = 16
+_REMEMBERED = 16  # openings of ours that the record names
 _MARK_MAX_BYTES = 4096
 
 

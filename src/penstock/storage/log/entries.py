@@ -11,7 +11,7 @@ from penstock.codec.store.wal import FRAMES_AT, HEADER_AT, FileHeader, encode_fi
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer, File
 
-_PARTS_MAX = 512
+_PARTS_MAX = 512  # buffers of one vectored write
 
 Frame: TypeAlias = tuple[Sequence[Buffer], int]
 """A payload in parts, and its size."""

@@ -24,7 +24,7 @@ SPARES_AHEAD = 2 + SPARES_KEPT
 
 SPARES_MAX = SPARES_AHEAD + 1
 _STEP_BYTES = 1 << 20
-_STEPS_PER_SYNC = 4
+_STEPS_PER_SYNC = 4  # steps of writing between two syncs
 _ZEROS = bytes(_STEP_BYTES)
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from penstock.model.errors import StorageFullError
 from penstock.ports.files import Buffer
 
-_IOV_MAX = 1024
+_IOV_MAX = 1024  # buffers of one call, the limit of Linux
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _NOT_CACHED = frozenset((errno.EAGAIN, errno.EOPNOTSUPP))
-_KEEP_SIZE_AND_PUNCH = 0x01 | 0x02
+_KEEP_SIZE_AND_PUNCH = 0x01 | 0x02  # flags of fallocate, from falloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _SYNCED_AS_A_WHOLE = frozenset((0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994))

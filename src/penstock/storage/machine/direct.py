@@ -15,7 +15,7 @@ DIRECT_MIN_BYTES = 128 << 10
 """Below this size a write through the page cache costs less."""
 
 BOUNCE_BYTES = 1 << 20
-_BOUNCES_KEPT = 4
+_BOUNCES_KEPT = 4  # buffers for reads that are not aligned
 _REFUSALS = frozenset((errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP))
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 

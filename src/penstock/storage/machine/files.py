@@ -41,8 +41,8 @@ INLINE_BYTES_MAX = 256 << 10
 INLINE_READ_BYTES_MAX = 2 << 20
 """Copied from the page cache in place, as far as it is there: 45 us per MiB, where a thread costs two switches of 40."""
 FAST_SYNC_S = 0.0005
-_SYNCS_REMEMBERED = 15
-_SYNCS_NEEDED = 3
+_SYNCS_REMEMBERED = 15  # latest syncs, whose durations decide whether the disk is fast
+_SYNCS_NEEDED = 3  # syncs before that is decided
 _TINY_BYTES = 4096
 _SLICE_S = 0.002
 _PATH = re.compile(r"[A-Za-z0-9._/-]*\Z")

@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 RESERVE_BYTES = 8 << 20
 _STEP_BYTES = 1 << 20
-_PLENTY = 8
+_PLENTY = 8  # times the reserve: with less free space it is not made again
 
 
 async def keep_reserve(files: Files, *, path: str = "RESERVE", size_bytes: int = RESERVE_BYTES) -> None:

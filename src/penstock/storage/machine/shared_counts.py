@@ -13,10 +13,10 @@ import tempfile
 
 from penstock.model.errors import InternalError, StorageFullError
 
-_PAIR = 2
+_PAIR = 2  # words of a worker's counts of one stream
 _WORD_BYTES = 8
 _ROWS = 4096
-_TRIES = 200
+_TRIES = 200  # attempts at a lock that another process holds
 
 
 class CountsMemory:

@@ -22,13 +22,13 @@ from penstock.storage.machine.direct import DIRECT_MIN_BYTES, DirectWriter
 SHARED_MIN_FILES = 32
 """From so many files on the file system is synced as a whole: each sync of a file flushes the cache of the disk."""
 
-_OPEN_MAX = 1024
-_OPEN_PART = 4
+_OPEN_MAX = 1024  # files open at a time, however many the system allows
+_OPEN_PART = 4  # part of the process's descriptors, 1/4
 _SLOW_S = 1.0
 _SLOW_FILE_S = 0.002
 _AVOIDED_S = 60.0
 _QUICK_FILE_S = 0.00015
-_NEWEST_SHARE = 0.2
+_NEWEST_SHARE = 0.2  # weight of the newest duration in the moving average
 _SLOW_FOR_S = 10.0
 _SYNCFS_TELLS = (5, 8)
 """From this version of Linux on ``syncfs`` tells what could not be written."""

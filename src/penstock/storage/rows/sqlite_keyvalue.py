@@ -39,12 +39,12 @@ _APPLICATION_ID = 0x50535453
 _SQLITE_HEADER = struct.Struct(">60xi4xi")
 """``user_version`` and ``application_id`` in the header of every SQLite file."""
 
-_INLINE_KEYS_MAX = 32
+_INLINE_KEYS_MAX = 32  # keys; more go through a temporary table, below SQLite's limit of parameters
 _ROOM_BYTES = 4 << 20
 """Four times the changed rows of a usual checkpoint; one that does not fit is tried again as others make room."""
 ROOM_KEY = b"\xff" * 16
 _CRC_BYTES = 4
-_PROBLEMS_MAX = 20
+_PROBLEMS_MAX = 20  # problems that a report lists
 
 
 class SqliteKeyValue:

@@ -10,7 +10,7 @@ from penstock.testing.conformance import check
 from penstock.testing.conformance.durable_log import refused
 
 _NAME = "0/00ff-01-0"
-_BLOCK = 64 << 10
+_BLOCK = 64 << 10  # bytes; a multiple of the blocks of all file systems in use
 
 
 class ChunkLaws:

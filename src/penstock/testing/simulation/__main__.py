@@ -11,7 +11,7 @@ from penstock.testing.simulation.control.run import run_control_seed
 from penstock.testing.simulation.driver import RunResult, run_seed
 from penstock.testing.simulation.retention.run import run_retention_seed
 
-_SHOWN = 60
+_SHOWN = 60  # lines of history before an anomaly
 
 
 def main(argv: list[str] | None = None) -> int:

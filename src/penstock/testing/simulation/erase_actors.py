@@ -30,7 +30,7 @@ from penstock.testing.simulation.history import Erasure
 T = TypeVar("T")
 Events = Mapping[tuple[str, int], bytes]
 
-_LATEST = 60
+_LATEST = 60  # reads of the audit stream that are checked
 _PAUSE_S = 0.2
 _HOLD = "eraser"
 

@@ -18,9 +18,9 @@ from penstock.testing.simulation.actors import READ_BYTES, SCOPE, Env, cancel
 from penstock.testing.simulation.erase_actors import persist
 from penstock.testing.simulation.segment_actors import create
 
-_TIERED_WAITS = 40
+_TIERED_WAITS = 40  # waits for tiering before the actor goes on
 _WAIT_S = 0.2
-_APPENDED_MAX = 12
+_APPENDED_MAX = 12  # events of one append
 
 
 class Content:

@@ -17,8 +17,8 @@ from penstock.segmentstore.repair.rebuild import list_catalogue, load_container
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.testing.simulation.actors import Env
 
-_ALL = 1 << 30
-_TRIES = 20
+_ALL = 1 << 30  # rows or bytes; more than any run has
+_TRIES = 20  # flushes; enough for a catalogue to catch up
 _LEAK_S = 60.0
 """Longer than the lease of a transaction, and than the pause between two looks for what was not adopted."""
 

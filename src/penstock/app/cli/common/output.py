@@ -76,8 +76,8 @@ def print_text(text: str) -> None:
     print(text if text.isascii() else text.encode("utf-8", "backslashreplace").decode())
 
 
-_WIDTH_MAX = 1 << 20
-_LINE_WIDTH = 78
+_WIDTH_MAX = 1 << 20  # columns; wider than any table, so that the measured width is the needed one
+_LINE_WIDTH = 78  # columns; fits a terminal of 80 with room for the cursor
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, title: str = "") -> None:

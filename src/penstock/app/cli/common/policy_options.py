@@ -23,7 +23,7 @@ from penstock.model.names import StreamName, check_name
 from penstock.model.policies import RetentionPolicy
 from penstock.model.retention import EMPTY, INHERIT, Level, PolicyDocument, PolicyTarget
 
-_FILE_MAX = 1 << 20
+_FILE_MAX = 1 << 20  # bytes; a policy document takes a few hundred
 UNLIMITED, LEFT_OPEN = "unlimited", "inherit"
 _DROPPED = ("retain.", "unsubscribed")
 _MEANT_UNLIMITED = frozenset(("-1", "none", "never", "infinite", "inf", "off"))

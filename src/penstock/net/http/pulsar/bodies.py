@@ -27,8 +27,8 @@ from penstock.model.retention import (
 )
 
 MIB = 1 << 20
-INT_MAX = (1 << 31) - 1
-LONG_MAX = (1 << 63) - 1
+INT_MAX = (1 << 31) - 1  # largest Java int
+LONG_MAX = (1 << 63) - 1  # largest Java long
 QUOTA_TYPES = ("destination_storage", "message_age")
 
 _WHOLE = re.compile(r"\s*[+-]?\d{1,40}\s*\Z")

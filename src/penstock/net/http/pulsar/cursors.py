@@ -28,7 +28,7 @@ from penstock.net.http.pulsar.positions import Ledger, Position, with_offset
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.subscribers import SubscriberInfo
 
-_TRIES_MAX = 16
+_TRIES_MAX = 16  # lost races in a row before the call is refused
 _MADE_HERE = 3
 """The version of the group ids of subscriptions. Groups of Spark queries have version 5, all others version 3 or 4."""
 

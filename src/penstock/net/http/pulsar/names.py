@@ -17,7 +17,7 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 _ESCAPE = re.compile(rb"\.\.([0-9a-f]{2})")
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _PARTITION = re.compile(r"(.+)-partition-(\d{1,9})\Z", re.DOTALL)
-_GROUP_NAME_MAX = 200
+_GROUP_NAME_MAX = 200  # characters of an escaped subscription name
 
 
 def is_entity_name(name: str) -> bool:

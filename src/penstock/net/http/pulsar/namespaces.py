@@ -24,9 +24,9 @@ from penstock.net.http.pulsar.records import Record, namespace_key, topics_key
 from penstock.net.http.pulsar.subscriptions import Subscriptions
 from penstock.net.http.pulsar.topics import Topics
 
-BUNDLES = 4
-_BUNDLES_MAX = 1 << 16
-_HASHES = 1 << 32
+BUNDLES = 4  # bundles of a new namespace, as in Pulsar
+_BUNDLES_MAX = 1 << 16  # bundles; the bound that Pulsar's refusal names
+_HASHES = 1 << 32  # values of Pulsar's 32-bit hash
 _BOUND = re.compile(r"0x[0-9a-f]{8}\Z")
 
 

@@ -22,8 +22,8 @@ from penstock.ports.data.service import SegmentService
 from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval
 
 TABLE = "_system/_tables/pulsar"
-_TRIES_MAX = 32
-_PAGE = 256
+_TRIES_MAX = 32  # lost races in a row before the call is refused
+_PAGE = 256  # entries of one scan
 
 Record = dict[str, Any]
 

@@ -12,7 +12,7 @@ from penstock.net.http.pulsar.topics import P, Topics
 from penstock.ports.control.subscribers import SubscriberInfo
 
 _CONSUMERS = "Subscription has active connected consumers"
-_ALMOST = 1000
+_ALMOST = 1000  # unread messages; a consumer with fewer has almost caught up
 _S = P + "/subscription/{subscription}"
 
 

@@ -60,7 +60,7 @@ SCHEMA = pa.schema(
 _REMOVES = (AuditKind.TRUNCATE.value, AuditKind.DELETE.value)
 _MOVES = (AuditKind.EXPIRE.value, AuditKind.EVICT.value, AuditKind.MOVE.value)
 _HELD_FROM = (AuditKind.HOLD.value, AuditKind.UNHOLD.value)
-_INT64 = 1 << 63
+_INT64 = 1 << 63  # one more than the largest signed 64-bit number
 _MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 _MS_MAX = 1 << 52
 """Times beyond this are no milliseconds: as microseconds they would not fit."""

@@ -27,7 +27,7 @@ from penstock.model.segments import SegmentId
 from penstock.spark.jobs.job_files import OWN, VERSION, locked, read_versioned, sync, write_json
 from penstock.spark.reading.plan import Block, Piece
 
-_SHARES_A_GROUP = 64
+_SHARES_A_GROUP = 64  # shares of files that are open at the same time
 _PLAN = pa.schema(
     [
         pa.field("share", pa.int32()),

@@ -21,12 +21,12 @@ from penstock.testing.simulation.machine.loop import SimLoop
 SWEEP_MS = 1000
 DELETION_GRACE_S = 8.0
 _TABLE_CALLS = ("table_get", "table_scan", "table_update", "table_remove", "table_change")
-_LATE, _LATE_S = 0.04, 0.05
-_VERY_LATE, _VERY_LATE_S = 0.004, 3.0
-_PICKED_LATE, _PICKED_LATE_S = 0.2, 5.0
+_LATE, _LATE_S = 0.04, 0.05  # share of answers
+_VERY_LATE, _VERY_LATE_S = 0.004, 3.0  # share of answers
+_PICKED_LATE, _PICKED_LATE_S = 0.2, 5.0  # share of answers of the picked kind of call
 _SCANS_LATE_S = 2.0
 """Seconds after a full disk during which a scan from that time may still run."""
-_OUTBOX_MAX = 32
+_OUTBOX_MAX = 32  # audit entries; few, so that runs meet the limit
 _ROOM_S = 15.0
 """Seconds after entries have left the outbox during which the controller may not know it."""
 

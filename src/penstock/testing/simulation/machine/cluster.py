@@ -39,7 +39,7 @@ from penstock.testing.simulation.machine.loop import Process, SimLoop, current_p
 from penstock.testing.simulation.machine.world import SimClock, SimKeyValue, SimKeyValueState, SimOffload
 
 PORT = 12345
-_FRAME_ROOM = 4096
+_FRAME_ROOM = 4096  # bytes of a log file that no frame may take: its headers and padding
 _WATCH_S = 0.25
 
 

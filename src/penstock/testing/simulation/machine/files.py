@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from penstock.model.errors import StorageFullError
 from penstock.ports.files import Buffer
 
-_BLOCK = 4096
-_SECTOR = 512
-UNLIMITED = 1 << 40
+_BLOCK = 4096  # bytes of a block of the file system
+_SECTOR = 512  # bytes that a disk writes whole
+UNLIMITED = 1 << 40  # bytes; more than any run writes
 
-_SLOW_SHARE = 0.3
+_SLOW_SHARE = 0.3  # share of the calls that take time
 
 
 class NodeCrashed(BaseException):

@@ -21,7 +21,7 @@ from penstock.model.errors import InternalError
 from penstock.testing.simulation.machine.network import SimNetwork
 
 T = TypeVar("T")
-_SHUFFLE_MAX = 16
+_SHUFFLE_MAX = 16  # steps that are put in a random order together
 
 
 class DeadlockError(InternalError):

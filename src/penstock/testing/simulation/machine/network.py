@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any
 
-_HIGH_WATER = 64 * 1024
+_HIGH_WATER = 64 * 1024  # bytes on their way before the writer pauses, as in asyncio
 
 
 class SimNetwork:

@@ -19,7 +19,7 @@ from penstock.model.segments import SegmentId, make_segment_id
 from penstock.testing.simulation.retention.actions import Users
 
 AUDIT = StreamName("_system", "audit")
-_READ = 1 << 20
+_READ = 1 << 20  # bytes of one read
 _CHAINED = ("truncate", "undo")
 _TIMES_CLOSE_MS = 5000
 

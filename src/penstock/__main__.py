@@ -1,6 +1,21 @@
-"""``python -m penstock`` is the command line."""
+"""The command line: ``penstock``, and ``python -m penstock``."""
 
-from penstock.app.cli.main import main
+from __future__ import annotations
+
+import signal
+
+
+def main() -> None:
+    """Run the command line. Ctrl-C while its modules are loaded ends the process without a traceback."""
+    handler = signal.getsignal(signal.SIGINT)
+    # One that is ignored, as after nohup, stays ignored.
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from penstock.app.cli.main import main as run
+
+    signal.signal(signal.SIGINT, handler)
+    run()
+
 
 if __name__ == "__main__":
     main()

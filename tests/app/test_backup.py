@@ -543,6 +543,16 @@ def test_a_backup_in_a_directory_of_tier_2_is_refused(tmp_path: Path) -> None:
         assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_backup_of_a_store_that_lacks_chunks_is_never_verified_as_complete(tmp_path: Path) -> None:
+    data, backup = made(tmp_path), tmp_path / "backup"
+    next(path for path in (data / "chunks").rglob("*-*-*") if not path.suffix).unlink()
+    assert call("backup", "create", str(backup), "--data", str(data)).exit_code == 7
+    found = call("backup", "verify", str(backup))
+    assert found.exit_code == 7
+    assert "missing in the store" in found.output
+    assert not json.loads(call("backup", "verify", str(backup), "--json").output)["sound"]
+
+
 _TAKE = "import asyncio, pathlib, sys; from penstock.app.backup.take import take_backup; "
 
 

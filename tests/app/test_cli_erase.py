@@ -145,6 +145,7 @@ def test_a_deferred_erasure_has_a_status_of_its_own_is_listed_and_withdrawn(tmp_
     assert exit_code(refused.exception) == 10
     listed = run("erase", "list", "--data", data)
     assert "deferred by hold case-5 since" in listed.output
+    assert " 0 B " not in listed.output, "nobody has counted yet"
     assert "deferred by hold case-5 since" in run("erase", "show", "r17", "--data", data).output
     withdrawn = run("erase", "withdraw", "r17", "--reason", "wrong user", "--owner", "bob", "--data", data)
     assert withdrawn.exit_code == 0, withdrawn.output

@@ -149,12 +149,12 @@ def list_erasures(
 
 def _row(item: Mapping[str, Any]) -> list[object]:
     receipt = item["receipt"]
-    where: Mapping[str, Any] = {"events": "", "bytes": 0} if receipt is None else receipt["where"]
+    # Before the receipt, nobody has counted what the store erases.
+    events, size = ("", "") if receipt is None else (receipt["where"]["events"], format_size(receipt["where"]["bytes"]))
     when = item["asked_ms"] if receipt is None else receipt["finished_ms"]
     state = state_of(item)
-    size = format_size(where["bytes"])
     asked = item["asked"]
-    return [item["erasure"], item["stream"], state, where["events"], size, asked["who"], asked["why"], moment(when)]
+    return [item["erasure"], item["stream"], state, events, size, asked["who"], asked["why"], moment(when)]
 
 
 def state_of(item: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json as jsonlib
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -222,14 +224,26 @@ def _put(
         fields = {"stream": str(target), "retention": as_fields(pravega_view(after))}
     else:
         fields = {"scope": target} if target is not None else {"server": True}
+    undo = None if before == after else _undo(target, before)
     facts = {"document": encode_document(after), "sentence": said, "plan": plan.as_json(), **lost_fields(loss)}
+    facts["undo"] = undo
     say(says, as_json=json, **fields, **facts)
     if not json:
         for remark in remarks(policy):
             print(f"note: {remark}")
         _say_changes(before, after)
+        if undo is not None:
+            print(f"undo: {undo}")
         if loss is not None:
             print("the next cycle deletes:", *loss.lines, sep="\n")
+
+
+def _undo(target: PolicyTarget, before: PolicyDocument) -> str:
+    """The command that brings back the policy as it was. What a cycle has deleted by then is gone."""
+    where = str(target) if isinstance(target, StreamName) else "--server" if target is None else f"--scope {target}"
+    if before == EMPTY:
+        return f"penstock retention unset {where}"
+    return f"echo {shlex.quote(jsonlib.dumps(encode_document(before)))} | penstock retention set {where} --policy -"
 
 
 def _say_changes(before: PolicyDocument, after: PolicyDocument) -> None:

@@ -305,7 +305,9 @@ def _with_end(loss: Loss | None, store: Store, name: StreamName) -> Loss | None:
 
 @app.command()
 def deleted(
-    scope: Annotated[str | None, typer.Argument(metavar="[SCOPE]", help="Only streams of this scope.")] = None,
+    target: Annotated[
+        str | None, typer.Argument(metavar="[SCOPE[/STREAM]]", help="Only this scope, or streams of this name.")
+    ] = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -317,7 +319,8 @@ def deleted(
     penstock stream deleted demo/clicks
     """
     with open_target(controller, data) as store:
-        found = store.deleted_streams(scope)
+        scope = None if target is None else target.partition("/")[0]
+        found = [item for item in store.deleted_streams(scope) if target in (None, scope, str(item.stream))]
     titles = ["stream", "incarnation", "deleted", "by", "bytes", "restorable until"]
     rows: list[list[object]] = [
         [

@@ -260,7 +260,7 @@ def _take_lock(directory: Path) -> TextIO:
             raise DirectoryInUseError(
                 "this process has the data directory open already"
                 if ours
-                else "another process uses the data directory",
+                else "another process uses the data directory; stop it, or connect to it if it is a server",
                 path=str(directory),
                 pid=lock.read(20).strip() or "unknown",
             ) from error

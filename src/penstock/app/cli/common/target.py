@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +14,12 @@ import typer
 from penstock.app.cli.common.options import DATA
 from penstock.app.settings import CONTROLLER_PORT
 from penstock.model.callers import Caller, calling
-from penstock.model.errors import DirectoryInUseError, InvalidArgumentError
+from penstock.model.errors import DirectoryInUseError, InvalidArgumentError, PenstockError, StreamNotFoundError
 from penstock.model.names import StreamName, check_name
 
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
+    from penstock.ports.control.streams import DeletedStream
 
 _DIAL_S = 2.0
 DEFAULT_CONTROLLER = f"localhost:{CONTROLLER_PORT}"
@@ -95,6 +96,23 @@ def owner_of(given: str | None) -> str:
 
 
 @contextmanager
+def _restore_hint(store: Store) -> Iterator[None]:
+    """Add to the error for a stream that does not exist how to restore it, if it was deleted a short time ago."""
+    try:
+        yield
+    except StreamNotFoundError as error:
+        name = str(error.fields.get("stream", ""))
+        deleted: Sequence[DeletedStream] = ()
+        with suppress(PenstockError):  # An older server, or one that went away: the first error counts.
+            deleted = store.deleted_streams(name.partition("/")[0])
+        if all(str(item.stream) != name for item in deleted):
+            raise
+        raise StreamNotFoundError(
+            f"no such stream; it was deleted, and `penstock stream restore {name}` restores it", **error.fields
+        ) from error
+
+
+@contextmanager
 def open_target(
     controller: str | None, data: Path | None, *, create: bool = False, who: str | None = None, why: str = ""
 ) -> Iterator[Store]:
@@ -115,11 +133,14 @@ def open_target(
             opened = penstock.open(data)
         except DirectoryInUseError as error:
             raise DirectoryInUseError(
-                f"{error.message}; if it is a server, leave --data out, or name its --controller, or stop it first",
-                **error.fields,
+                f"{error.message}: leave --data out, or name its --controller", **error.fields
             ) from error
-        with opened as store, calling(by):
+        with opened as store, calling(by), _restore_hint(store):
             yield store
     else:
-        with penstock.connect(controller or default_controller(), dial_s=_DIAL_S) as store, calling(by):
+        with (
+            penstock.connect(controller or default_controller(), dial_s=_DIAL_S) as store,
+            calling(by),
+            _restore_hint(store),
+        ):
             yield store

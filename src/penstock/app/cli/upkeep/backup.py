@@ -60,7 +60,9 @@ def verify(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup.", show_default=False)],
     json: JsonOption = False,
 ) -> None:
-    """Read every file of BACKUP and compare it with its checksum. Exit status 7: a file is damaged or missing.
+    """Read every file of BACKUP and compare it with its checksum.
+
+    Exit status 7: a file is damaged or missing, or the store lacked chunks when the backup was taken.
 
     \b
     penstock backup verify /backups/monday
@@ -72,12 +74,16 @@ def verify(
     with ProgressLine(quiet=json) as line:
         manifest, damage = asyncio.run(verify_backup(backup, progress=lambda so_far: line.show(_so_far(so_far))))
     if json:
-        print_json({"backup": str(backup), "sound": not damage, "damage": damage, **manifest.as_json()})
+        print_json(
+            {"backup": str(backup), "sound": not (damage or manifest.missing), "damage": damage, **manifest.as_json()}
+        )
     else:
         lines = [f"  {path}: {why}" for path, why in damage.items()]
-        said = [f"{counted(len(damage), 'file')} damaged:", *lines] if damage else ["every file is intact"]
+        said = (
+            [f"{counted(len(damage), 'file')} damaged:", *lines] if damage else ["every file of the backup is intact"]
+        )
         print("\n".join([*_lines(manifest), *said]))
-    if damage:
+    if damage or manifest.missing:
         raise typer.Exit(DAMAGE_STATUS)
 
 

@@ -95,8 +95,7 @@ def test_a_position_beyond_the_rebuilt_tail_is_refused_and_one_within_goes_on(tm
 class Line:
     """A writer's way to the store, which loses answers, and leads to the rebuilt store later."""
 
-    submit_append = None
-    withdraw_appends = None
+    submit_append = withdraw_appends = open_direct = None
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner

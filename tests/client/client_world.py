@@ -31,7 +31,7 @@ def open_services(clock: Clock, rng: Rng) -> AbstractAsyncContextManager[tuple[S
 class LossyService:
     """Calls take a random while; some are lost before they are done, some are done and their answer is lost.
 
-    It offers no ``submit_append``: the writer sees it as a remote store.
+    It offers no direct appends: the writer sees it as a remote store.
     """
 
     LOSSY = (
@@ -52,7 +52,7 @@ class LossyService:
         self.rate = rate
         self.lost = 0
 
-    submit_append = None
+    submit_append = withdraw_appends = open_direct = None
 
     def __getattr__(self, name: str) -> Any:
         if name in SUBJECTS:

@@ -46,7 +46,7 @@ class FullDisk:
         self.only: tuple[str, ...] = ()
         self.refused: list[str] = []
 
-    submit_append = None
+    submit_append = withdraw_appends = open_direct = None
 
     def __getattr__(self, name: str) -> Any:
         if name in SUBJECTS:

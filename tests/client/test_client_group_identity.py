@@ -52,7 +52,7 @@ class Faulty:
         self.lose_next = False
         self.after = None
 
-    submit_append = None
+    submit_append = withdraw_appends = open_direct = None
 
     def __getattr__(self, name):
         return getattr(self._inner, name)
@@ -393,7 +393,7 @@ class Held:
         self.hold_next = False
         self.held = asyncio.Event()
 
-    submit_append = None
+    submit_append = withdraw_appends = open_direct = None
 
     def __getattr__(self, name):
         return getattr(self._inner, name)

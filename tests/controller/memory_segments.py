@@ -70,6 +70,8 @@ def co_location(name: str) -> str:
 
 
 class MemorySegments:
+    create_fresh = None
+
     def __init__(self) -> None:
         self.segments: dict[str, Seg] = {}
         self.tables: dict[str, Table] = {}

@@ -121,6 +121,12 @@ class MemorySegments:
     table updates, are throttled.
     """
 
+    withdraw_appends = None
+    open_direct = None
+    create_fresh = None
+    merge_run = None
+    table_change = None
+
     def __init__(self) -> None:
         self.segments: dict[str, _Segment] = {}
         self.tables: dict[str, _Table] = {}

@@ -12,8 +12,7 @@ from penstock.core.segments.erasure_receipt import digest_of, positions_digest, 
 from penstock.model.errors import SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.data.segments import READ_MAX_BYTES
-from penstock.ports.data.service import SegmentService
+from penstock.ports.data.segments import READ_MAX_BYTES, Segments
 from penstock.ports.rng import Rng
 
 Progress: TypeAlias = Callable[[Mapping[str, Any]], None]
@@ -63,7 +62,7 @@ class Lists:
 class Scan:
     def __init__(
         self,
-        segments: SegmentService,
+        segments: Segments,
         rng: Rng,
         stream: StreamName,
         receipt: Mapping[str, Any],

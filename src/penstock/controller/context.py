@@ -190,7 +190,7 @@ class Context:
 
     async def create_fresh(self, names: Sequence[str]) -> None:
         """Create segments whose names nobody ever bore."""
-        together = getattr(self.segments, "create_fresh", None)
+        together = self.segments.create_fresh
         if together is None:
             await self.create_segments(names)
         else:

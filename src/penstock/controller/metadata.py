@@ -19,7 +19,6 @@ from penstock.model.errors import (
     StorageFullError,
     ThrottledError,
 )
-from penstock.ports.data.service import SegmentService
 from penstock.ports.data.tables import (
     ANY_VERSION,
     KEY_ABSENT,
@@ -28,6 +27,7 @@ from penstock.ports.data.tables import (
     TableEntry,
     TablePut,
     TableRemoval,
+    Tables,
 )
 
 R = TypeVar("R", bound=Record)
@@ -74,7 +74,7 @@ class Stored(Generic[R]):
 class Metadata:
     """Typed access to one table. Owns no task; the segment service is borrowed."""
 
-    def __init__(self, segments: SegmentService, table: str = keys.TABLE) -> None:
+    def __init__(self, segments: Tables, table: str = keys.TABLE) -> None:
         self._segments = segments
         self._table = table
         self._watchers: list[Watcher] = []
@@ -146,7 +146,7 @@ class Metadata:
 
     async def change(self, puts: Sequence[TablePut], removals: Sequence[TableRemoval]) -> None:
         """Puts and removals, all or nothing where the store can, else the puts first. Raises as ``put``."""
-        together = getattr(self._segments, "table_change", None)
+        together = self._segments.table_change
         if together is not None:
             await together(self._table, [*puts, *removals])
             return

@@ -61,6 +61,9 @@ class SegmentStore:
     16 KiB or more is kept for reads, so its buffer must not be written again while it is referenced.
     """
 
+    withdraw_appends = None
+    open_direct = None
+
     def __init__(
         self,
         log: DurableLog,
@@ -177,8 +180,7 @@ class SegmentStore:
         await segment_calls.create(self._container(name), name, rollover_bytes=rollover_bytes)
 
     async def create_fresh(self, names: Sequence[str]) -> None:
-        """Create plain segments whose names nobody ever bore: they are not looked for. Not of the port: whose names are never
-        used twice may know that, a client may not. Raises what ``create_segment`` raises, once all have ended."""
+        """See ``SegmentBatches``."""
         answers = [segment_calls.submit_creation(self._container(name), name) for name in names]
         ended = await asyncio.gather(*(answer.future for answer in answers), return_exceptions=True)
         for outcome in ended:
@@ -244,8 +246,7 @@ class SegmentStore:
         return await segment_calls.merge(container, target, source, updates)
 
     async def merge_run(self, target: str, sources: Sequence[str]) -> int:
-        """Merge sources in their order, by one sync; returns how many. At the first that is not there, or that ``merge``
-        would refuse, it ends. Not of the port: over the wire they are merged one by one."""
+        """See ``SegmentBatches``."""
         return await segment_calls.merge_run(self._container(target), target, sources)
 
     async def get_attribute(self, name: str, attribute: UUID) -> int:
@@ -269,7 +270,7 @@ class SegmentStore:
         await tables.change(self._container(name), name, removals)
 
     async def table_change(self, name: str, changes: Sequence[TablePut | TableRemoval | TableCheck]) -> Sequence[int]:
-        """As ``table_update`` and ``table_remove`` in one step. Not of the port: the wire has no such request."""
+        """See ``Tables``."""
         return await tables.change(self._container(name), name, changes)
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:

@@ -27,7 +27,7 @@ from penstock.codec.store.wal import EpochRecord, encode_epoch
 from penstock.core.segments.garbage import chunk_epoch, is_marker, parse_chunk_name
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
-from penstock.ports.chunks import ChunkStorage
+from penstock.ports.chunks import ChunkReads, ChunkStorage
 from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.repair import rebuild as rows_of
 from penstock.segmentstore.repair.rebuild_aside import restore_aside
@@ -367,7 +367,7 @@ class _Rebuild:
 
 
 async def _copy_chunk(
-    source: ChunkStorage,
+    source: ChunkReads,
     target: ChunkStorage,
     chunk: records.ChunkRecord,
     blocks: Sequence[tuple[int, records.BlockRecord]],
@@ -413,7 +413,7 @@ async def _copy_chunk(
     return damaged
 
 
-async def _read_block(source: ChunkStorage, name: str, position: int, size: int) -> tuple[bytes, str | None]:
+async def _read_block(source: ChunkReads, name: str, position: int, size: int) -> tuple[bytes, str | None]:
     try:
         data = await source.read(name, position, size)
     except SegmentNotFoundError:

@@ -21,8 +21,7 @@ from penstock.model.errors import (
     ReaderGroupNotFoundError,
     SegmentNotFoundError,
 )
-from penstock.ports.data.service import SegmentService
-from penstock.ports.data.tables import KEY_ABSENT, VALUE_MAX_BYTES, TableEntry, TablePut, TableRemoval
+from penstock.ports.data.tables import KEY_ABSENT, VALUE_MAX_BYTES, TableEntry, TablePut, TableRemoval, Tables
 from penstock.ports.rng import Rng
 
 T = TypeVar("T")
@@ -44,7 +43,7 @@ class GroupTable:
     """The state of one reader group. ``_GROUP`` is an internal name that neither Java's ``_RG`` groups nor the Rust
     client's ``<name>_kvtable`` can have."""
 
-    def __init__(self, segments: SegmentService, rng: Rng, scope: str, group: str, group_id: UUID) -> None:
+    def __init__(self, segments: Tables, rng: Rng, scope: str, group: str, group_id: UUID) -> None:
         self.full_name = f"{scope}/{group}"
         self._id = str(group_id)
         self.table = f"{scope}/_GROUP{group}/0.#epoch.0"

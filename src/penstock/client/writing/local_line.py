@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading  # noqa: TID251 - the writing thread waits for an answer that the loop gives
 from asyncio import AbstractEventLoop
-from typing import cast
 from uuid import UUID
 
 from penstock.model.errors import NotConnectedError, PenstockError
-from penstock.ports.data.direct_appends import OpenDirect
+from penstock.ports.data.direct_appends import OpenDirect, SubmitAppend
 from penstock.ports.data.segments import Append, Appended
-from penstock.ports.data.service import LocalSegmentService, SegmentService
+from penstock.ports.data.service import SegmentService
 from penstock.ports.files import Buffer
 
 
@@ -34,11 +33,11 @@ class LocalLine:
     """Implements ``ports.data.direct_appends.DirectLine`` without a socket: two thread switches, no task and no frame."""
 
     def __init__(
-        self, loop: AbstractEventLoop, segments: LocalSegmentService, segment: str, writer: UUID, last_number: int
+        self, loop: AbstractEventLoop, submit: SubmitAppend, segment: str, writer: UUID, last_number: int
     ) -> None:
         self.last_number = last_number
         self._loop = loop
-        self._segments = segments
+        self._submit = submit
         self._segment = segment
         self._writer = writer
         self._sent_number = last_number
@@ -74,7 +73,7 @@ class LocalLine:
         """Runs in the loop."""
         request, sent.request = sent.request, None
         if request is not None:
-            self._segments.submit_append(request, sent.done)
+            self._submit(request, sent.done)
 
     def close(self) -> None:
         """As in the port. Runs in the loop: an append that it has not begun is never performed."""
@@ -85,14 +84,15 @@ class LocalLine:
 class LocalLines:
     """Lines to the segments of a store in this process, which runs in ``loop``."""
 
-    def __init__(self, loop: AbstractEventLoop, segments: LocalSegmentService) -> None:
+    def __init__(self, loop: AbstractEventLoop, segments: SegmentService, submit: SubmitAppend) -> None:
         self._loop = loop
         self._segments = segments
+        self._submit = submit
 
     async def open(self, segment: str, writer: UUID) -> LocalLine:
-        """See ``ports.data.direct_appends.OpenDirect``."""
+        """See ``ports.data.direct_appends.DirectAppends``."""
         last_number = await self._segments.setup_append(segment, writer)
-        return LocalLine(self._loop, self._segments, segment, writer, last_number)
+        return LocalLine(self._loop, self._submit, segment, writer, last_number)
 
 
 def direct_lines(loop: AbstractEventLoop, segments: SegmentService, *, local: bool) -> OpenDirect | None:
@@ -100,6 +100,7 @@ def direct_lines(loop: AbstractEventLoop, segments: SegmentService, *, local: bo
 
     ``local``: the store runs in ``loop``.
     """
-    if local:
-        return LocalLines(loop, cast("LocalSegmentService", segments)).open
-    return getattr(segments, "open_direct", None)
+    if not local:
+        return segments.open_direct
+    submit = segments.submit_append
+    return None if submit is None else LocalLines(loop, segments, submit).open

@@ -67,8 +67,8 @@ class WriterCore:
         self.pending_bytes = 0
         self.lanes: LaneMap = NoLanes()
         self._on_change = on_change  # called after pending_bytes, lanes or error changed
-        self._submit_local = getattr(segments, "submit_append", None)
-        self._withdraw = getattr(segments, "withdraw_appends", None)
+        self._submit_local = segments.submit_append
+        self._withdraw = segments.withdraw_appends
         self._tasks = TaskOwner(self.fail)
         self._senders: dict[SegmentId, SegmentSender] = {}
         self._retired: deque[SegmentSender] = deque(maxlen=RETIRED_KEPT)

@@ -31,8 +31,7 @@ from penstock.model.names import SYSTEM_SCOPE, StreamName, segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType, StreamConfig
 from penstock.model.segments import make_segment_id
 from penstock.ports.clock import Clock
-from penstock.ports.data.segments import Append
-from penstock.ports.data.service import SegmentService
+from penstock.ports.data.segments import Append, Segments
 from penstock.ports.data.tables import TablePut
 from penstock.ports.rng import Rng
 from penstock.ports.telemetry import Telemetry
@@ -85,7 +84,7 @@ class Audit:
         self,
         *,
         metadata: Metadata,
-        segments: SegmentService,
+        segments: Segments,
         clock: Clock,
         rng: Rng,
         tasks: OwnedTasks,

@@ -14,8 +14,7 @@ from penstock.core.streams.history import StreamHistory
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, SegmentNotFoundError, TruncatedError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.data.segments import SegmentInfo
-from penstock.ports.data.service import SegmentService
+from penstock.ports.data.segments import SegmentInfo, Segments
 
 POINTS_MAX = 64  # positions of one question to the store
 SEGMENTS_MAX = 20_000
@@ -26,7 +25,7 @@ _GONE = (SegmentNotFoundError, TruncatedError, InvalidArgumentError)
 class EventCounts:
     """Counts events through the store, and remembers what it has learnt. The store is borrowed."""
 
-    def __init__(self, segments: SegmentService) -> None:
+    def __init__(self, segments: Segments) -> None:
         self._segments = segments
         self._points: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
 

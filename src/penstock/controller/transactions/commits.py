@@ -133,7 +133,7 @@ async def _targets(ctx: Context, view: StreamView, epoch: int) -> Mapping[Segmen
 
 async def _merge(ctx: Context, name: StreamName, targets: Mapping[SegmentId, SegmentId], txns: Sequence[UUID]) -> None:
     """Merge each transaction into each target, in the order given on every one of them."""
-    run = getattr(ctx.segments, "merge_run", None)
+    run = ctx.segments.merge_run
 
     async def merge_into(source: SegmentId) -> None:
         target = segment_name(name, targets[source])

@@ -69,6 +69,10 @@ class RemoteSegments:
     everything behind it: ``setup_append`` tells what is stored.
     """
 
+    create_fresh = None
+    merge_run = None
+    table_change = None
+
     def __init__(
         self,
         controller: ControlPlane,
@@ -125,8 +129,7 @@ class RemoteSegments:
             asyncio.get_running_loop().call_soon(done, error)
 
     def withdraw_appends(self, segment: str, writer: UUID) -> None:
-        """Drop the appends that the writer submitted and no caller waits for. ``done`` is not called for appends that
-        were not sent; those that were sent may or may not be stored."""
+        """See ``ports.data.direct_appends.DirectAppends``."""
         self._appends.withdraw(segment, writer)
 
     async def open_direct(self, segment: str, writer: UUID) -> DirectLine:

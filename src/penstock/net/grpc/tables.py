@@ -35,8 +35,7 @@ from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.scopes import PAGE_MAX
-from penstock.ports.data.service import SegmentService
-from penstock.ports.data.tables import KEY_ABSENT, KEY_MAX_BYTES, TableEntry, TableKind, TablePut, TableRemoval
+from penstock.ports.data.tables import KEY_ABSENT, KEY_MAX_BYTES, TableEntry, TableKind, TablePut, TableRemoval, Tables
 
 log = logging.getLogger(__name__)
 
@@ -109,13 +108,13 @@ class TableRecord:
 
 
 class KeyValueTables:
-    """Key-value tables over a ``SegmentService``. Every change may be repeated after a crash and then completes.
+    """Key-value tables over a store's ``Tables``. Every change may be repeated after a crash and then completes.
 
     A record names its state, so that a change begins with one conditional step. A creation writes its record and then looks
     for the scope. A deletion of the scope marks the scope and then looks for records. One of the two sees the other.
     """
 
-    def __init__(self, controller: ControlPlane, segments: SegmentService) -> None:
+    def __init__(self, controller: ControlPlane, segments: Tables) -> None:
         self._controller = controller
         self._segments = segments
         self._locks: dict[bytes, asyncio.Lock] = {}

@@ -51,6 +51,12 @@ class WorkerSegments:
     ``rows`` lets a limit bound segments of several workers together.
     """
 
+    withdraw_appends = None
+    open_direct = None
+    create_fresh = None
+    merge_run = None
+    table_change = None
+
     def __init__(self, lines: Sequence[WorkerLine], *, containers: int, rows: CountRows | None = None) -> None:
         self._lines = lines
         self._containers = containers

@@ -1,4 +1,4 @@
-"""Appends that a thread of the caller's sends itself, and whose acknowledgements it reads itself."""
+"""Ways to append that cost less than ``Segments.append``. A store offers those that it can."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
+from penstock.ports.data.segments import Append, AppendDone
 from penstock.ports.files import Buffer
 
 
@@ -34,6 +35,30 @@ class DirectLine(Protocol):
         ...
 
 
+SubmitAppend: TypeAlias = Callable[[Append, AppendDone], None]
 OpenDirect: TypeAlias = Callable[[str, UUID], Awaitable[DirectLine]]
-"""``open_direct(segment, writer)`` of a segment service that offers it: sets the writer up on a line of its own. Raises
-NotConnectedError, and what ``setup_append`` raises."""
+
+
+class DirectAppends(Protocol):
+    """Each is None where the store does not offer it. A wrapper of a store that changes ``append`` sets those to None, or
+    changes them as well."""
+
+    @property
+    def submit_append(self) -> SubmitAppend | None:
+        """``submit_append(request, done)`` enqueues at once. ``done`` is called exactly once, from the event loop, in order
+        of submission per segment, with the result or with what ``append`` would have raised. Never raises; the segment must
+        have been set up."""
+        ...
+
+    @property
+    def withdraw_appends(self) -> Callable[[str, UUID], None] | None:
+        """``withdraw_appends(segment, writer)`` drops the appends that the writer submitted and no caller waits for. ``done``
+        is not called for appends that were not sent; those that were sent may or may not be stored. None: no append waits
+        for a store to come back, so there is nothing to drop."""
+        ...
+
+    @property
+    def open_direct(self) -> OpenDirect | None:
+        """``open_direct(segment, writer)`` sets the writer up on a line of its own, for a thread of the caller that sends
+        appends and reads acknowledgements itself. Raises NotConnectedError, and what ``setup_append`` raises."""
+        ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -139,4 +139,20 @@ class Segments(Protocol):
         """Move the whole of ``source`` to the end of ``target`` as one atomic step; ``source`` is gone after. Returns the
         new length of the target. Where the source was merged into this target already, returns the target's length.
         Raises: SegmentSealedError (target), InvalidArgumentError (a truncated source), SegmentNotFoundError."""
+        ...
+
+
+class SegmentBatches(Protocol):
+    """Changes of many segments by one sync. Each is None where the store does not offer it."""
+
+    @property
+    def create_fresh(self) -> Callable[[Sequence[str]], Awaitable[None]] | None:
+        """``create_fresh(names)`` creates plain segments without looking for existing ones: only a caller whose names are
+        unique may use it. Raises what ``create_segment`` raises, once all have ended."""
+        ...
+
+    @property
+    def merge_run(self) -> Callable[[str, Sequence[str]], Awaitable[int]] | None:
+        """``merge_run(target, sources)`` merges sources in their order; returns how many. It ends at the first source that
+        does not exist, or that ``merge`` would refuse."""
         ...

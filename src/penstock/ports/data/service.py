@@ -7,9 +7,10 @@ from typing import Protocol
 
 from penstock.ports.data.attributes import AttributeChange, Attributes
 from penstock.ports.data.chunks import LeasedChunks
+from penstock.ports.data.direct_appends import DirectAppends
 from penstock.ports.data.erasing import Erasing
 from penstock.ports.data.limits import Limits
-from penstock.ports.data.segments import Append, AppendDone, SegmentRead, Segments
+from penstock.ports.data.segments import Append, AppendDone, SegmentBatches, SegmentRead, Segments
 from penstock.ports.data.space import Space
 from penstock.ports.data.tables import Tables
 from penstock.ports.data.truncation import Truncation
@@ -28,7 +29,19 @@ class Watch(Protocol):
         ...
 
 
-class SegmentService(Segments, Truncation, Attributes, Tables, LeasedChunks, Erasing, Limits, Space, Protocol):
+class SegmentService(
+    DirectAppends,
+    SegmentBatches,
+    Segments,
+    Truncation,
+    Attributes,
+    Tables,
+    LeasedChunks,
+    Erasing,
+    Limits,
+    Space,
+    Protocol,
+):
     """A store of segments. All effects are durable when a call returns; all are safe to repeat.
 
     Every call may raise ContainerOfflineError, UnavailableError and its subclasses, and, where a segment is named,
@@ -59,6 +72,5 @@ class LocalSegmentService(SegmentService, Protocol):
         ...
 
     def submit_append(self, request: Append, done: AppendDone) -> None:
-        """Enqueue at once; ``done`` is called exactly once, from the event loop, in order of submission per segment, with
-        the result or with what ``append`` would have raised. Never raises; the segment must have been set up."""
+        """See ``DirectAppends``."""
         ...

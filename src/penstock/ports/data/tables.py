@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -130,6 +130,14 @@ class Tables(Protocol):
 
     async def table_remove(self, name: str, removals: Sequence[TableRemoval | TableLength]) -> None:
         """As ``table_update``."""
+        ...
+
+    @property
+    def table_change(
+        self,
+    ) -> Callable[[str, Sequence[TablePut | TableRemoval | TableCheck]], Awaitable[Sequence[int]]] | None:
+        """``table_change(name, changes)`` does as ``table_update`` and ``table_remove`` in one step. None where the store
+        does not offer it."""
         ...
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:

@@ -16,7 +16,7 @@ from penstock.codec.store import rows as records
 from penstock.codec.store.chunk_index import RECORD_BYTES, IndexRecord, decode_records, index_name
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
-from penstock.ports.chunks import ChunkStorage
+from penstock.ports.chunks import ChunkReads
 from penstock.ports.integrity import CheckedLog, CheckedRows, ScrubPage
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
@@ -95,7 +95,7 @@ class Scrubber:
         *,
         keyvalue: object,
         log: object,
-        chunks: ChunkStorage,
+        chunks: ChunkReads,
         objects: Objects | None,
         offload: Offload,
     ) -> None:
@@ -286,7 +286,7 @@ class Scrubber:
     # --- what a chunk's check asks ------------------------------------------------------------------------
 
     @property
-    def chunks(self) -> ChunkStorage:
+    def chunks(self) -> ChunkReads:
         return self._chunks
 
     @property

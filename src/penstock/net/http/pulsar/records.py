@@ -18,8 +18,7 @@ from penstock.model.errors import (
 )
 from penstock.net.http.pulsar.bodies import AdminError
 from penstock.net.http.pulsar.names import NamespaceName, TopicName
-from penstock.ports.data.service import SegmentService
-from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval
+from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval, Tables
 
 TABLE = "_system/_tables/pulsar"
 _TRIES_MAX = 32  # lost races in a row before the call is refused
@@ -52,7 +51,7 @@ def topic_key(name: TopicName) -> bytes:
 class Records:
     """The table."""
 
-    def __init__(self, segments: SegmentService) -> None:
+    def __init__(self, segments: Tables) -> None:
         self._segments = segments
         self._opened = False
 

@@ -222,6 +222,7 @@ class Port:
 
     withdraw_appends = None
     """Nothing waits here for a node to come back, so nothing can be withdrawn."""
+    open_direct = None
 
     def __init__(self, cluster: Cluster, service: str) -> None:
         self._cluster = cluster

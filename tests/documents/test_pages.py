@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import json
 import re
@@ -171,6 +172,34 @@ def test_every_public_name_has_a_docstring() -> None:
         if name != "__version__" and not vars(value).get("__doc__", value.__doc__):
             lacking.append(name)
     assert lacking == []
+
+
+def public_calls() -> Iterator[tuple[str, Any]]:
+    for name in penstock.__all__:
+        value = getattr(penstock, name)
+        if inspect.isfunction(value):
+            yield name, value
+        elif inspect.isclass(value):
+            calls = [(member, call) for member, call in vars(value).items() if inspect.isfunction(call)]
+            yield from ((f"{name}.{member}", call) for member, call in calls if not member.startswith("_"))
+
+
+REFERS = re.compile(r"\b(?:[Aa]s|See) ``")
+"""A docstring that leaves parameters to that of another call."""
+
+
+@pytest.mark.parametrize(("name", "call"), [pytest.param(*item, id=item[0]) for item in public_calls()])
+def test_the_docstring_of_a_call_names_its_options_and_errors_that_exist(name: str, call: Any) -> None:
+    text = inspect.getdoc(call) or ""
+    options = [
+        item.name
+        for item in inspect.signature(call).parameters.values()
+        if item.kind is not item.VAR_KEYWORD and (item.kind is item.KEYWORD_ONLY or item.default is not item.empty)
+    ]
+    if not REFERS.search(text):
+        assert [option for option in options if not re.search(rf"\b{option}\b", text)] == []
+    for error in re.findall(r"\b[A-Z]\w+Error\b", text):
+        assert hasattr(penstock.errors, error) or hasattr(builtins, error), error
 
 
 def test_the_reference_of_the_command_line_has_every_command() -> None:

@@ -163,7 +163,8 @@ class AsyncErasures:
         """Wait until a requested erasure is done and return its receipt. Waits also while holds defer it or attempts
         fail.
 
-        Interrupted or cancelled: the erasure continues. Raises NotFoundError, ErasureWithdrawnError.
+        ``progress`` is called with each state until then. Interrupted or cancelled: the erasure continues. Raises
+        NotFoundError, ErasureWithdrawnError.
         """
         return await self._receipt(erasure, progress, is_patient=True)
 
@@ -228,7 +229,8 @@ class AsyncErasures:
     async def verify(self, erasure: str, *, progress: Progress | None = None) -> Verification:
         """Read what the receipt speaks of, and compare: every listed event is blank, and no other byte has changed.
 
-        Trusts the store with nothing but the bytes that it serves to everybody. Raises NotFoundError, CorruptDataError.
+        Trusts the store with nothing but the bytes that it serves to everybody. ``progress`` is called with the
+        bytes read so far. Raises NotFoundError, CorruptDataError.
         """
         state = await self.show(erasure)
         receipt = state["receipt"]

@@ -115,8 +115,9 @@ class AsyncHolds:
     ) -> HoldInfo:
         """Place a hold: from ``cut`` on (None: on all data), until then (None: until it is released).
 
-        ``until``: a datetime with a time zone, or milliseconds since the Unix epoch. The same id and content again: nothing
-        happens. Raises AlreadyExistsError, InvalidArgumentError, InvalidCutError.
+        ``owner`` and ``reason`` are recorded. ``until``: a datetime with a time zone, or milliseconds since the Unix epoch.
+        ``hold_id``: None takes a new one. The same id and content again: nothing happens. Raises
+        AlreadyExistsError, InvalidArgumentError, InvalidCutError.
         """
         if self._target is None:
             raise InvalidArgumentError("a hold is placed on a stream or a scope")
@@ -131,7 +132,7 @@ class AsyncHolds:
         )
 
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
-        """Lift a hold; it is recorded who did. Raises NotFoundError."""
+        """End the hold ``hold_id``. ``owner``, who ends it, is recorded. Raises NotFoundError."""
         _check_text(owner=owner, hold_id=hold_id)
         return await self._controller.holds.release(hold_id, owner=owner)
 
@@ -151,7 +152,8 @@ class AsyncRetention(AsyncLevelPolicy):
         return await self._controller.policies.effective(self._stream)
 
     async def plan(self, change: Policy = None, *, at: When = None) -> RetentionPlan:
-        """What is deleted until nothing is due, now or later, with ``change`` as the stream's policy. Changes nothing."""
+        """What would be deleted at ``at`` (None: now) until nothing is due, with ``change`` as the stream's policy. Changes
+        nothing."""
         document = None if change is None else validate(document_of(change), self._stream)
         return await self._controller.retention.plan(self._stream, change=document, at_ms=ms_of(at, name="at"))
 
@@ -181,7 +183,7 @@ class AsyncRetention(AsyncLevelPolicy):
         return await self._controller.retention.undo_last(self._stream)
 
     async def undo_since(self, since_ms: int | None) -> UndoneTruncations:
-        """Take back all truncations since that time (wall clock; None: the last one) whose grace has not ended.
+        """Take back all truncations since ``since_ms`` (wall clock; None: the last one) whose grace has not ended.
 
         Raises ConflictError if there is none.
         """

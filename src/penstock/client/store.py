@@ -114,7 +114,8 @@ class AsyncStream:
         segments: int | Unchanged = UNCHANGED,
         tags: Sequence[str] | Unchanged = UNCHANGED,
     ) -> StreamConfig:
-        """Change what is given, keep the rest; returns the new configuration. ``segments`` is the least number of them.
+        """Change what is given of ``retention``, ``scaling``, ``segments`` (the least number of them) and ``tags``, keep the
+        rest, and return the new configuration.
 
         Raises InvalidArgumentError, StreamSealedError.
         """
@@ -245,8 +246,8 @@ class AsyncStream:
     def writer(self, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]) -> AsyncWriter:
         """A writer: use it in an ``async with`` block; without one, the first write opens it, and you close it.
 
-        ``options`` are fields of ``WriterSettings``: ``block_bytes``, ``linger_s``, ``max_in_flight``, ``max_pending_bytes``,
-        ``deadline_s``. Raises InvalidArgumentError for others.
+        Without ``settings``, ``options`` are its fields: ``block_bytes``, ``linger_s``, ``max_in_flight``,
+        ``max_pending_bytes``, ``deadline_s``. Raises InvalidArgumentError for others.
         """
         chosen = settings or settings_of(WriterSettings, "a writer", options)
         return AsyncWriter(self.layout(), self._segments, self.rng, chosen)
@@ -293,8 +294,8 @@ class AsyncStream:
         """A transaction, not begun: use it in a ``with`` or ``async with`` block, or call ``open``,
         then ``commit`` or ``abort``.
 
-        ``lease_s``, 10 to 600: how long after this process died the store aborts it. ``options`` are fields of
-        ``WriterSettings``. Raises InvalidArgumentError.
+        ``lease_s``, 10 to 600: how long after this process died the store aborts it. Without ``settings``,
+        ``options`` are its fields, as for ``writer``. Raises InvalidArgumentError.
         """
         chosen = settings or settings_of(WriterSettings, "a transaction", options)
         return AsyncTransaction(self.name, self._segments, self._controller, self.rng, chosen, lease_s=lease_s)
@@ -367,8 +368,9 @@ class AsyncStore:
         if_absent: bool = False,
         create_scope: bool = False,
     ) -> AsyncStream:
-        """Create ``scope/stream``. ``scaling`` replaces ``segments``. Without ``retention`` the scope's policy applies, else
-        the server's; where neither says anything all data is kept.
+        """Create ``scope/stream``. ``scaling`` replaces ``segments``. ``tags`` select streams in ``streams``.
+
+        Without ``retention`` the scope's policy applies, else the server's; where neither says anything all data is kept.
 
         Raises AlreadyExistsError unless ``if_absent`` (its configuration is then left as it is), ScopeNotFoundError unless
         ``create_scope``, InvalidNameError, InvalidArgumentError.
@@ -452,7 +454,9 @@ class AsyncStore:
         return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
 
     async def open_reader_group(self, name: str, *, lease_s: float = 10.0, refresh_s: float = 1.0) -> AsyncReaderGroup:
-        """The group ``scope/name``; times as for ``reader_group``. Its deleted streams leave it, which is logged.
+        """The group ``scope/name``; ``lease_s`` and ``refresh_s`` as for ``reader_group``.
+
+        Its deleted streams leave it, which is logged.
 
         Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and made anew since).
         """
@@ -518,7 +522,7 @@ class AsyncStore:
         return AsyncLevelPolicy(scope, self.controller)
 
     def holds(self, target: StreamName | str | None = None) -> AsyncHolds:
-        """Holds on a stream (``scope/stream``), in a scope, or (None) all of the store."""
+        """Holds on the ``target``: a stream (``scope/stream``), a scope, or (None) all of the store."""
         chosen = StreamName.parse(target) if isinstance(target, str) and "/" in target else target
         return AsyncHolds(chosen, self.controller)
 

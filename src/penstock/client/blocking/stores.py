@@ -104,8 +104,8 @@ class Stream(Blocking[AsyncStream]):
     def writer(self, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]) -> Writer:
         """A writer: use it in a ``with`` block; without one, the first write opens it, and you close it.
 
-        ``options`` are fields of ``WriterSettings``: ``block_bytes``, ``linger_s``, ``max_in_flight``, ``max_pending_bytes``,
-        ``deadline_s``. Raises InvalidArgumentError for others.
+        Without ``settings``, ``options`` are its fields: ``block_bytes``, ``linger_s``, ``max_in_flight``,
+        ``max_pending_bytes``, ``deadline_s``. Raises InvalidArgumentError for others.
         """
         chosen = settings or settings_of(WriterSettings, "a writer", options)
         return Writer(self._thread, self._inner.layout(), self._inner.rng, chosen)

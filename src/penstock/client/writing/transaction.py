@@ -283,9 +283,10 @@ class AsyncTransaction:
 
         On a full disk its events wait as those of a writer do; the decision fails within seconds.
 
-        Raises: TransactionStateError (aborted), TransactionNotFoundError (lease ran out), DeadlineExceededError (decided;
-        readable later), UnavailableError, StorageFullError, what its writes failed with. Failed or interrupted before it is
-        decided, it may be asked for again until its lease ends: with all events, or not at all.
+        Raises: TransactionStateError (aborted), TransactionNotFoundError (lease ran out), DeadlineExceededError (after
+        ``deadline_s``: decided, readable later), UnavailableError, StorageFullError, what its writes failed
+        with. Failed or interrupted before it is decided, it may be repeated until its lease ends: with all events, or not
+        at all.
         """
         number("deadline_s", deadline_s, least=0)
         status = None if self._commits else await self._commit_written(deadline_s)
@@ -361,7 +362,8 @@ class AsyncTransaction:
     async def abort(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
         """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.
 
-        Raises: TransactionStateError (committed), DeadlineExceededError (decided; the removal goes on).
+        Raises: TransactionStateError (committed), DeadlineExceededError (after ``deadline_s``: decided, the removal
+        continues).
         """
         forks.check(self._owner)
         number("deadline_s", deadline_s, least=0)

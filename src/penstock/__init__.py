@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from penstock.client.writing.writer import AsyncWriter
     from penstock.model import errors
     from penstock.model.answers.explanation import Explanation
+    from penstock.model.answers.forecast import Forecast
     from penstock.model.answers.plan import RetentionPlan, RetentionRun
+    from penstock.model.answers.reclaim import ReclaimReport
+    from penstock.model.answers.subscribers import Eviction, SubscriberMove
+    from penstock.model.answers.undo import UndoneTruncations
     from penstock.model.callers import Caller, calling
     from penstock.model.cuts import StreamCut
     from penstock.model.errors import PenstockError
@@ -85,6 +89,10 @@ _HOMES = {
     "client.writing.writer": "AsyncWriter",
     "model.answers.explanation": "Explanation",
     "model.answers.plan": "RetentionPlan RetentionRun",
+    "model.answers.forecast": "Forecast",
+    "model.answers.reclaim": "ReclaimReport",
+    "model.answers.subscribers": "Eviction SubscriberMove",
+    "model.answers.undo": "UndoneTruncations",
     "model.callers": "Caller calling",
     "model.cuts": "StreamCut",
     "model.errors": "PenstockError",
@@ -124,7 +132,9 @@ __all__ = [
     "EmbeddedOptions",
     "Erasures",
     "Event",
+    "Eviction",
     "Explanation",
+    "Forecast",
     "GroupReader",
     "HoldInfo",
     "Holds",
@@ -139,6 +149,7 @@ __all__ = [
     "PolicyDocument",
     "Reader",
     "ReaderGroup",
+    "ReclaimReport",
     "RestoredStream",
     "Retain",
     "Retention",
@@ -157,8 +168,10 @@ __all__ = [
     "StreamDescription",
     "StreamName",
     "SubscriberInfo",
+    "SubscriberMove",
     "Transaction",
     "TransactionStatus",
+    "UndoneTruncations",
     "Unsubscribed",
     "Verification",
     "Writer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
@@ -16,17 +17,27 @@ class Terminal(io.StringIO):
 
 
 def shown(text: str) -> str:
-    """What a terminal shows of the last line."""
-    line = ""
-    for part in text.split("\r"):
-        line = part + line[len(part) :]
-    return line.rstrip()
+    """What a terminal shows at the end: a line is erased, or the cursor moves up into an older one."""
+    lines, row = [""], 0
+    for part in re.findall(r"\x1b\[\??\d*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", text):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part.endswith("A"):
+            row -= int(part[2:-1])
+        elif not part.startswith("\x1b") and part != "\r":
+            lines[row] += part
+    return "\n".join(lines).strip()
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO] = Terminal) -> io.StringIO:
     """Standard error from here on."""
     found = kind()
     monkeypatch.setattr(sys, "stderr", found)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
     return found
 
 
@@ -35,7 +46,11 @@ def test_each_text_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyP
     with ProgressLine(quiet=False) as line:
         for text in ("a long one", "short", "x" * 500):
             line.show(text)
-            assert shown(out.getvalue()) == text[:78]
+            assert text[:60] in out.getvalue()
+            assert len(shown(out.getvalue())) <= 80
+        line.show("")
+        assert shown(out.getvalue()) == "", "the terminal is free for a question"
+        line.show("again")
     assert shown(out.getvalue()) == ""
 
 

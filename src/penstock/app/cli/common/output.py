@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec import Struct
 
@@ -23,6 +23,9 @@ from penstock.model.errors import (
     UnavailableError,
     VersionTooNewError,
 )
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 NOT_TRUE_STATUS = 9
 """Exit status of ``penstock erase verify`` if the receipt does not hold. It is no error: the command did its work."""
@@ -126,22 +129,34 @@ def facts_lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 class ProgressLine:
-    """One line on standard error that is written over, where somebody looks; gone when the ``with`` block ends."""
+    """One line on standard error that shows progress to people at a terminal. The end of the ``with`` block removes it."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self._shown = not quiet and sys.stderr.isatty()
+        self._live: Live | None = None
+        if not quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            # It draws when it is called, without a thread: a command may fork.
+            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.show("")
-        if self._shown:
-            print("\r", end="", file=sys.stderr, flush=True)
 
     def show(self, text: str) -> None:
-        if self._shown:
-            print(f"\r{text[:_LINE_WIDTH]:<{_LINE_WIDTH}}", end="", file=sys.stderr, flush=True)
+        """Replace the line; an empty text removes it, as before a question."""
+        if self._live is None:
+            return
+        if text:
+            from rich.text import Text
+
+            self._live.start()
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+        else:
+            self._live.stop()
 
 
 def say(message: str, *, as_json: bool, **fields: Any) -> None:

@@ -462,6 +462,15 @@ def test_a_manifest_that_names_files_elsewhere_writes_and_reads_nothing_there(tm
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("wrong", [{"began_ms": "soon"}, {"workers": "2"}, {"tier2": 5}, {"missing": "abc"}], ids=str)
+def test_a_manifest_with_a_field_of_another_type_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    backup = tmp_path / "backup"
+    asyncio.run(take_backup(made(tmp_path), backup))
+    save_manifest(backup, replace(load_manifest(backup), **wrong))
+    with pytest.raises(CorruptDataError, match="manifest of the backup cannot be read"):
+        load_manifest(backup)
+
+
 def test_wrong_places_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     data, backup = made(tmp_path), tmp_path / "backup"
     asyncio.run(take_backup(data, backup))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -231,9 +232,15 @@ def test_marks_that_cannot_be_read_stop_the_store(tmp_path: Path) -> None:
             await objects.put(MARK, data)
             with pytest.raises(error):
                 await claim(objects, files_of(tmp_path))
-        (tmp_path / RECORD).write_bytes(b'{"format": 1}')
-        with pytest.raises(CorruptDataError):
-            await load_record(files_of(tmp_path))
+        sound = json.loads((tmp_path / RECORD).read_bytes())
+        for wrong in ({"store": 5}, {"claimed": "false"}, {"openings": "abc"}, {"endpoint": 1}):
+            (tmp_path / RECORD).write_text(json.dumps(sound | wrong))
+            with pytest.raises(CorruptDataError):
+                await load_record(files_of(tmp_path))
+        for lacking in ("store", "place", "endpoint", "claimed", "openings"):
+            (tmp_path / RECORD).write_text(json.dumps({key: sound[key] for key in sound if key != lacking}))
+            with pytest.raises(CorruptDataError):
+                await load_record(files_of(tmp_path))
 
     with_files(work)
 

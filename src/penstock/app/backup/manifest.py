@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+import msgspec
+
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
 from penstock.storage.machine.calls import replace_file
 from penstock.storage.machine.copy import Copied
@@ -46,7 +48,7 @@ class Manifest:
     logs: Sequence[LogPosition]
     streams: Sequence[Mapping[str, Any]]
     erasures: Mapping[str, Any]
-    missing: Sequence[str] = ()
+    missing: Sequence[str]
     files: Mapping[str, Copied] = field(default_factory=dict)
 
     @property
@@ -94,19 +96,8 @@ def _decoded(body: dict[str, Any], file: Path) -> Manifest:
         # Anyone can make a checksum. A restore writes to these paths, as its user.
         if not path or PurePath(path).is_absolute() or ".." in PurePath(path).parts:
             raise CorruptDataError("manifest names a file outside of the backup", file=str(file), path=path)
-    return Manifest(
-        penstock=body["penstock"],
-        began_ms=body["began_ms"],
-        ended_ms=body["ended_ms"],
-        source=body["source"],
-        tier2=body["tier2"],
-        workers=body["workers"],
-        logs=[LogPosition(**item) for item in body["logs"]],
-        streams=body["streams"],
-        erasures=body["erasures"],
-        missing=body["missing"],
-        files={path: Copied(size_bytes=size, sha256=sha256) for path, (size, sha256) in body["files"].items()},
-    )
+    files = {path: {"size_bytes": size, "sha256": sha256} for path, (size, sha256) in body["files"].items()}
+    return msgspec.convert({**body, "files": files}, Manifest)
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import msgspec
+
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, StorageFullError, VersionTooNewError
 from penstock.ports.files import Files
 from penstock.ports.objects import Objects
@@ -41,9 +43,9 @@ class TierRecord:
 
     store: str
     place: str
-    endpoint: str | None = None
-    claimed: bool = False
-    openings: tuple[str, ...] = ()
+    endpoint: str | None
+    claimed: bool
+    openings: tuple[str, ...]
 
 
 async def load_record(files: Files) -> TierRecord | None:
@@ -55,14 +57,8 @@ async def load_record(files: Files) -> TierRecord | None:
         return None
     found = _parsed(data, RECORD)
     try:
-        return TierRecord(
-            store=str(found["store"]),
-            place=str(found["place"]),
-            endpoint=None if found["endpoint"] is None else str(found["endpoint"]),
-            claimed=bool(found["claimed"]),
-            openings=tuple(str(name) for name in found["openings"]),
-        )
-    except (KeyError, TypeError) as error:
+        return msgspec.convert(found, TierRecord)
+    except msgspec.ValidationError as error:
         raise CorruptDataError("record of tier 2 cannot be read", file=RECORD) from error
 
 
@@ -75,7 +71,7 @@ async def claim_tier(objects: Objects, files: Files, *, place: str, endpoint: st
     """
     record, owners, is_new = await examine_tier(objects, files, place=place)
     if record is None:
-        record = TierRecord(store=rng.uuid().hex, place=place, endpoint=endpoint)
+        record = TierRecord(store=rng.uuid().hex, place=place, endpoint=endpoint, claimed=False, openings=())
     return await _enter(objects, files, replace(record, place=place, endpoint=endpoint), owners, rng, new=is_new)
 
 

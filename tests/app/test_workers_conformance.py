@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -24,7 +25,7 @@ from penstock.ports.data.limits import AppendLimit, LimitAction
 from penstock.ports.data.segments import NO_EVENT, Append, Appended
 from penstock.ports.data.tables import TableKind, TablePut
 from penstock.storage.machine.data_directory import DataDirectory
-from penstock.testing.conformance import laws
+from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.erasure import ErasureLaws
 from penstock.testing.conformance.segments import SegmentLaws
 
@@ -62,26 +63,22 @@ class ProcessLaws(SegmentLaws, ErasureLaws):
 @pytest.mark.parametrize("checkpoint", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("law", [*laws(SegmentLaws), *laws(ErasureLaws)])
 def test_laws_of_segments_over_two_workers(law: str, checkpoint: bool) -> None:
-    async def main() -> None:
-        suite = InProcessLaws(checkpoint=checkpoint)
+    @asynccontextmanager
+    async def suite() -> AsyncIterator[InProcessLaws]:
+        made = InProcessLaws(checkpoint=checkpoint)
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                await getattr(suite, law)()
+            yield made
         finally:
-            suite.world.close()
+            made.world.close()
 
-    asyncio.run(main())
+    run_conformance(suite, law=law, timeout_s=PATIENCE_S)
 
 
 FEW = ("law_counters_are_exact_while_appends_are_in_flight",)
 
 
 def run_in_processes(law: str, data: Path) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(4 * PATIENCE_S):
-            await getattr(ProcessLaws(data), law)()
-
-    asyncio.run(main())
+    run_conformance(lambda: ProcessLaws(data), law=law, timeout_s=4 * PATIENCE_S)
 
 
 @pytest.mark.server

@@ -16,7 +16,7 @@ from penstock.model.errors import PenstockError, QuotaExceededError, QuotaHeldEr
 from penstock.net.wire.wire_errors import QUOTA_EXCEEDED, QUOTA_HELD, error_of, reply_of
 from penstock.ports.data.limits import AppendLimit, LimitAction
 from penstock.ports.data.segments import NO_EVENT, Append
-from penstock.testing.conformance import laws
+from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.segments import SegmentLaws
 
 SEGMENT = "s/t/0.#epoch.0"
@@ -54,10 +54,7 @@ class MemoryLaws(SegmentLaws):
 
 @pytest.mark.parametrize("law", laws(SegmentLaws))
 def test_the_memory_store_keeps_the_laws_as_well(law: str) -> None:
-    async def main() -> None:
-        await getattr(MemoryLaws(), law)()
-
-    asyncio.run(main())
+    run_conformance(MemoryLaws, law=law)
 
 
 @pytest.mark.parametrize("kind", [QuotaHeldError, QuotaExceededError])

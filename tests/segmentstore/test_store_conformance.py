@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from store_laws import StoreLaws
 
-from penstock.testing.conformance import laws
+from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.erasure import ErasureLaws
 from penstock.testing.conformance.segments import SegmentLaws
-
-PATIENCE_S = 30.0
 
 
 @pytest.mark.parametrize("reopening", ["restart", "blackout"])
 @pytest.mark.parametrize("what", ["nothing", "flush", "checkpoint", "evict"])
 @pytest.mark.parametrize("law", [*laws(SegmentLaws), *laws(ErasureLaws)])
 def test_laws_of_segments(law: str, what: str, reopening: str) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await getattr(StoreLaws(what, reopening, flush_bytes=30, chunk_bytes=100, free_head_bytes=1), law)()
-
-    asyncio.run(main())
+    run_conformance(lambda: StoreLaws(what, reopening, flush_bytes=30, chunk_bytes=100, free_head_bytes=1), law=law)

@@ -15,7 +15,7 @@ from store_world import PATIENCE_S, append, content
 from penstock.codec.events import frame_events
 from penstock.model.errors import UnavailableError
 from penstock.storage.chunks.object_chunks import ObjectChunks
-from penstock.testing.conformance import laws
+from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.erasure import ErasureLaws
 from penstock.testing.conformance.segments import SegmentLaws
 
@@ -54,11 +54,8 @@ class ObjectStoreLaws(StoreLaws):
 @pytest.mark.parametrize("what", ["nothing", "flush", "evict"])
 @pytest.mark.parametrize("law", [*laws(SegmentLaws), *laws(ErasureLaws)])
 def test_laws_of_segments_over_objects(law: str, what: str) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await getattr(ObjectStoreLaws(what, "crash", flush_bytes=30, chunk_bytes=100, free_head_bytes=1), law)()
-
-    asyncio.run(main())
+    settings = {"flush_bytes": 30, "chunk_bytes": 100, "free_head_bytes": 1}
+    run_conformance(lambda: ObjectStoreLaws(what, "crash", **settings), law=law)
 
 
 def test_a_segment_gathers_a_unit_before_it_becomes_an_object() -> None:

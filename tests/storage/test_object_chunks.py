@@ -20,7 +20,8 @@ from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.storage.objects.cloud_objects import BucketObjects, ObjectSettings, read_location
 from penstock.storage.objects.file_objects import FileObjects
-from penstock.testing.conformance import laws
+from penstock.testing import InlineOffload
+from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.chunks import ChunkLaws
 from penstock.testing.conformance.objects import ObjectLaws
 
@@ -56,13 +57,13 @@ def chunks_in(server: S3Server, url: str, settings: ObjectSettings = HASTY) -> O
 
 @pytest.mark.parametrize("law", laws(ChunkLaws))
 def test_objects_in_memory_keep_the_laws_of_chunks(law: str) -> None:
-    asyncio.run(getattr(ObjectChunkLaws(MemoryObjects()), law)())
+    run_conformance(lambda: ObjectChunkLaws(MemoryObjects()), law=law)
 
 
 @pytest.mark.parametrize("law", laws(ChunkLaws))
 def test_an_s3_server_keeps_the_laws_of_chunks(server: S3Server, law: str) -> None:
     objects = BucketObjects(f"{server.new_bucket()}/below/here", endpoint=server.endpoint, settings=HASTY)
-    asyncio.run(getattr(ObjectChunkLaws(objects), law)())
+    run_conformance(lambda: ObjectChunkLaws(objects), law=law)
 
 
 class MemoryObjectLaws(ObjectLaws):
@@ -91,19 +92,12 @@ class BucketObjectLaws(ObjectLaws):
 
 @pytest.mark.parametrize("law", laws(ObjectLaws))
 def test_memory_keeps_the_laws_of_objects(law: str) -> None:
-    asyncio.run(getattr(MemoryObjectLaws(), law)())
+    run_conformance(MemoryObjectLaws, law=law)
 
 
 @pytest.mark.parametrize("law", laws(ObjectLaws))
 def test_files_keep_the_laws_of_objects(law: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        offload = ThreadOffload()
-        try:
-            await getattr(FileObjectLaws(RealFiles(tmp_path, offload)), law)()
-        finally:
-            await offload.close()
-
-    asyncio.run(run())
+    run_conformance(lambda: FileObjectLaws(RealFiles(tmp_path, InlineOffload())), law=law)
 
 
 class VanishingFiles(RealFiles):
@@ -139,7 +133,7 @@ def test_an_object_deleted_while_its_directory_is_listed_is_left_out(tmp_path: P
 
 @pytest.mark.parametrize("law", laws(ObjectLaws))
 def test_an_s3_server_keeps_the_laws_of_objects(server: S3Server, law: str) -> None:
-    asyncio.run(getattr(BucketObjectLaws(server), law)())
+    run_conformance(lambda: BucketObjectLaws(server), law=law)
 
 
 def test_a_large_chunk_goes_up_in_parts_and_is_read_in_ranges(server: S3Server) -> None:

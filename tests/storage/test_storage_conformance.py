@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
-from penstock.testing.conformance import laws
+from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.chunks import ChunkLaws
 from penstock.testing.conformance.durable_log import DurableLogLaws
 from penstock.testing.conformance.faults import FaultyFiles
@@ -123,6 +122,13 @@ class DirectFiles(FaultyFiles):
         return await super().open(path, create=create, direct=True)
 
 
+@asynccontextmanager
+async def with_threads(make: Callable[[ThreadOffload], object]) -> AsyncIterator[object]:
+    """A suite that uses real threads, which end with it."""
+    async with ThreadOffload() as offload:
+        yield make(offload)
+
+
 def simulated() -> SimFiles:
     disk = SimDisk(random.Random(1))
     disk.latency_s = 1e-6
@@ -131,66 +137,53 @@ def simulated() -> SimFiles:
 
 @pytest.mark.parametrize("law", laws(DurableLogLaws))
 def test_memory_log(law: str) -> None:
-    asyncio.run(getattr(MemoryLogLaws(), law)())
+    run_conformance(MemoryLogLaws, law=law)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("law", laws(DurableLogLaws))
 def test_local_log(law: str, placement: Placement, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with ThreadOffload() as offload:
-            await getattr(LocalLogLaws(RealFiles(tmp_path, offload, placement=placement)), law)()
-
-    asyncio.run(run())
+    run_conformance(
+        lambda: with_threads(lambda offload: LocalLogLaws(RealFiles(tmp_path, offload, placement=placement))), law=law
+    )
 
 
 @pytest.mark.parametrize("law", laws(DurableLogLaws))
 def test_local_log_on_simulated_files(law: str) -> None:
-    asyncio.run(getattr(LocalLogLaws(simulated()), law)())
+    run_conformance(lambda: LocalLogLaws(simulated()), law=law)
 
 
 @pytest.mark.parametrize("law", laws(KeyValueLaws))
 def test_memory_keyvalue(law: str) -> None:
-    asyncio.run(getattr(MemoryKeyValueLaws(), law)())
+    run_conformance(MemoryKeyValueLaws, law=law)
 
 
 @pytest.mark.parametrize("law", laws(KeyValueLaws))
 def test_sqlite_keyvalue(law: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with ThreadOffload() as offload:
-            await getattr(SqliteKeyValueLaws(tmp_path, offload), law)()
-
-    asyncio.run(run())
+    run_conformance(lambda: with_threads(lambda offload: SqliteKeyValueLaws(tmp_path, offload)), law=law)
 
 
 @pytest.mark.parametrize("law", laws(ChunkLaws))
 def test_memory_chunks(law: str) -> None:
-    asyncio.run(getattr(MemoryChunkLaws(), law)())
+    run_conformance(MemoryChunkLaws, law=law)
 
 
 @pytest.mark.parametrize("law", laws(ChunkLaws))
 def test_file_chunks(law: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with ThreadOffload() as offload:
-            await getattr(FileChunkLaws(RealFiles(tmp_path, offload)), law)()
-
-    asyncio.run(run())
+    run_conformance(lambda: with_threads(lambda offload: FileChunkLaws(RealFiles(tmp_path, offload))), law=law)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("law", laws(FilesLaws))
 def test_real_files(law: str, placement: Placement, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with ThreadOffload() as offload:
-            await getattr(RealFilesLaws(RealFiles(tmp_path / "root", offload, placement=placement)), law)()
-
-    asyncio.run(run())
+    run_conformance(
+        lambda: with_threads(lambda offload: RealFilesLaws(RealFiles(tmp_path / "root", offload, placement=placement))),
+        law=law,
+    )
 
 
 @pytest.mark.parametrize("law", laws(FilesLaws))
 def test_real_files_written_directly(law: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with ThreadOffload() as offload:
-            await getattr(RealFilesLaws(DirectFiles(RealFiles(tmp_path / "root", offload))), law)()
-
-    asyncio.run(run())
+    run_conformance(
+        lambda: with_threads(lambda offload: RealFilesLaws(DirectFiles(RealFiles(tmp_path / "root", offload)))), law=law
+    )

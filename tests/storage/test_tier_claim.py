@@ -33,7 +33,7 @@ from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.storage.objects.file_objects import FileObjects
-from penstock.testing.conformance import laws
+from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.chunks import ChunkLaws
 
 PLACE = "s3://bucket/prefix"
@@ -267,7 +267,7 @@ class SharedChunkLaws(ChunkLaws):
 def test_a_shared_directory_keeps_the_laws_of_chunks(law: str, tmp_path: Path) -> None:
     for name in ("data", "shared"):
         (tmp_path / name).mkdir()
-    asyncio.run(getattr(SharedChunkLaws(tmp_path / "data", tmp_path / "shared"), law)())
+    run_conformance(lambda: SharedChunkLaws(tmp_path / "data", tmp_path / "shared"), law=law)
     assert not (tmp_path / "data" / "chunks").exists()
 
 

@@ -4,11 +4,12 @@
 * ``FakeClock``, ``SeededRng`` and ``InlineOffload`` stand for a machine: time, chance and threads.
 * ``ServerProcess`` is a real server in a process of its own.
 * ``penstock.testing.simulation`` runs a whole store on a virtual clock and disk (docs/design/0010-simulation.md).
-* ``penstock.testing.conformance`` has a suite of laws for each port.
+* ``run_conformance`` holds an implementation of a port to its laws; the suites are in ``penstock.testing.conformance``.
 """
 
+from penstock.testing.conformance import run_conformance
 from penstock.testing.fakes import FakeClock, InlineOffload, SeededRng
 from penstock.testing.server import ServerProcess
 from penstock.testing.world import World
 
-__all__ = ["FakeClock", "InlineOffload", "SeededRng", "ServerProcess", "World"]
+__all__ = ["FakeClock", "InlineOffload", "SeededRng", "ServerProcess", "World", "run_conformance"]

@@ -1,17 +1,62 @@
 """The laws of the ports, as suites that hold every implementation to them.
 
-A suite is a class with one ``async`` method per law, named ``law_...``; subclass it, say how the implementation is
-opened, and run each of ``laws(suite)`` on a fresh instance, on any event loop.
+A suite is a class with one ``async`` method per law, named ``law_...``. Subclass it, write how your implementation is
+opened, and pass it to ``run_conformance``:
+
+    class MyLogLaws(DurableLogLaws):
+        ...
+
+    @pytest.mark.parametrize("law", laws(DurableLogLaws))
+    def test_my_log(law):
+        run_conformance(MyLogLaws, law=law)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+Make = Callable[[], object]
 
 
 def laws(suite: type[object]) -> Sequence[str]:
     """Names of the suite's laws, sorted."""
     return sorted(name for name in dir(suite) if name.startswith("law_"))
+
+
+def run_conformance(make: Make, *, law: str | None = None, timeout_s: float = 60.0) -> None:
+    """Hold an implementation to every law of a suite, or to one of them, each in an event loop of its own.
+
+    Args:
+        make: Called before each law. Gives a fresh suite, or an asynchronous context whose value is one.
+        law: A name from ``laws``; all of them unless given.
+        timeout_s: How long one law may take.
+    Raises:
+        AssertionError: A law does not hold. TimeoutError: It took too long. Errors of the implementation pass through.
+        A note on the error names the law.
+    """
+    for name in (law,) if law is not None else asyncio.run(_laws_of(make)):
+        try:
+            asyncio.run(_hold(make, name, timeout_s))
+        except Exception as error:
+            error.add_note(f"while trying {name}")
+            raise
+
+
+def _opened(make: Make) -> AbstractAsyncContextManager[object]:
+    made = make()
+    return made if isinstance(made, AbstractAsyncContextManager) else nullcontext(made)
+
+
+async def _laws_of(make: Make) -> Sequence[str]:
+    async with _opened(make) as suite:
+        return laws(type(suite))
+
+
+async def _hold(make: Make, law: str, timeout_s: float) -> None:
+    async with asyncio.timeout(timeout_s), _opened(make) as suite:
+        await getattr(suite, law)()
 
 
 def check(condition: bool, law: str, **facts: object) -> None:

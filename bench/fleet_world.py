@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.core.planner_json.facts_line import encode_facts
+from penstock.core.planner_json.facts_line import facts_of
 from penstock.core.planner_json.requests import FactsLine
 from penstock.spark.fleet.layout import CUT, HOLD, RECORD, SCHEMA, SUBSCRIBER
 from penstock.spark.fleet.rows import FactsRows
@@ -81,7 +82,7 @@ def lines(batch: Any) -> Iterator[str]:
             name=names[row],
             facts=facts,
         )
-        yield json.dumps(encode_facts(line))
+        yield msgspec.json.encode(facts_of(line)).decode()
 
 
 def _lists(kind: Any, lengths: Any, fields: Sequence[Any]) -> Any:

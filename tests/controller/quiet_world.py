@@ -11,6 +11,7 @@ from typing import Any
 from controller_world import STREAM, cut_at, join, name_of, publish, scale_to, with_stream
 from memory_segments import MemorySegments
 
+from penstock.codec.answers import as_json
 from penstock.controller.controller import Controller
 from penstock.core.planner_json.requests import plan_line, read_facts
 from penstock.core.planner_json.stream import encode_cut
@@ -164,14 +165,14 @@ class QuietWorld:
     async def _check_line(self, plan: RetentionPlan) -> None:
         """The facts on paper lead to where the plan does. With several segments a maximum that passes subscribers may take
         another of the cuts that are given all at once."""
-        line = read_facts(json.dumps(await self.controller.retention.facts(STREAM)))
+        line = read_facts(json.dumps(as_json(await self.controller.retention.facts(STREAM))))
         found = settle(line.facts, now_ms=line.now_ms)
         rules = {step.rule for step in plan.steps}
         if rules & {"subscribers-maximum", "overlap-maximum"} and len(plan.truncate or ()) > 1:
             return
         assert (found.frees_bytes, encode_cut(found.truncate)) == (plan.frees_bytes, plan.truncate)
         assert (found.last.deletes_stream, list(found.hurt)) == (plan.delete_stream, plan.subscribers)
-        text = plan_line(json.dumps(await self.controller.retention.facts(STREAM)))
+        text = plan_line(json.dumps(as_json(await self.controller.retention.facts(STREAM))))
         said = text.get("settled", text)
         assert (said["frees_bytes"], said["truncate"]) == (plan.frees_bytes, plan.truncate)
 

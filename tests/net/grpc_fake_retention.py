@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from penstock.codec.control.effective_policy import PATHS
 from penstock.codec.control.policy_document import encode_document
 from penstock.model.answers.explanation import Explanation, GoneData
+from penstock.model.answers.facts import FactsHistory, FactsSegment, FactsSubscriber, StreamFacts
 from penstock.model.answers.forecast import Forecast, HistoryPoint, ReachedLimit
 from penstock.model.answers.plan import Holding, RetentionPlan, RetentionRun
 from penstock.model.answers.reclaim import PendingBytes, PendingLease, PendingReason, ReclaimReport
@@ -89,9 +90,15 @@ class MemoryRetention(FlatControl):
         gone = GoneData(at_ms=5, rule="manual", bytes=7, head=head, certain=True)
         return explanation(policy=policy, earliest_release_ms=None, gone=gone)
 
-    async def retention_facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
+    async def retention_facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> StreamFacts:
         self._stream(stream)
-        return {"version": 1, "id": str(stream), "policy": None if change is None else encode_document(change)}
+        epoch = [FactsSegment(segment="0#0", low=0.0, high=1.0)]
+        return StreamFacts(
+            version=1, id=str(stream), now_ms=5, frequency_ms=0, truncated_at=None, truncating=False, retention_set=[],
+            stream=FactsHistory(scope=stream.scope, name=stream.stream, epochs=[epoch], sealed={}), tail=None, hold=None,
+            policy=None if change is None else encode_document(change),
+            subscribers={"s/g": FactsSubscriber(cut={}, last_active_ms=4)},
+        )  # fmt: skip
 
     async def retention_reclaim(self, stream: StreamName) -> ReclaimReport:
         self._stream(stream)

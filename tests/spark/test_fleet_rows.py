@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from fleet_world import lines_of, read, some_policy, table_of
 
-from penstock.core.planner_json.facts_line import encode_facts
+from penstock.codec.answers import as_json
+from penstock.core.planner_json.facts_line import facts_of
 from penstock.core.retention.days import DAY_MS, freed_by_day
 from penstock.core.retention.facts import SubscriberActivity
 from penstock.core.retention.outlook import shape_of
@@ -147,7 +148,7 @@ def test_days_are_those_of_the_records_behind_the_data() -> None:
 def test_facts_written_as_a_line_are_read_back() -> None:
     for text in LINES[:300]:
         line = read(text)
-        again = read(json.dumps(encode_facts(line)))
+        again = read(json.dumps(as_json(facts_of(line))))
         assert (again.id, again.scope, again.name, again.now_ms) == (line.id, line.scope, line.name, line.now_ms)
         assert decide(again.facts, now_ms=line.now_ms) == decide(line.facts, now_ms=line.now_ms)
 

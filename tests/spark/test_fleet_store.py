@@ -17,6 +17,7 @@ import penstock
 from penstock.app.cli.main import main
 from penstock.client.blocking.stores import Store
 from penstock.core.planner_json.stream import name_of
+from penstock.model.answers.plan import RetentionPlan
 from penstock.model.errors import CorruptDataError, StreamNotFoundError, UnavailableError
 from penstock.model.segments import SegmentId
 from penstock.spark.cli.fleet import tell
@@ -80,15 +81,15 @@ def cut_of(row: Any) -> dict[str, int] | None:
     return None if row is None else {name_of(SegmentId(item["segment"])): item["offset"] for item in row}
 
 
-def same_as_planned(row: Mapping[str, Any], planned: Mapping[str, Any]) -> None:
-    assert (row["rule"], row["frees_bytes"]) == (planned["rule"], planned["frees_bytes"])
-    assert cut_of(row["candidate"]) == planned["candidate"]
-    assert cut_of(row["truncate"]) == planned["truncate"]
-    assert row["drop"] == [item["subscriber"] for item in planned["drop"]]
-    assert row["delete_stream"] == planned["delete_stream"]
-    for name in ("expire", "evict"):
+def same_as_planned(row: Mapping[str, Any], planned: RetentionPlan) -> None:
+    assert (row["rule"], row["frees_bytes"]) == (planned.rule, planned.frees_bytes)
+    assert cut_of(row["candidate"]) == planned.candidate
+    assert cut_of(row["truncate"]) == planned.truncate
+    assert row["drop"] == [item.subscriber for item in planned.drop]
+    assert row["delete_stream"] == planned.delete_stream
+    for name, moves in (("expire", planned.expire), ("evict", planned.evict)):
         found = [(item["subscriber"], item["bytes"], item["rule"]) for item in row[name]]
-        assert found == [(item["subscriber"], item["bytes"], item["rule"]) for item in planned[name]]
+        assert found == [(item.subscriber, item.bytes, item.rule) for item in moves]
 
 
 def subscribers_listed(

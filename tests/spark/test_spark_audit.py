@@ -181,10 +181,10 @@ def check_sums(store: Store, report: AuditReport, rows: Sequence[Mapping[str, An
     assert sum(item["removed_bytes"] for item in sums.rules) == sums.removed_bytes
     assert sum(item["removed_bytes"] for item in sums.streams) == sums.removed_bytes
     evictions = store.stream("plant/size").retention.evictions()
-    (rule,) = {item["rule"] for item in evictions}
+    (rule,) = {item.rule for item in evictions}
     lost = {
-        "lost_bytes": sum(item["bytes"] for item in evictions),
-        "lost_events": sum(item["events"] for item in evictions),
+        "lost_bytes": sum(item.bytes for item in evictions),
+        "lost_events": sum(item.events for item in evictions),
     }
     slow = next(item for item in sums.subscribers if item["subscriber"] == GROUP)
     assert slow == {"subscriber": GROUP, "rule": rule, "times": len(evictions), "streams": 1, "dropped": 0, **lost}

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from spark_driver import SCHEMA, Driver, logged
 from spark_world import World, in_order, keyed, open_here
 
+from penstock.model.answers.reclaim import PendingReason
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, TruncatedError, WriterInUseError
 from penstock.model.names import StreamName, segment_name
@@ -405,7 +406,7 @@ def held_by_leases(world: World, stream: StreamName) -> bool:
     async def account(services: Services) -> Mapping[str, Any]:
         return await services.controller.retention.reclaim(stream)
 
-    return any(item["why"] == "lease" for item in world.link.run(account)["pending"])
+    return any(item.why is PendingReason.LEASE for item in world.link.run(account).pending)
 
 
 def test_a_leased_plan_outlives_its_segments_also_where_its_lease_is_to_be_extended(world: World, data: Path) -> None:
@@ -478,19 +479,19 @@ def test_space_under_a_plan_comes_back_when_its_lease_ends_and_the_account_says_
     async def account(services: Services) -> Mapping[str, Any]:
         return await services.controller.retention.reclaim(stream)
 
-    (held,) = [item for item in world.link.run(account)["pending"] if item["why"] == "lease"]
-    (lease,) = held["leases"]
-    assert lease["holder"] == "Spark batch read of report of May"
-    assert before_ms - 1000 <= lease["until_ms"] == held["until_ms"] <= before_ms + 1000
-    assert held["bytes"] > 32 << 10
+    (held,) = [item for item in world.link.run(account).pending if item.why is PendingReason.LEASE]
+    (lease,) = held.leases
+    assert lease.holder == "Spark batch read of report of May"
+    assert before_ms - 1000 <= lease.until_ms == held.until_ms <= before_ms + 1000
+    assert held.bytes > 32 << 10
     # Whoever planned it died: nobody extends the lease, and nobody releases it.
     del reader, plan
 
     async def given_back(services: Services) -> int:
         async with asyncio.timeout(20):
-            while (report := await services.controller.retention.reclaim(stream))["pending_bytes"]:
+            while (report := await services.controller.retention.reclaim(stream)).pending_bytes:
                 await asyncio.sleep(0.05)
-        return int(report["freed_bytes"])
+        return report.freed_bytes
 
-    assert world.link.run(given_back) >= held["bytes"]
-    assert now_ms() >= held["until_ms"]
+    assert world.link.run(given_back) >= held.bytes
+    assert now_ms() >= held.until_ms

@@ -10,6 +10,7 @@ from penstock.client.options import check_printable, cut_of
 from penstock.codec.control.policy_document import decode_document
 from penstock.core.policies.levels import validate, with_pravega
 from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.facts import StreamFacts
 from penstock.model.answers.forecast import Forecast
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.answers.reclaim import ReclaimReport
@@ -166,8 +167,8 @@ class AsyncRetention(AsyncLevelPolicy):
         """Decide and perform now until nothing is due, and return what was done."""
         return await self._controller.retention.run(self._stream)
 
-    async def facts(self) -> Mapping[str, Any]:
-        """What the planner is told of the stream now: a line for ``penstock retention plan --facts``."""
+    async def facts(self) -> StreamFacts:
+        """What the planner knows of the stream now: a line for ``penstock retention plan --facts``."""
         return await self._controller.retention.facts(self._stream)
 
     async def reclaim(self) -> ReclaimReport:

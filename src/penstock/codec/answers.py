@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
 from penstock.codec.control.effective_policy import decode_effective, encode_effective
 from penstock.model.errors import CorruptDataError
+from penstock.model.retention import EffectivePolicy
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -19,13 +20,14 @@ def as_json(answer: object) -> dict[str, Any]:
         raise TypeError(f"not an answer. type={type(answer).__name__}")
     fields: dict[str, Any] = msgspec.to_builtins(answer)
     policy = getattr(answer, "policy", None)
-    return fields if policy is None else fields | {"policy": encode_effective(policy)}
+    return fields | {"policy": encode_effective(policy)} if isinstance(policy, EffectivePolicy) else fields
 
 
 def from_json(kind: type[S], fields: Mapping[str, Any]) -> S:
     """Inverse of ``as_json``. Fields that are not known are left out. Raises CorruptDataError."""
-    policy = fields.get("policy")
-    known = fields if policy is None else {**fields, "policy": decode_effective(policy)}
+    known = fields
+    if get_type_hints(kind).get("policy") is EffectivePolicy:
+        known = {**fields, "policy": decode_effective(fields["policy"])}
     try:
         return msgspec.convert(known, kind, from_attributes=True)
     except msgspec.ValidationError as error:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from penstock.controller.context import Context
 from penstock.controller.grace.kept import undo, undo_since
@@ -13,6 +12,7 @@ from penstock.controller.retention.forecast import forecast
 from penstock.controller.retention.loop import RetentionLoop
 from penstock.controller.retention.reclaim import reclaim_report
 from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.facts import StreamFacts
 from penstock.model.answers.forecast import Forecast
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.answers.reclaim import ReclaimReport
@@ -42,7 +42,7 @@ class RetentionCalls:
     async def explain(self, stream: StreamName, *, position: StreamCut | None = None) -> Explanation:
         return await self._cycle.explain(stream, position=position)
 
-    async def facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
+    async def facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> StreamFacts:
         return await facts_told(self._ctx, stream, change=change)
 
     async def reclaim(self, stream: StreamName) -> ReclaimReport:

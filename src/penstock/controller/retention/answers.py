@@ -5,9 +5,8 @@ Source: docs/formats/planner.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
@@ -20,7 +19,7 @@ from penstock.controller.retention.steps import decided
 from penstock.controller.streams.cuts import asked_again, check_bound, retry_if_moved
 from penstock.core.cuts.order import Positions, at_or_after
 from penstock.core.planner_json.answers import ranges_of, run_of
-from penstock.core.planner_json.facts_line import encode_facts
+from penstock.core.planner_json.facts_line import facts_of
 from penstock.core.planner_json.requests import FactsLine
 from penstock.core.planner_json.stream import encode_cut
 from penstock.core.policies.levels import check_effective, validate
@@ -29,6 +28,7 @@ from penstock.core.retention.decision import RetentionDecision
 from penstock.core.retention.facts import HeldRange, HolderKind, StreamCutRecord
 from penstock.core.retention.settlement import Settlement, goes_on
 from penstock.model.answers.explanation import Explanation, GoneData
+from penstock.model.answers.facts import StreamFacts
 from penstock.model.answers.plan import RetentionPlan
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
@@ -85,8 +85,8 @@ async def planned(ctx: Context, name: StreamName, *, change: PolicyDocument | No
 
 
 @asked_again
-async def facts_told(ctx: Context, name: StreamName, *, change: PolicyDocument | None) -> Mapping[str, Any]:
-    """What the planner is told of the stream now, as a line of its JSON, with ``change`` as the stream's document.
+async def facts_told(ctx: Context, name: StreamName, *, change: PolicyDocument | None) -> StreamFacts:
+    """What the planner knows of the stream now, with ``change`` as the stream's document.
 
     Whoever decides on the line decides as the next cycle, save that events which a subscriber loses are not counted exactly.
     Raises: ScopeNotFoundError, StreamNotFoundError, InvalidArgumentError, UnavailableError.
@@ -97,7 +97,7 @@ async def facts_told(ctx: Context, name: StreamName, *, change: PolicyDocument |
         check_effective(found.policy, name)
     now_ms = ctx.retention_clock.now_ms()
     facts = replace(found.facts, boundaries=await _all_boundaries(ctx, found, now_ms=now_ms))
-    return encode_facts(FactsLine(id=str(name), now_ms=now_ms, scope=name.scope, name=name.stream, facts=facts))
+    return facts_of(FactsLine(id=str(name), now_ms=now_ms, scope=name.scope, name=name.stream, facts=facts))
 
 
 async def _all_boundaries(ctx: Context, found: Snapshot, *, now_ms: int) -> Sequence[StreamCutRecord]:

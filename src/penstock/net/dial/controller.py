@@ -12,6 +12,7 @@ from penstock.codec.answers import from_json
 from penstock.codec.control.effective_policy import decode_effective
 from penstock.codec.control.policy_document import encode_document
 from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.facts import StreamFacts
 from penstock.model.answers.forecast import Forecast
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.answers.reclaim import ReclaimReport
@@ -370,13 +371,13 @@ class _Retention(_Remote):
         )
         return own.answer_of(Explanation, await self._connection.native("ExplainRetention", request))
 
-    async def facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
+    async def facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> StreamFacts:
         request = make(
             native.PlanRequest,
             stream=mapping.stream_message(stream),
             change=None if change is None else json.dumps(encode_document(change)),
         )
-        return own.json_of((await self._connection.native("RetentionFacts", request)).json)
+        return own.answer_of(StreamFacts, await self._connection.native("RetentionFacts", request))
 
     async def reclaim(self, stream: StreamName) -> ReclaimReport:
         return own.answer_of(ReclaimReport, await self._connection.native("ReclaimReport", stream_request(stream)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.facts import StreamFacts
 from penstock.model.answers.forecast import Forecast
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.answers.reclaim import ReclaimReport
@@ -43,10 +44,10 @@ class Retention(Protocol):
         """
         ...
 
-    async def facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> Mapping[str, Any]:
-        """What the planner is told of the stream now, as a line of docs/formats/planner.md, with ``change`` as its document.
+    async def facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> StreamFacts:
+        """What the planner knows of the stream now: a line of facts, with ``change`` as its document.
 
-        The policy in it is what all levels come to. Raises as ``plan_retention``. Changes nothing.
+        The policy in it is what all levels come to. Raises as ``plan``. Changes nothing.
         """
         ...
 

@@ -7,11 +7,12 @@ Source: docs/how-to/fleet.md, "Facts".
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import NotFoundError, PenstockError, ScopeNotFoundError
@@ -140,9 +141,9 @@ async def _asked(scope: str, names: list[str], services: Services) -> list[Store
             try:
                 facts = await services.controller.retention.facts(stream)
                 # What a subscriber holds takes another decision of the store. Most streams of a fleet have none.
-                subscribed = bool(facts["subscribers"])
+                subscribed = bool(facts.subscribers)
                 subscribers = await services.controller.subscribers.describe(stream) if subscribed else ()
-                return StoreLine(json.dumps(facts).encode(), subscribers)
+                return StoreLine(msgspec.json.encode(facts), subscribers)
             except NotFoundError:
                 return None
             except RETRYABLE:

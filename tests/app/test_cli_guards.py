@@ -306,7 +306,7 @@ def test_the_release_of_a_hold_names_the_erasures_that_it_defers(penstock: Run, 
 
     status, out, _ = penstock("hold", "release", "case-8", "--owner", "legal", "--yes")
     assert status == 0
-    assert "r17 of s/t stays deferred by other holds (ann: request)" in out
+    assert "r17 of s/t is still deferred by other holds (ann: request)" in out
     assert "cannot be undone" not in out
     status, _, told = penstock("hold", "release", "case-7", "--owner", "legal")
     assert status == 2

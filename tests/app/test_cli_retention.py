@@ -199,7 +199,7 @@ def test_a_whole_document_comes_from_a_file_or_a_pipe(penstock: Run, world: Fake
         (["set", "s/t", "--type", "size", "--min", "1", "--none"], "--type or --none"),
         (["unset", "s/t", "--field", "ttl"], "no such field"),
         (["plan", "--scope", "s"], "which change to plan"),
-        (["plan", "s/t", "--facts", "-"], "stands alone"),
+        (["plan", "s/t", "--facts", "-"], "cannot be combined"),
         (["plan", "--facts", "/no/such"], "no such file of facts"),
         (["plan", "s/t", "--as-of", "soon"], "not a moment"),
         (["plan", "s/t", "--as-of", "2026-01-01T10:00"], "has no zone"),

@@ -53,12 +53,12 @@ def test_a_terminal_shows_size_limits_subscribers_and_what_goes() -> None:
     lines = draw_text(picture(), width=80)
     text = "\n".join(lines)
     assert all(len(line) <= 80 for line in lines[2:]), max(lines[2:], key=len)
-    assert "goes next: 150 B" in text
+    assert "deleted next: 150 B" in text
     assert "s/g, 400 B behind" in text
     assert "s/silent has published nothing" in text
     assert "min 300 B keeps from here" in text
     assert "It frees 150 bytes." in text
-    assert "looked at again in 3 s" in text
+    assert "next check in 3 s" in text
     assert any(line.lstrip().startswith("max") for line in lines), "the maximum stands at its height"
     bar = next(line for line in lines if "head to tail" in line)
     assert bar.count("░") == 67 * 150 // 900, "the share that goes is drawn to scale"

@@ -1,4 +1,4 @@
-"""A stream over time as a picture or in a terminal: its size, its limits, every subscriber, and what goes next.
+"""A stream over time as a picture or in a terminal: its size, its limits, every subscriber, and what is deleted next.
 
 All places are bytes since the beginning of the stream's history, all times milliseconds since the Unix epoch.
 """
@@ -190,7 +190,7 @@ def _draw(picture: Picture, path: Path, plt: Any) -> None:
             lower.axhline(position, color=color, lw=0.8)
             lower.plot([at[-1]], [position], marker="<", color=color, label=f"subscriber {name}")
     if picture.next_head is not None:
-        lower.axhspan(picture.now.head, picture.next_head, color="#fcae91", alpha=0.6, label="goes next")
+        lower.axhspan(picture.now.head, picture.next_head, color="#fcae91", alpha=0.6, label="deleted next")
     upper.set_ylabel("kept")
     lower.set_ylabel("since the beginning")
     if at[0] == at[-1]:
@@ -240,11 +240,11 @@ def draw_text(picture: Picture, *, width: int = 100) -> list[str]:
     lines += _size_chart(picture, columns)
     lines += ["", *_bar(picture, columns), ""]
     if picture.next_head is not None:
-        lines.append(f"goes next: {format_size(picture.next_head - picture.now.head)}")
+        lines.append(f"deleted next: {format_size(picture.next_head - picture.now.head)}")
     if picture.why:
         lines.append(picture.why)
     if picture.next_due_ms is not None:
-        lines.append(f"looked at again in {format_duration(max(0, picture.next_due_ms - picture.now.time_ms))}")
+        lines.append(f"next check in {format_duration(max(0, picture.next_due_ms - picture.now.time_ms))}")
     return lines
 
 
@@ -287,7 +287,7 @@ def _bar(picture: Picture, columns: int) -> list[str]:
     """Head to tail on one line, with marks under it."""
     head, tail = picture.now.head, picture.now.written
     if tail == head:
-        return [f"{'':>13}the stream holds nothing"]
+        return [f"{'':>13}the stream is empty"]
 
     def column(place: int) -> int:
         return min(columns - 1, max(0, (place - head) * columns // (tail - head)))

@@ -84,14 +84,14 @@ def audit(
 
 
 def _check_known(store: Store, stream: str) -> None:
-    """Raises StreamNotFoundError where there is no such stream, and nothing is told of one that was."""
+    """Raises StreamNotFoundError where there is no such stream, and no audit entry about one that was."""
     with suppress(NotFoundError):
         if store.stream(stream).exists():
             return
         with _reader(store, follow=False) as reader:
             if any(entry.get("target") == stream for entry in _entries(event.data for event in reader)):
                 return
-    raise StreamNotFoundError("there is no such stream, and nothing is told of one", stream=stream)
+    raise StreamNotFoundError("there is no such stream, and no audit entry about one", stream=stream)
 
 
 def _print_entries(

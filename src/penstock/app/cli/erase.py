@@ -69,7 +69,7 @@ def run(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Blank the events at the given positions, in place and for good. This cannot be undone.
+    """Blank the events at the given positions, in place, permanently. This cannot be undone.
 
     Shows what will be erased and asks for confirmation. Without a terminal, it refuses unless --yes is given.
 

@@ -77,7 +77,7 @@ def list_groups(
 def describe(
     group: GroupArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Say how a group is configured, and how far behind it is on each stream.
+    """Print how a group is configured, and how far behind it is in each stream.
 
     \b
     penstock group describe demo/reports

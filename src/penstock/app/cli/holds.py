@@ -191,5 +191,5 @@ def _begins(erasure: Mapping[str, Any]) -> bool:
 
 def _erasure_words(erasure: Mapping[str, Any]) -> str:
     asked = erasure["asked"]
-    what = "begins at once" if _begins(erasure) else "stays deferred by other holds"
+    what = "begins at once" if _begins(erasure) else "is still deferred by other holds"
     return f"{erasure['erasure']} of {erasure['stream']} {what} ({asked['who']}: {asked['why']})"

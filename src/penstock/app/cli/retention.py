@@ -279,7 +279,7 @@ def plan(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say what a cycle would remove, now or later, with the present policy or with a change. Changes nothing.
+    """Print what a cycle would delete, now or later, with the present policy or with a change. Changes nothing.
 
     With --facts no store is needed: facts in, one decision a line out, in the same order, in constant memory; the planner is
     the one of the retention loop. Lines that cannot be used give an error object, and status 1 at the end.
@@ -292,7 +292,7 @@ def plan(
     """
     if facts is not None:
         if stream is not None or scope is not None or server or not change.is_empty or as_of is not None:
-            raise InvalidArgumentError("--facts says all there is to say; it stands alone", facts=facts)
+            raise InvalidArgumentError("--facts cannot be combined with other options", facts=facts)
         _plan_facts(facts)
     target = target_of(stream, scope, server)
     at_ms = None if as_of is None else parse_moment(as_of, now_ms=RealClock().now_ms())
@@ -483,7 +483,7 @@ def plot(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Draw the stream over time: size, minimum, maximum, every subscriber, and what goes next.
+    """Draw the stream over time: size, minimum, maximum, every subscriber, and what is deleted next.
 
     \b
     penstock retention plot demo/clicks

@@ -70,7 +70,7 @@ def create(
     with open_target(controller, data, create=True) as store:
         if if_absent and store.stream(stream).exists():
             found = store.stream(stream).describe()
-            kept = f"{stream} exists already, and stays as it is: {counted(len(found.segments), 'segment')}"
+            kept = f"{stream} exists already and was not changed: {counted(len(found.segments), 'segment')}"
             say(f"{kept}; {sentence_in_force(store, stream)}", as_json=json, stream=stream, created=False)
             return
         store.create_stream(
@@ -102,7 +102,7 @@ def list_streams(
 def describe(
     stream: StreamArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Say all that is known of a stream: segments, head and tail, sizes, policy, subscribers, who holds the head.
+    """Print everything known about a stream: segments, head and tail, sizes, policy, subscribers, what holds the head.
 
     \b
     penstock stream describe demo/clicks

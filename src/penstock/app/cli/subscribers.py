@@ -162,7 +162,7 @@ def describe(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say all that is known of one subscriber.
+    """Print everything known about one subscriber.
 
     \b
     penstock subscriber describe demo/clicks demo/reports

@@ -59,7 +59,7 @@ def audit(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Say who lost what to which rule: the store's audit stream as a table, and its sums by rule, stream and subscriber.
+    """Print who lost what to which rule: the store's audit stream as a table, and its sums by rule, stream and subscriber.
 
     The store keeps entries for 90 days; a table (--out) has them for as long as you keep it. Give the same command again, say
     every day: each run adds what came since the last one, whole or not at all, and nothing twice.
@@ -108,7 +108,9 @@ def _tell(report: AuditReport, *, as_json: bool) -> None:
     if sums.missing:
         facts["missing"] = f"{sums.missing:,} entries found no room while a disk was full"
     if report.lost:
-        facts["too late"] = [f"gone before it was read: offsets {item['from']} to {item['to']}" for item in report.lost]
+        facts["too late"] = [
+            f"deleted before it was read: offsets {item['from']} to {item['to']}" for item in report.lost
+        ]
     print_facts(facts, as_json=False)
     _table("by rule", ["rule"], sums.rules)
     _table("by stream", ["scope", "stream"], sums.streams)

@@ -79,13 +79,13 @@ def erase(
     conf: ConfOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Blank every event that matches, in place and for good, and print the receipt. This cannot be undone.
+    """Blank every event that matches, in place and permanently, and print the receipt. This cannot be undone.
 
     When the search is done, it shows how many events it found and asks for confirmation. Without a terminal, it refuses
     before the search, unless --yes is given. --dry-run shows what it would erase.
 
     Executors read the stream from its head to its tail of now, and find what matches; the store blanks it, in all its tiers.
-    Interrupted once it has begun to blank, the store goes on; the same --id again waits for it and prints the receipt.
+    If the command is interrupted while it blanks, the store continues. The same --id waits for it and prints the receipt.
     If a hold covers any of them, nothing is blanked and the exit status is 10. The erasure continues by itself when no
     hold covers them. The same command with --id then prints the receipt, or that it is still deferred.
 
@@ -138,7 +138,7 @@ def match_of(
         raise InvalidArgumentError("say what to look for by one of --json-field, --anywhere and --where")
     if where is not None:
         if schema is None or values is not None:
-            raise InvalidArgumentError("--where goes with --schema, and without --values-from")
+            raise InvalidArgumentError("--where needs --schema, and excludes --values-from")
         return Where(schema=schema, where=where)
     if json_field is not None and not all(json_field.split(".")):
         raise InvalidArgumentError("--json-field is a name, or names joined by dots", json_field=repr(json_field))

@@ -113,7 +113,7 @@ def export(
 ) -> None:
     """Write a range of a stream as Parquet: exactly that range, and visible only when it is complete.
 
-    Stopped, give the same command again: what is written stays written, and the range is the one that was begun. The
+    If it is stopped, run the same command again: written files are kept, and the range is the one that was begun. The
     directory must be one that all executors see.
 
     \b

@@ -84,13 +84,13 @@ def fleet(
     conf: ConfOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say what the policies in force, or a change of them, would remove from very many streams, and whom that hurts.
+    """Print what the policies in force, or a change of them, would delete from very many streams, and whom it affects.
 
     Each stream is decided by the planner of the retention loop. Nothing is changed anywhere; with facts from
     files no store is needed.
 
     \b
-    penstock spark fleet --facts store                            what goes today
+    penstock spark fleet --facts store                            what is deleted today
     penstock spark fleet --facts store --max-age 7d               and what would, were nothing kept for more than 7 days
     penstock spark fleet --facts fleet/ --max-age 7d --scope web --out what-if
     penstock spark fleet --facts fleet/ --policy policy.json --by day --png days.png
@@ -99,13 +99,13 @@ def fleet(
     --max-age 7d takes the place of the maximum age that each stream has, or gives it one, and leaves all else of its policy
     as it is; data that is older would go, even if a subscriber has not read it. The report shows both sides, today's and the
     change's. --policy FILE puts a whole document in place of what applies. Where a change contradicts a stream's policy, as
-    a maximum below its minimum, it is refused there, and told.
+    a maximum below its minimum, it is refused there, and the report says so.
 
     With --facts store, a second table shows the subscribers that hold the most, as penstock subscriber list prints
     them. With --json they are in "subscribers", with the same fields: held_bytes, lag_bytes, since_acknowledgement_s
     and others.
 
-    Rows that cannot be used are told with file and line, and make the status 1; the others go on.
+    Rows that cannot be used are reported with file and line, and make the status 1; the others are used.
     """
     if by not in ("scope", "day", "rule"):
         raise InvalidArgumentError("--by is scope, day or rule", by=repr(by[:40]))
@@ -166,7 +166,7 @@ def _facts(facts: list[str], controller: str | None) -> list[str] | StoreFacts:
     if _STORE in facts:
         raise InvalidArgumentError("--facts store stands alone; ./store is a file of that name")
     if controller is not None:
-        raise InvalidArgumentError("--controller goes with --facts store", controller=controller)
+        raise InvalidArgumentError("--controller needs --facts store", controller=controller)
     return facts
 
 

@@ -102,8 +102,8 @@ def load(
 ) -> None:
     """Load files into a stream, once: the same files, unchanged, are not loaded again.
 
-    Readers see a part (--part) whole or not at all. Stopped, give the same command again: it goes on with the first part
-    that is missing. A directory with one more file is other input: then name the new files.
+    Readers see a part (--part) whole or not at all. If it is stopped, run the same command again: it continues with
+    the first part that is missing. A directory with one more file is other input: then name the new files.
 
     \b
     penstock spark load plant/turbine /lake/in --key-by sensor --order-by at

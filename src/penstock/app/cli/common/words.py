@@ -96,7 +96,11 @@ def policy_value(path: str, value: Any) -> str:
 
 def decision_words(decision: RetentionRun) -> dict[str, object]:
     """A decision for people: what goes, why, who is hurt, and who holds the rest, from head to tail."""
-    facts: dict[str, object] = {"why": decision.why, "rule": decision.rule, "frees": format_size(decision.frees_bytes)}
+    facts: dict[str, object] = {
+        "why": decision.why,
+        "rule": decision.rule,
+        "deletes": format_size(decision.frees_bytes),
+    }
     if len(decision.steps) > 1:
         facts["in steps"] = [_step_words(item) for item in decision.steps]
     if isinstance(decision, RetentionPlan):
@@ -104,11 +108,11 @@ def decision_words(decision: RetentionRun) -> dict[str, object]:
     if decision.truncate:
         facts["new head"] = cut_words(decision.truncate)
     if hurt := list(hurt_words(decision)):
-        facts["hurts"] = hurt
+        facts["affects"] = hurt
     if decision.writers.exceeded:
         facts["writers"] = _writers(decision.writers)
     if decision.next_due_ms is not None:
-        facts["looked at again"] = moment(decision.next_due_ms)
+        facts["next check"] = moment(decision.next_due_ms)
     if isinstance(decision, RetentionPlan | Explanation) and decision.unreadable:
         facts["unreadable"] = f"{decision.unreadable} Everything is kept until the policy can be read."
     if isinstance(decision, Explanation):
@@ -116,14 +120,14 @@ def decision_words(decision: RetentionRun) -> dict[str, object]:
     if isinstance(decision, Explanation) and decision.ranges:
         facts["head to tail"] = [range_words(item) for item in decision.ranges]
     elif decision.held_by:
-        facts["stays"] = [_holder_words(item) for item in decision.held_by]
+        facts["kept"] = [_holder_words(item) for item in decision.held_by]
     return facts
 
 
 def _lost_words(plan: RetentionPlan) -> dict[str, object]:
     """How many events go, and when they were written."""
     size = format_size(plan.frees_bytes)
-    lost: dict[str, object] = {"frees": size if plan.events is None else f"{size}, {counted(plan.events, 'event')}"}
+    lost: dict[str, object] = {"deletes": size if plan.events is None else f"{size}, {counted(plan.events, 'event')}"}
     return lost if plan.time_range_ms is None else lost | {"written": span(plan.time_range_ms)}
 
 
@@ -135,9 +139,9 @@ def _position_words(found: Explanation) -> dict[str, object]:
     if gone is None:
         return {"released": "not by time alone" if release is None else f"{moment(release)} at the earliest"}
     if gone.at_ms is None:
-        return {"gone": "before the truncations that are remembered"}
+        return {"deleted": "before the oldest truncation on record"}
     sure = "" if gone.certain else " or earlier"
-    return {"gone": f"{moment(gone.at_ms)}{sure}, by {gone.rule}, with {format_size(gone.bytes or 0)}"}
+    return {"deleted": f"{moment(gone.at_ms)}{sure}, by {gone.rule}, with {format_size(gone.bytes or 0)}"}
 
 
 def _writers(verdict: Writers) -> str:
@@ -171,12 +175,12 @@ def removes(decision: RetentionRun) -> bool:
 
 def hurt_words(decision: RetentionRun | PlanStep) -> Iterator[str]:
     """Who loses what by the decision, one line each."""
-    for moved, verb in ((decision.expire, "unread data counts as read"), (decision.evict, "loses unread data")):
+    for moved, verb in ((decision.expire, "skips unread data"), (decision.evict, "loses unread data")):
         for item in moved:
             shown = "" if item.events is None else f", {counted(item.events, 'event')}"
             yield f"{item.subscriber}: {verb}, {format_size(item.bytes)}{shown}, by {item.rule}"
     for drop in decision.drop:
-        yield f"{drop.subscriber}: is dropped, silent for too long"
+        yield f"{drop.subscriber}: is dropped: no acknowledgement for too long"
     if decision.delete_stream:
         yield "the stream itself is deleted"
 

@@ -139,7 +139,7 @@ def _after(manifest: Manifest) -> list[str]:
     repeat = f"the erasures with receipts after number {chain['sequence']}" if chain else "all its erasures"
     return [
         "before clients connect:",
-        "  stop the original for good, or give the restored store another address",
+        "  stop the original permanently, or give the restored store another address",
         f"  events that the original erased after the backup are back: repeat {repeat} (`penstock erase`)",
         "  readers and queries that had read past the backup are refused: restart them at a position of your choice",
     ]

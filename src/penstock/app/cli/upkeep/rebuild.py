@@ -90,7 +90,7 @@ def _lines(report: RebuildReport) -> list[str]:
         lines.append("restored in full after being set aside for a damaged row:")
         lines += [f"  {name}" for name in report.restored]
     if report.lost:
-        lines.append("not recovered, for it was in the log alone:")
+        lines.append("not recovered, because it was only in the log:")
         lines += [_lost_line(item) for item in report.lost]
     if report.log:
         operations = counted(sum(item["operations"] for item in report.log), "operation")
@@ -102,4 +102,4 @@ def _lines(report: RebuildReport) -> list[str]:
     lines += [f"  {said}" for said in report.streams.made]
     if report.unnamed_chunks:
         lines.append(f"{len(report.unnamed_chunks)} chunks that no entry names were left where they are")
-    return [*lines, "what nobody can know:", *(f"  {said}" for said in report.unknown())]
+    return [*lines, "what cannot be known:", *(f"  {said}" for said in report.unknown())]

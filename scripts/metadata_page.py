@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.codec import files
 from penstock.codec.control import dictionary as control
+from penstock.codec.control import key_parts
 from penstock.codec.dictionary import Entry, Layout, Part
 from penstock.codec.store import dictionary as store
 from penstock.codec.store.layouts import LAYOUTS
@@ -58,7 +59,7 @@ def page() -> str:
         _HEAD,
         _CONTROL,
         _entries(control.TABLE),
-        _parts(control.PARTS),
+        _parts(key_parts.PARTS),
         _FIELDS,
         *(_fields(kind) for kind in _kinds(control.TABLE)),
         _ROWS,

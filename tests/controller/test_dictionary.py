@@ -19,6 +19,7 @@ from disks import Disks, write_events
 import penstock
 from penstock.codec import files
 from penstock.codec.control import dictionary as control
+from penstock.codec.control import key_parts
 from penstock.codec.dictionary import Entry, Layout, entries_of
 from penstock.codec.store import dictionary as container
 from penstock.codec.store import layouts, rows
@@ -90,7 +91,7 @@ def check_record(entry: Entry, key: str, value: bytes) -> None:
         # A record of a deleted stream: what its own key would hold.
         _, scope, stream, _, first, rest = re.split("/", key + "/", maxsplit=5)
         usual = f"{first}/{scope}/{stream}/{rest}".rstrip("/")
-        kind = the_entry(usual, control.TABLE, control.PARTS).value
+        kind = the_entry(usual, control.TABLE, key_parts.PARTS).value
     if isinstance(kind, type):
         known = {name for name, _, _ in control.value_of(kind).fields}
         assert set(json.loads(value)) - {"v"} <= known, key
@@ -215,7 +216,7 @@ def test_a_store_in_which_every_feature_is_used_writes_the_rows_of_the_dictionar
     asyncio.run(run())
     seen: set[str] = set()
     for key, value in recorded.controller:
-        entry = the_entry(key, control.TABLE, control.PARTS)
+        entry = the_entry(key, control.TABLE, key_parts.PARTS)
         check_record(entry, key, value)
         seen.add(entry.key)
     stored = zip(disks.keyvalue._keys, map(disks.keyvalue._values.get, disks.keyvalue._keys), strict=True)
@@ -293,7 +294,7 @@ def test_the_files_of_a_store_are_in_the_dictionary(tmp_path: Path) -> None:
     assert len({the_entry(name, files.FILES, files.PARTS).key for name in found}) >= 7
 
 
-@pytest.mark.parametrize("part", [control.PARTS, container.PARTS, files.PARTS], ids=["control", "container", "files"])
+@pytest.mark.parametrize("part", [key_parts.PARTS, container.PARTS, files.PARTS], ids=["control", "container", "files"])
 def test_every_part_of_a_key_is_used(part) -> None:
     entries = (*control.TABLE, *container.ROWS, *files.FILES, *files.SEGMENTS)
     assert {name for entry in entries for name in re.findall(r"\{(\w+)\}", entry.key)} >= part.keys()

@@ -55,6 +55,7 @@ from penstock.codec.control.truncations import (
     OutboxRecord,
     PointRecord,
 )
+from penstock.model.answers.subscribers import Eviction
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.retention import Backlog, Idle, PolicyDocument, Retain
@@ -231,7 +232,15 @@ GOLDEN = [
         TailRecord(time_ms=3, size_bytes=9, cut={make_segment_id(0, 0): 9}),
         b'{"v":1,"time_ms":3,"size_bytes":9,"cut":{"0":9}}',
     ),
-    (EvictionsRecord(evictions=({"bytes": 3},)), b'{"v":1,"evictions":[{"bytes":3}]}'),
+    (
+        EvictionsRecord(
+            evictions=(
+                Eviction(at_ms=9, subscriber="s/g", start={"0#0": 1}, end=None, bytes=3, events=None, rule="ttl"),
+            )
+        ),
+        b'{"v":1,"evictions":[{"at_ms":9,"subscriber":"s/g","from":{"0#0":1},"to":null,"bytes":3,"events":null,'
+        b'"rule":"ttl"}]}',
+    ),
     (HeadRecord(), b'{"v":1,"cut":{},"pending":null,"truncated_bytes":0}'),
     (
         HeadRecord(cut={make_segment_id(1, 10): 1, make_segment_id(0, 9): 2}, grace_ms=5),

@@ -121,7 +121,8 @@ class EvictionsRecord(JsonRecord):
 
     KIND = "evictions"
     evictions: Annotated[
-        tuple[Eviction, ...], Field("oldest first: the fields of the audit entries (audit.md), and `at_ms`")
+        tuple[Eviction, ...],
+        Field("oldest first: `at_ms` (wall clock), `subscriber`, `from`, `to`, `bytes`, `events`, `rule`"),
     ] = ()
 
 

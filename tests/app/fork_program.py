@@ -42,7 +42,7 @@ def refused(what: str, use: Callable[[], Any]) -> None:
         print("in the child", what, "gave", got)
 
 
-class World:
+class OpenObjects:
     """One of each object that a program may hold while it forks, all in use."""
 
     def __init__(self, store: penstock.Store) -> None:
@@ -189,7 +189,7 @@ def main() -> None:
     kind, place = sys.argv[1:3]
     faulthandler.enable()
     store = penstock.connect(place) if kind == "remote" else penstock.open(place)
-    world = World(store)
+    world = OpenObjects(store)
     forked(world.in_child, ends="at once")
     world.write(b"between")
     forked(world.in_child, ends="as programs do")

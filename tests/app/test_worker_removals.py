@@ -15,7 +15,7 @@ from penstock.model.errors import NotConnectedError, RetentionHoldError
 from penstock.net.workers.link import WorkerLink, open_link
 
 
-class World:
+class RemovalLine:
     """Both ends of a line, and what the server's guard has open."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class World:
 
 def run(work) -> None:
     async def main() -> None:
-        world = World()
+        world = RemovalLine()
         ours, theirs = socket.socketpair()
         server = await open_link(ours, name="server", handlers=world.removals.handlers(world.guard))
         worker = await open_link(theirs, name="worker", handlers={})
@@ -61,7 +61,7 @@ def run(work) -> None:
 
 
 def test_the_block_of_the_server_lasts_as_long_as_that_of_the_worker() -> None:
-    async def work(world: World, server: WorkerLink, worker: WorkerLink) -> None:
+    async def work(world: RemovalLine, server: WorkerLink, worker: WorkerLink) -> None:
         guard = removal_guard(worker)
         async with guard("a", 1):
             async with guard("b", 2):
@@ -78,7 +78,7 @@ def test_the_block_of_the_server_lasts_as_long_as_that_of_the_worker() -> None:
 
 
 def test_a_worker_that_gives_up_leaves_nothing_open() -> None:
-    async def work(world: World, server: WorkerLink, worker: WorkerLink) -> None:
+    async def work(world: RemovalLine, server: WorkerLink, worker: WorkerLink) -> None:
         guard = removal_guard(worker)
 
         async def removal() -> None:
@@ -103,7 +103,7 @@ def test_a_worker_that_gives_up_leaves_nothing_open() -> None:
 
 
 def test_what_a_dead_worker_has_begun_ends_after_its_process() -> None:
-    async def work(world: World, server: WorkerLink, worker: WorkerLink) -> None:
+    async def work(world: RemovalLine, server: WorkerLink, worker: WorkerLink) -> None:
         guard = removal_guard(worker)
 
         async def removal() -> None:

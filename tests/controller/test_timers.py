@@ -26,7 +26,7 @@ NAME = name_of(SEGMENT)
 
 
 @dataclass
-class World:
+class Timed:
     controller: Controller
     segments: MemorySegments
     clock: FakeClock
@@ -41,42 +41,42 @@ class Timer:
     """``begin`` starts it, ``over`` returns whether it has ended. ``both``: it also waits for the wall clock."""
 
     length_ms: int
-    begin: Callable[[World], Awaitable[None]]
-    over: Callable[[World], Awaitable[bool]]
+    begin: Callable[[Timed], Awaitable[None]]
+    over: Callable[[Timed], Awaitable[bool]]
     both: bool = False
 
 
-async def _begin_lease(world: World) -> None:
+async def _begin_lease(world: Timed) -> None:
     world.txn = (await world.controller.transactions.create(STREAM, lease_ms=600_000)).id
 
 
-async def _begin_lifetime(world: World) -> None:
+async def _begin_lifetime(world: Timed) -> None:
     await _begin_lease(world)
 
 
-async def _aborted(world: World) -> bool:
+async def _aborted(world: Timed) -> bool:
     await world.controller.sweep()
     return await world.controller.transactions.status(STREAM, world.txn) is TransactionStatus.ABORTED
 
 
-async def _past_lifetime(world: World) -> bool:
+async def _past_lifetime(world: Timed) -> bool:
     """It ends even if it is renewed as often as possible."""
     await world.controller.transactions.ping(STREAM, world.txn, lease_ms=600_000)
     return await _aborted(world)
 
 
-async def _commit(world: World) -> None:
+async def _commit(world: Timed) -> None:
     world.txn = await write_transaction(world.controller, world.segments, b"x")
     await world.controller.transactions.commit(STREAM, world.txn)
     await world.controller.sweep()
 
 
-async def _forgotten(world: World) -> bool:
+async def _forgotten(world: Timed) -> bool:
     await world.controller.sweep()
     return not world.has(keys.completed(STREAM, world.txn))
 
 
-async def _gather(world: World) -> None:
+async def _gather(world: Timed) -> None:
     record = ErasureRecord(
         stream=str(STREAM), incarnation=0, state=ErasureState.GATHERING, asked={}, asked_ms=world.clock.ms, receipt=None
     )
@@ -85,70 +85,70 @@ async def _gather(world: World) -> None:
     )
 
 
-async def _dropped(world: World) -> bool:
+async def _dropped(world: Timed) -> bool:
     await world.controller.erasures.start()
     return not world.has(keys.erasure("e"))
 
 
-async def _hold(world: World) -> None:
+async def _hold(world: Timed) -> None:
     await world.controller.holds.add(STREAM, owner="o", reason="r", hold_id="h", until_ms=world.clock.ms + 4 * HOUR_MS)
 
 
-async def _lifted(world: World) -> bool:
+async def _lifted(world: Timed) -> bool:
     await world.controller.sweep()
     return not world.has(keys.hold("s", "h"))
 
 
-async def _write(world: World) -> None:
+async def _write(world: Timed) -> None:
     world.segments.write(NAME, b"x" * 10)
     await world.controller.retention.run(STREAM)
 
 
-async def _head_moved(world: World) -> bool:
+async def _head_moved(world: Timed) -> bool:
     await world.controller.retention.run(STREAM)
     return (await world.controller.cuts.head(STREAM)).positions != {SEGMENT: 0}
 
 
-async def _age(world: World) -> None:
+async def _age(world: Timed) -> None:
     await world.controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0, max_age_s=4 * 3600)))
     await join(world.controller, "a", {SEGMENT: 0})
     await _write(world)
 
 
-async def _ttl(world: World) -> None:
+async def _ttl(world: Timed) -> None:
     document = PolicyDocument(retain=Retain(min_bytes=0), backlog=Backlog(ttl_s=4 * 3600))
     await world.controller.policies.set(STREAM, document)
     await join(world.controller, "a", {SEGMENT: 0})
     await _write(world)
 
 
-async def _grace(world: World) -> None:
+async def _grace(world: Timed) -> None:
     await world.controller.policies.set(STREAM, PolicyDocument(grace_s=4 * 3600))
     world.segments.write(NAME, b"x" * 10)
     await world.controller.streams.truncate(STREAM, cut_at({SEGMENT: 10}))
 
 
-async def _released(world: World) -> bool:
+async def _released(world: Timed) -> bool:
     await world.controller.retention.run(STREAM)
     return world.segments.segments[NAME].kept in (None, 10)
 
 
-async def _silent(world: World) -> None:
+async def _silent(world: Timed) -> None:
     await world.controller.policies.set(STREAM, PolicyDocument(idle=Idle(subscriber_s=4 * 3600)))
     await join(world.controller, "a", {SEGMENT: 0})
 
 
-async def _subscriber_gone(world: World) -> bool:
+async def _subscriber_gone(world: Timed) -> bool:
     await world.controller.retention.run(STREAM)
     return not await world.controller.subscribers.list(STREAM)
 
 
-async def _quiet(world: World) -> None:
+async def _quiet(world: Timed) -> None:
     await world.controller.policies.set(STREAM, PolicyDocument(idle=Idle(stream_s=4 * 3600)))
     world.segments.write(NAME, b"x" * 10)
 
 
-async def _stream_gone(world: World) -> bool:
+async def _stream_gone(world: Timed) -> bool:
     try:
         await world.controller.retention.run(STREAM)
     except StreamNotFoundError:
@@ -179,7 +179,7 @@ def test_a_timer_counts_elapsed_time(name: str, jump_ms: int) -> None:
     async def work() -> None:
         segments, clock = MemorySegments(), FakeClock()
         async with with_stream(segments, 1, clock, settings=settings) as controller:
-            world = World(controller, segments, clock)
+            world = Timed(controller, segments, clock)
             await timer.begin(world)
             assert not await timer.over(world)
             steps = max(1, timer.length_ms // 500_000)

@@ -46,7 +46,7 @@ class Peer:
         self.ready += int(min(max(burst, self.rate * PASS_S), room, most - self.sent - self.ready))
 
 
-class World:
+class Crowd:
     """Peers and the rule, in passes of a loop. Raises where the memory is more than it may be."""
 
     def __init__(self, peers: list[Peer], rng: random.Random, budget: int = BUDGET_BYTES) -> None:
@@ -137,7 +137,7 @@ def test_all_who_keep_sending_finish_within_the_memory(seed: int) -> None:
         ),
     )
     peers = [rng.choice(makers)(number, rng) for number in range(rng.randrange(2, 50))]
-    world = World(peers, rng)
+    world = Crowd(peers, rng)
     ended = world.run(lambda: all(one.done or one.ends_at is not None for one in peers), limit_s=400)
     assert ended
     live = [one for one in peers if not one.done and not one.cut]
@@ -155,7 +155,7 @@ def test_a_quick_writer_waits_no_longer_beside_more_slow_peers(count: int, silen
         for peer in others:
             # They come with much at once, and then trickle.
             peer.burst = rng.randrange(FRAME_BYTES // 4, peer.frames[0])
-        world = World([quick], rng)
+        world = Crowd([quick], rng)
         world.run(lambda quick=quick: quick.done, limit_s=10)
         world.peers += others
         for _ in range(300):
@@ -170,7 +170,7 @@ def test_a_quick_writer_waits_no_longer_beside_more_slow_peers(count: int, silen
 def test_a_silent_holder_stays_while_nobody_needs_its_memory() -> None:
     rng = random.Random(1)
     peers = [Peer(number, 1e9, MIB, [FRAME_BYTES], ends_at=MIB) for number in range(4)]
-    world = World([], rng)
+    world = Crowd([], rng)
     for peer in peers:
         world.peers.append(peer)
         for _ in range(1000):

@@ -81,7 +81,7 @@ class FaultyStore:
         self._inner.submit_append(request, answered)
 
 
-class World:
+class DirectStore:
     """A blocking store, over loopback or in this process; server and client share the loop of its thread."""
 
     def __init__(self, kind: str = "wire", host: str = "127.0.0.1") -> None:

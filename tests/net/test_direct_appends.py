@@ -11,7 +11,7 @@ import time
 from collections import Counter
 
 import pytest
-from direct_world import World
+from direct_world import DirectStore
 
 from penstock.client.writing.local_line import LocalLines
 from penstock.model.errors import (
@@ -28,7 +28,7 @@ WAIT_S = 20.0
 
 @pytest.fixture(params=["wire", "local", "in place"])
 def world(request, monkeypatch):
-    made = World(request.param)
+    made = DirectStore(request.param)
     real = LocalLines.open
 
     async def opened(self, segment, writer):
@@ -89,7 +89,7 @@ def test_a_host_by_name_is_tried_at_each_of_its_addresses(monkeypatch):
 
     monkeypatch.setattr("asyncio.base_events.socket.getaddrinfo", both)
     monkeypatch.setitem(sys.modules, "uvloop", None)  # uvloop resolves by itself
-    world = World(host="store.example")
+    world = DirectStore(host="store.example")
     with world.store:
         world.store.create_scope("s")
         with world.store.create_stream("s/a").writer() as writer:
@@ -322,7 +322,7 @@ def test_an_interrupted_flush_leaves_the_writer_usable(world, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["wire", "local", "in place"])
 def test_a_store_that_is_closed_under_a_direct_writer_keeps_what_was_written(kind):
-    world = World(kind)
+    world = DirectStore(kind)
     world.store.create_scope("s")
     stream = world.store.create_stream("s/a")
     writer = stream.writer()

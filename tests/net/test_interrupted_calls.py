@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 
 import pytest
-from direct_world import World
+from direct_world import DirectStore
 
 from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import split_events
@@ -65,7 +65,7 @@ def event(key: str, number: int) -> bytes:
 class Watched:
     """A stream, what was asked to be written to it, and which keys went with which events."""
 
-    def __init__(self, world: World, monkeypatch) -> None:
+    def __init__(self, world: DirectStore, monkeypatch) -> None:
         self.world = world
         self.numbers = itertools.count()
         self.must: list[bytes] = []
@@ -139,7 +139,7 @@ SCENARIOS = [one_direct, several_at_once, many, closing]
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda item: item.__name__)
 @pytest.mark.parametrize("warm", [9, 1], ids=["direct", "loop"])
 def test_an_exception_at_any_line_of_a_writer(kind, scenario, warm, monkeypatch):
-    world = World(kind)
+    world = DirectStore(kind)
     with world.store:
         world.store.create_scope("s")
         for number in itertools.count(1):
@@ -170,7 +170,7 @@ def test_an_exception_at_any_line_of_a_writer(kind, scenario, warm, monkeypatch)
 
 @pytest.mark.parametrize("ends", ["commit", "abort"])
 def test_an_exception_at_any_line_of_a_transaction(ends, monkeypatch):
-    world = World("in place")
+    world = DirectStore("in place")
     with world.store:
         world.store.create_scope("s")
         for number in itertools.count(1):
@@ -203,7 +203,7 @@ def test_an_exception_at_any_line_of_a_transaction(ends, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["wire", "in place"])
 def test_several_threads_on_one_writer_lose_and_double_nothing(kind, monkeypatch):
-    world = World(kind)
+    world = DirectStore(kind)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     errors: list[BaseException] = []

@@ -13,7 +13,7 @@ from penstock.model.errors import UnavailableError
 from penstock.segmentstore.durability.checkpointer import Checkpointer
 
 
-class World:
+class ModelContainer:
     """A container of which a checkpointer sees nothing but addresses; a model of what is needed beside it.
 
     Frames are needed above the address that the newest rows in tier 2 are complete up to, and from the lowest one on that was
@@ -90,7 +90,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_frame_is_let_go_that_the_newest_rows_in_tier_2_do_not_hold(seed: int) -> None:
-    world = World(seed)
+    world = ModelContainer(seed)
 
     async def run() -> None:
         for _ in range(60):
@@ -105,7 +105,7 @@ def test_no_frame_is_let_go_that_the_newest_rows_in_tier_2_do_not_hold(seed: int
 
 
 def test_what_others_write_is_not_kept_for_a_container_at_rest() -> None:
-    world = World(0)
+    world = ModelContainer(0)
     world.random = cast(
         "Any", SimpleNamespace(choice=lambda given: 0, random=lambda: 0.9, randint=lambda low, high: high)
     )

@@ -99,7 +99,7 @@ class _Cluster:
     def remote(self, label: str) -> RemoteSegments:
         return RemoteSegments(
             self.controller,
-            native=self.controller.native,
+            native=self.controller.segments,
             rng=SeededRng(self._loop.fork(f"client/{label}")),
             telemetry=Counters(),
         )

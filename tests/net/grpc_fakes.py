@@ -36,7 +36,7 @@ from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, even_ranges, make_segment_id, number_of
 from penstock.ports.control.cuts import SegmentSpan
 from penstock.ports.control.groups import ReaderGroupConfig
-from penstock.ports.control.layout import Endpoint, ScaleResult, ScaleStatus, Successor
+from penstock.ports.control.layout import Endpoint, EpochInfo, ScaleResult, ScaleStatus, Successor
 from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.control.streams import StreamDescription
 from penstock.ports.control.subscribers import SubscriberInfo
@@ -198,6 +198,12 @@ class MemoryController(MemoryRetention):
 
     async def cuts_tail(self, stream: StreamName) -> StreamCut:
         return StreamCut(stream, {item.segment: 100 for item in self._stream(stream).active})
+
+    async def layout_epochs(self, stream: StreamName) -> Sequence[EpochInfo]:
+        return tuple(
+            EpochInfo(epoch=number, created_ms=number, segments=tuple(segments))
+            for number, segments in enumerate(self._stream(stream).epochs)
+        )
 
     async def layout_successors(self, stream: StreamName, segment: SegmentId) -> Sequence[Successor]:
         epochs = self._stream(stream).epochs

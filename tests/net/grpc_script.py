@@ -108,6 +108,8 @@ SCRIPT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("layout.scale_status", (S, 1), {}),
     ("layout.scale_status", (S, 2), {}),
     ("layout.current", (S,), {}),
+    ("layout.epochs", (S,), {}),
+    ("layout.epochs", (StreamName("s", "absent"),), {}),
     ("layout.successors", (S, FIRST), {}),
     ("layout.successors", (S, SECOND), {}),
     ("cuts.segments_between", (S, StreamCut(S, {}), StreamCut(S, {})), {}),

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import grpc
 import pytest
+from controller_stub import ControllerStub
 from grpc_store_world import WRITER, running
 
 from penstock.codec.control.streams import BatchRecord
@@ -31,7 +32,6 @@ from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, make_segment_id
 from penstock.net.dial.controller import RemoteController
 from penstock.net.proto import Controller_pb2 as pb
-from penstock.net.proto import Controller_pb2_grpc
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.layout import ScaleStatus
 from penstock.ports.control.transactions import PingStatus, TransactionStatus
@@ -155,7 +155,7 @@ def test_a_head_tells_which_segment_waits_for_an_older_one() -> None:
                 merged.segment,
             ]
             async with grpc.aio.insecure_channel(f"127.0.0.1:{run.port}") as channel:
-                stub = Controller_pb2_grpc.ControllerServiceStub(channel)
+                stub = ControllerStub(channel)
                 request = pb.GetSegmentsRequest(streamInfo=pb.StreamInfo(scope="s", stream="events"))
                 reply = await stub.getSegments(request)
             # Pravega's readers take no other offset.
@@ -246,13 +246,13 @@ def test_key_value_tables_and_chunks_reach_the_segment_store() -> None:
             await remote.streams.create(S, CONFIG)
             segment = segment_name(S, FIRST)
             await run.append(segment, b"x" * 100)
-            spaces = await remote.native.spaces([segment, "s/absent/0.#epoch.0"])
+            spaces = await remote.segments.spaces([segment, "s/absent/0.#epoch.0"])
             assert spaces == await run.store.spaces([segment])
-            assert await remote.native.chunk_ranges(segment, 0, 100) == tuple(
+            assert await remote.segments.chunk_ranges(segment, 0, 100) == tuple(
                 await run.store.chunk_ranges(segment, 0, 100)
             )
             async with grpc.aio.insecure_channel(f"127.0.0.1:{run.port}") as channel:
-                stub = Controller_pb2_grpc.ControllerServiceStub(channel)
+                stub = ControllerStub(channel)
                 table = pb.KeyValueTableConfig(scope="s", kvtName="k", partitionCount=2, primaryKeyLength=4)
                 named = pb.KeyValueTableInfo(scope="s", kvtName="k")
                 assert (await stub.createKeyValueTable(table)).status == pb.CreateKeyValueTableStatus.SUCCESS
@@ -279,7 +279,7 @@ def test_a_scope_with_a_held_stream_is_refused_before_anything_of_it_is_deleted(
             held = await remote.holds.add(S, owner="legal", reason="case 7")
             before = await remote.streams.list("s")
             async with grpc.aio.insecure_channel(f"127.0.0.1:{run.port}") as channel:
-                stub = Controller_pb2_grpc.ControllerServiceStub(channel)
+                stub = ControllerStub(channel)
                 refused = await stub.deleteScopeRecursive(pb.ScopeInfo(scope="s"))
                 assert refused.status == pb.DeleteScopeStatus.FAILURE
                 assert await remote.streams.list("s") == before

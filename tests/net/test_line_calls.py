@@ -8,16 +8,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
-from uuid import UUID
 
 import pytest
 from grpc_fakes import MemoryController, MemorySegments, Refusing
-from grpc_script import BLOCK, CONFIG, SCRIPT, S, outcome
+from grpc_script import CONFIG, SCRIPT, S, outcome
 from wire_memory_store import MemorySegments as WireSegments
 from wire_memory_store import OneEndpoint
 
 from penstock.app.telemetry import Counters
-from penstock.model.errors import CorruptDataError, InternalError, UnavailableError, UnsupportedError
+from penstock.model.errors import CorruptDataError, InternalError, UnavailableError
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.line_calls import LineCalls
 from penstock.net.dial.segments import RemoteSegments
@@ -43,9 +42,9 @@ class Told:
     calls: LineCalls
     made: list[str] = field(default_factory=list)
 
-    async def call(self, rpc: str, *arguments: Any) -> tuple[bytes, bytes]:
-        self.made.append(rpc)
-        return await self.calls.call(rpc, *arguments)
+    async def call(self, name: str, request: bytes) -> bytes:
+        self.made.append(name)
+        return await self.calls.call(name, request)
 
 
 @dataclass
@@ -75,14 +74,14 @@ async def serving(
         segments = await stack.enter_async_context(
             RemoteSegments(
                 OneEndpoint("127.0.0.1", wire.port),
-                native=remote.native,
+                native=remote.segments,
                 rng=RealRng(),
                 telemetry=telemetry,
                 limits=DialLimits(connect_s=2),
             )
         )
         line = Told(segments.calls)
-        remote.transactions.use_line(line)  # type: ignore[arg-type]
+        remote.use_line(line)  # type: ignore[arg-type]
         yield Scene(remote=remote, line=line, wire=wire, stack=closing)
 
 
@@ -124,7 +123,7 @@ def test_a_line_that_is_lost_is_made_up_for_over_grpc() -> None:
             await remote.transactions.commit(S, first.id)
             second = await remote.transactions.create(S, lease_ms=20_000)
             await remote.transactions.abort(S, second.id)
-            assert scene.line.made[0] == "createTransaction"
+            assert scene.line.made[0] == "transactions.create"
 
     asyncio.run(play())
 
@@ -137,7 +136,7 @@ def test_a_controller_that_is_away_is_asked_again_over_grpc_until_patience_ends(
                 await scene.remote.transactions.create(S, lease_ms=20_000)
             return scene.line.made[0]
 
-    assert asyncio.run(play()) == "createTransaction"
+    assert asyncio.run(play()) == "transactions.create"
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), CorruptDataError("metadata record cannot be read")])
@@ -150,17 +149,5 @@ def test_a_failure_of_the_server_is_told_and_does_not_close_the_line(error: Exce
                     await scene.remote.transactions.create(S, lease_ms=20_000)
             assert len(scene.line.made) == 2
             assert len(scene.wire._share.connections) == 1
-
-    asyncio.run(play())
-
-
-def test_a_server_that_takes_no_events_with_a_commit_is_asked_once() -> None:
-    async def play() -> None:
-        refusing = Refusing(UnsupportedError("the call is not offered by this server"))
-        async with serving(refusing, says=False) as scene:
-            for _ in range(2):
-                with pytest.raises(UnsupportedError):
-                    await scene.remote.transactions.commit(S, UUID(int=1), blocks=[BLOCK])
-            assert refusing.asked == 1
 
     asyncio.run(play())

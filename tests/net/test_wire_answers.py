@@ -18,7 +18,7 @@ from penstock.codec.wire.layout import AttributeUpdate, WireEntry, WireHead, Wir
 from penstock.model.errors import WriterForgottenError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
-from penstock.net.proto import Controller_pb2 as pb
+from penstock.net.native.calls import control_calls
 from penstock.net.wire.wire_errors import OWN_TOKEN, error_of, reply_of
 from penstock.ports.data.segments import NO_EVENT
 from penstock.ports.data.tables import ANY_VERSION, KEY_ABSENT
@@ -39,22 +39,20 @@ async def with_tables(n):
 
 
 async def call_controller(n):
-    stream = pb.StreamInfo(scope="s", stream="t")
-    ping = pb.PingTxnRequest(streamInfo=stream, txnId=pb.TxnId(lowBits=1), lease=1000)
-    await n.ask(c.CallController(1, "pingTransaction", b"\xff\xff"), c.ControllerRefused)
-    refused = await n.ask(c.CallController(2, "pingTransaction", ping.SerializeToString()), c.ControllerRefused)
+    stream, calls = StreamName("s", "t"), control_calls()["transactions"]
+    ping = calls["ping"].encode_request((stream, UUID(int=1)), {"lease_ms": 1000})
+    await n.ask(c.CallController(1, "transactions.ping", b"\xff\xff"), c.ControllerRefused)
+    refused = await n.ask(c.CallController(2, "transactions.ping", ping), c.ControllerRefused)
     assert json.loads(bytes(refused.error))["class"] == "ScopeNotFoundError"
     await n.controller.scopes.create("s")
-    await n.controller.streams.create(StreamName("s", "t"), StreamConfig())
-    begin = pb.CreateTxnRequest(streamInfo=stream, lease=20_000)
-    reply = await n.ask(
-        c.CallController(3, "createTransaction", begin.SerializeToString()), c.ControllerAnswered, note=b""
-    )
-    txn = pb.CreateTxnResponse.FromString(bytes(reply.message)).txnId
-    commit = pb.TxnRequest(streamInfo=stream, txnId=txn).SerializeToString()
-    await n.ask(c.CallController(4, "commitTransaction", commit), c.ControllerAnswered, note=b"")
-    await n.ask(c.CallController(5, "commitTransaction", commit), c.ControllerAnswered, note=b"committed")
-    await n.ask(c.CallController(6, "deleteStream", stream.SerializeToString()), c.OperationUnsupported)
+    await n.controller.streams.create(stream, StreamConfig())
+    begin = calls["create"].encode_request((stream,), {"lease_ms": 20_000})
+    reply = await n.ask(c.CallController(3, "transactions.create", begin), c.ControllerAnswered, note=b"")
+    txn = calls["create"].decode_reply(bytes(reply.message)).id
+    commit = calls["commit"].encode_request((stream, txn), {})
+    for rid in (4, 5):
+        await n.ask(c.CallController(rid, "transactions.commit", commit), c.ControllerAnswered, note=b"")
+    await n.ask(c.CallController(6, "streams.delete", ping), c.OperationUnsupported)
 
 
 async def hello(n):

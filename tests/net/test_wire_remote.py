@@ -411,10 +411,6 @@ def test_what_the_wire_lacks_is_asked_natively():
             assert list(await segments.spaces([SEGMENT, "none"])) == [SEGMENT]
             together = await segments.infos([SEGMENT, "none"])
             assert list(together) == [SEGMENT]
-            scene.store.is_older = True
-            one_by_one = await segments.infos([SEGMENT, "none"])
-            assert list(one_by_one) == [SEGMENT]
-            assert one_by_one[SEGMENT].length == together[SEGMENT].length
 
     run(main())
 

@@ -132,7 +132,6 @@ class MemorySegments:
         self.tables: dict[str, _Table] = {}
         self.merged: dict[str, str] = {}
         self.leases: dict[UUID, str] = {}
-        self.is_older = False
         self.limits: dict[str, AppendLimit] = {}
         self.counted: dict[str, dict[str, tuple[int, int]]] = {}
         self.born: dict[str, dict[str, None]] = {}
@@ -303,8 +302,6 @@ class MemorySegments:
         return _Watch(self, segment, changed)
 
     async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
-        if self.is_older:
-            raise UnsupportedError("the call is not offered by this server", rpc="SegmentInfos")
         return {name: await self.info(name) for name in names if name in self.segments}
 
     async def info(self, name: str) -> SegmentInfo:

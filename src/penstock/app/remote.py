@@ -34,9 +34,9 @@ async def open_remote(
     async with forks.OwnedExitStack() as stack:
         controller = await stack.enter_async_context(dial_controller(address, dial_s=dial_s))
         segments = await stack.enter_async_context(
-            RemoteSegments(controller, native=controller.native, rng=RealRng(), telemetry=Counters())
+            RemoteSegments(controller, native=controller.segments, rng=RealRng(), telemetry=Counters())
         )
-        controller.transactions.use_line(segments.calls)
+        controller.use_line(segments.calls)
         yield segments, controller
 
 

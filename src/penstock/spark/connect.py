@@ -66,7 +66,7 @@ async def dial(address: str) -> Services:
         segments = await stack.enter_async_context(
             RemoteSegments(
                 controller,
-                native=controller.native,
+                native=controller.segments,
                 rng=RealRng(),
                 telemetry=_Uncounted(),
                 limits=DialLimits(retry_for_s=ATTEMPT_S),

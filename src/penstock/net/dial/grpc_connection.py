@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -17,9 +17,9 @@ from penstock.model.errors import (
     PenstockError,
 )
 from penstock.net.dial.addresses import parse_address
-from penstock.net.grpc.dispatch import caller_metadata, status_field
-from penstock.net.grpc.grpc_errors import ERROR_KEY, class_of_code, class_of_status, decode_error
-from penstock.net.proto import Controller_pb2_grpc, native_pb2_grpc
+from penstock.net.grpc.dispatch import caller_metadata
+from penstock.net.grpc.grpc_errors import ERROR_KEY, class_of_code, decode_error
+from penstock.net.native.calls import SERVICE
 from penstock.ports import forks
 
 PATIENCE_S = 30.0
@@ -46,7 +46,7 @@ _OPTIONS = (
 
 
 class Rpc(Protocol):
-    """One call of a generated stub."""
+    """One call of the channel."""
 
     def __call__(
         self, request: Any, /, *, timeout: float, metadata: Sequence[tuple[str, str | bytes]] | None
@@ -66,8 +66,7 @@ class GrpcConnection:
         self.patience_s = patience_s
         self._call_s = call_s
         self._channel: grpc.aio.Channel | None = None
-        self._controller: Any = None
-        self._native: Any = None
+        self._rpcs: dict[str, Rpc] = {}
         self._owner = forks.current()
         forks.register(self)
 
@@ -78,8 +77,6 @@ class GrpcConnection:
         """Open, without waiting for the server. Raises ForkedError if gRPC was used in a process before a fork."""
         _check_grpc()
         self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
-        self._controller = Controller_pb2_grpc.ControllerServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._native = native_pb2_grpc.NativeStub(self._channel)  # type: ignore[no-untyped-call]
         return self
 
     async def __aexit__(
@@ -90,51 +87,35 @@ class GrpcConnection:
             return
         if self._channel is not None:
             channel, self._channel = self._channel, None
+            self._rpcs.clear()
             await channel.close()
 
-    async def controller(self, rpc: str, request: Any, *, accept: Iterable[int] = ()) -> Any:
-        """Call Pravega's controller service. A status that is neither success (0) nor in ``accept`` raises."""
-        return (await self._call(rpc, self._stub_call(self._controller, rpc), request, frozenset(accept)))[0]
-
-    async def annotated(
-        self, rpc: str, request: Any, *, accept: Iterable[int] = ()
-    ) -> tuple[Any, Sequence[tuple[str, str | bytes]]]:
-        """As ``controller``, with what a server of ours says beside the reply."""
-        return await self._call(rpc, self._stub_call(self._controller, rpc), request, frozenset(accept))
-
-    async def native(self, rpc: str, request: Any) -> Any:
-        """Call the native service."""
-        return (await self._call(rpc, self._stub_call(self._native, rpc), request, frozenset()))[0]
-
-    def _stub_call(self, stub: Any, rpc: str) -> Rpc:
-        if self._channel is None:
-            raise NotConnectedError("the connection is not open", address=self.address)
-        call: Rpc = getattr(stub, rpc)
-        return call
-
-    async def _call(
-        self, rpc: str, method: Rpc, request: Any, accept: frozenset[int]
-    ) -> tuple[Any, Sequence[tuple[str, str | bytes]]]:
+    async def call(self, name: str, request: bytes) -> bytes:
+        """Make one of our own calls and return its reply. Raises what the call raises; NotConnectedError,
+        DeadlineExceededError."""
         forks.check(self._owner)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience_s
         pause = _FIRST_PAUSE_S
         while True:
-            call = method(request, timeout=self._call_s, metadata=caller_metadata())
             try:
-                reply = await call
+                reply: bytes = await self._rpc(name)(request, timeout=self._call_s, metadata=caller_metadata())
             except grpc.aio.AioRpcError as error:
                 again = error.code() is grpc.StatusCode.UNAVAILABLE and loop.time() + pause < deadline
                 if not again or self._channel is None:
-                    raise self._error(rpc, error) from error
+                    raise self._error(name, error) from error
             else:
-                metadata = [(key, value) for key, value in await call.trailing_metadata() or ()]
-                failure = _typed(metadata) or _refusal(rpc, reply, accept)
-                if failure is not None:
-                    raise failure
-                return reply, metadata
+                return reply
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _rpc(self, name: str) -> Rpc:
+        if self._channel is None:
+            raise NotConnectedError("the connection is not open", address=self.address)
+        known = self._rpcs.get(name)
+        if known is None:
+            known = self._rpcs[name] = self._channel.unary_unary(f"/{SERVICE}/{name}")
+        return known
 
     def _error(self, rpc: str, error: grpc.aio.AioRpcError) -> PenstockError:
         typed = _typed(error.trailing_metadata())
@@ -181,17 +162,3 @@ def _typed(metadata: Any) -> PenstockError | None:
         if key == ERROR_KEY:
             return decode_error(value if isinstance(value, bytes) else str(value).encode())
     return None
-
-
-def _refusal(rpc: str, reply: Any, accept: frozenset[int]) -> PenstockError | None:
-    """What the status of a reply means that came without an error: the server is not ours, or is newer."""
-    field = status_field(reply)
-    if field is None:
-        return None
-    status = int(getattr(reply, field))
-    if status == 0 or status in accept:
-        return None
-    name = reply.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number.get(status)
-    return class_of_status(rpc, status)(
-        "the server refused the call", rpc=rpc, status=name.name if name is not None else status
-    )

@@ -6,13 +6,13 @@ import grpc
 
 from penstock.codec.wire import commands as c
 from penstock.model.errors import InternalError, NotConnectedError
-from penstock.model.names import StreamName, segment_name
-from penstock.model.segments import SegmentId
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.grpc.grpc_errors import code_of, decode_error
 from penstock.net.wire.wire_errors import error_of
 
 _USE = "calls"
+_ANYWHERE = "_system/_calls/0.#epoch.0"
+"""A segment's name, by which the pool finds a server: who takes calls serves all segments."""
 
 
 class LineCalls:
@@ -21,26 +21,25 @@ class LineCalls:
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
-    async def call(self, rpc: str, stream: StreamName, request: bytes) -> tuple[bytes, bytes]:
-        """The response message, and what the server notes beside it.
+    async def call(self, name: str, request: bytes) -> bytes:
+        """The reply.
 
         Raises: NotConnectedError (it may have happened, or may happen later), UnsupportedError (not offered there); else
         what the controller raises.
         """
         # Who takes calls serves all segments.
-        place = segment_name(stream, SegmentId(0))
         try:
-            connection = await self._pool.shared(await self._pool.endpoint(place), _USE)
-            reply = await connection.request(lambda rid: c.CallController(rid, rpc, request))
+            connection = await self._pool.shared(await self._pool.endpoint(_ANYWHERE), _USE)
+            reply = await connection.request(lambda rid: c.CallController(rid, name, request))
         except NotConnectedError:
-            self._pool.forget(place)
+            self._pool.forget(_ANYWHERE)
             raise
         if isinstance(reply, c.ControllerAnswered):
-            return bytes(reply.message), bytes(reply.note)
+            return bytes(reply.message)
         if not isinstance(reply, c.ControllerRefused):
-            raise error_of(reply, str(stream))
-        error = decode_error(bytes(reply.error)) or InternalError("the server failed", rpc=rpc)
+            raise error_of(reply, name)
+        error = decode_error(bytes(reply.error)) or InternalError("the server failed", call=name)
         if code_of(error) is grpc.StatusCode.UNAVAILABLE:
             # To be repeated, as over gRPC; whoever does that does it there.
-            raise NotConnectedError("the server takes no calls now", rpc=rpc, reason=str(error))
+            raise NotConnectedError("the server takes no calls now", call=name, reason=str(error))
         raise error

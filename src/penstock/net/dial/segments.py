@@ -16,17 +16,15 @@ from penstock.model.errors import (
     EventTooLargeError,
     InvalidArgumentError,
     PenstockError,
-    SegmentNotFoundError,
     UnsupportedError,
 )
 from penstock.net.dial.direct_line import DirectLine, dial_direct
 from penstock.net.dial.line_calls import LineCalls
-from penstock.net.dial.native_port import NativePort
 from penstock.net.dial.wire_append_pool import RemoteAppends
 from penstock.net.dial.wire_dial import DialLimits
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.dial.wire_reads import RemoteReads, waitless
-from penstock.net.tasks import together
+from penstock.net.native.remote import NativeSegments
 from penstock.net.wire.requests import token_after
 from penstock.net.wire.wire_errors import error_of
 from penstock.ports.control.plane import ControlPlane
@@ -57,7 +55,6 @@ __all__ = ["DialLimits", "RemoteSegments"]
 
 R = TypeVar("R", bound=Command)
 
-_ASKED_AT_ONCE = 128  # segments of one question, so that no request grows with the stream
 _OWN_CONTROLLER = "a store does that for its own controller alone"
 
 
@@ -77,7 +74,7 @@ class RemoteSegments:
         self,
         controller: ControlPlane,
         *,
-        native: NativePort,
+        native: NativeSegments,
         rng: Rng,
         telemetry: Telemetry,
         limits: DialLimits | None = None,
@@ -86,7 +83,6 @@ class RemoteSegments:
         self._pool = ConnectionPool(controller, rng=rng, telemetry=telemetry, limits=limits or DialLimits())
         self._reads = RemoteReads(self._pool)
         self._appends = RemoteAppends(self._pool)
-        self._asks_together = True
         self.calls = LineCalls(self._pool)
         """Calls of the controller over connections to the store, for a controller that is told of them."""
 
@@ -338,23 +334,7 @@ class RemoteSegments:
         await self._native.finish_lease_part(lease, part, parts)
 
     async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
-        if self._asks_together:
-            try:
-                return await self._native.infos(names)
-            except UnsupportedError:
-                self._asks_together = False  # A server of an earlier version: ask for each.
-        found: dict[str, SegmentInfo] = {}
-        for first in range(0, len(names), _ASKED_AT_ONCE):
-            some = names[first : first + _ASKED_AT_ONCE]
-            asked = await together([self._info_or_none(name) for name in some])
-            found |= {info.name: info for info in asked if info is not None}
-        return found
-
-    async def _info_or_none(self, name: str) -> SegmentInfo | None:
-        try:
-            return await self.info(name)
-        except SegmentNotFoundError:
-            return None
+        return await self._native.infos(names)
 
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
         return await self._native.spaces(names)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor  # type: ignore[import-untyped]
+from google.protobuf.descriptor import ServiceDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 
@@ -24,14 +24,7 @@ WHY_KEY = "penstock-why-bin"
 """Metadata of a request, in UTF-8: who makes it and why. Both are optional."""
 
 
-class Annotated(NamedTuple):
-    """A reply, and what only our own clients read of it."""
-
-    message: Message
-    metadata: tuple[str, bytes]
-
-
-Handler = Callable[[Any], Awaitable[Message | Annotated]]
+Handler = Callable[[Any], Awaitable[Message]]
 
 # Pravega names the field that carries the outcome differently from call to call.
 _STATUS_FIELDS = ("status", "result", "state")
@@ -47,7 +40,7 @@ def service_handler(service: ServiceDescriptor, handlers: Mapping[str, Handler])
         raise InternalError("handler of a call that the service lacks", service=service.full_name, calls=surplus)
     methods = {
         name: grpc.unary_unary_rpc_method_handler(
-            _guarded(method, handlers.get(name) or _unimplemented(name)),
+            _guarded(name, handlers.get(name) or _unimplemented(name), GetMessageClass(method.output_type)),
             request_deserializer=GetMessageClass(method.input_type).FromString,
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
@@ -93,15 +86,22 @@ def _unimplemented(name: str) -> Handler:
     return refuse
 
 
-def _guarded(method: MethodDescriptor, handler: Handler) -> Callable[[Message, Any], Awaitable[Message]]:
-    name = method.name
-    reply_class = GetMessageClass(method.output_type)
-    field = status_field(reply_class)
+def own_handler(service: str, answers: Mapping[str, Callable[[bytes], Awaitable[bytes]]]) -> grpc.GenericRpcHandler:
+    """Serve our own calls, whose requests and replies are bytes, keyed by name."""
+    methods = {name: grpc.unary_unary_rpc_method_handler(_guarded(name, answer)) for name, answer in answers.items()}
+    return grpc.method_handlers_generic_handler(service, methods)
 
-    async def call(request: Message, context: Any) -> Message:
+
+def _guarded(
+    name: str, handler: Callable[[Any], Awaitable[Any]], reply_class: type[Message] | None = None
+) -> Callable[[Any, Any], Awaitable[Any]]:
+    """``reply_class``: what a refusal is answered by, if it has a field for the outcome."""
+    field = None if reply_class is None else status_field(reply_class)
+
+    async def call(request: Any, context: Any) -> Any:
         try:
             with calling(_caller_of(context)):
-                reply = await handler(request)
+                return await handler(request)
         except asyncio.CancelledError:
             raise
         except PenstockError as error:
@@ -113,15 +113,11 @@ def _guarded(method: MethodDescriptor, handler: Handler) -> Callable[[Message, A
         except Exception:
             log.exception("call failed unexpectedly", extra={"rpc": name})
             return await refuse(InternalError("the server failed; its log says why", rpc=name), context)
-        if isinstance(reply, Annotated):
-            context.set_trailing_metadata((reply.metadata,))
-            return reply.message
-        return reply
 
     async def refuse(failure: PenstockError, context: Any) -> Message:
         metadata = ((ERROR_KEY, encode_error(failure)),)
-        status = status_of(name, failure) if field is not None else None
-        if field is None or status is None:
+        status = None if field is None else status_of(name, failure)
+        if reply_class is None or field is None or status is None:
             await context.abort(code_of(failure), details_of(failure), metadata)
             raise InternalError("a call went on after it was aborted", rpc=name)  # never reached: abort raises
         context.set_trailing_metadata(metadata)

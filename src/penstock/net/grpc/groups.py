@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from penstock.model.errors import InvalidArgumentError, StreamNotFoundError
 from penstock.model.names import StreamName
 from penstock.net.grpc import mapping
-from penstock.net.grpc.dispatch import Annotated, Handler
+from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.transactions import TransactionStatus
@@ -44,12 +44,10 @@ class TransactionCalls:
             activeSegments=[mapping.range_message(stream, item) for item in txn.segments],
         )
 
-    async def commit(self, request: pb.TxnRequest) -> pb.TxnStatus | Annotated:
-        """Pravega's clients ask for the state next; ours are spared that where the events are readable already."""
+    async def commit(self, request: pb.TxnRequest) -> pb.TxnStatus:
         stream = mapping.stream_of(request.streamInfo)
-        state = await self._controller.transactions.commit(stream, mapping.transaction_of(request.txnId))
-        reply = pb.TxnStatus()
-        return Annotated(reply, mapping.COMMITTED_METADATA) if state is TransactionStatus.COMMITTED else reply
+        await self._controller.transactions.commit(stream, mapping.transaction_of(request.txnId))
+        return pb.TxnStatus()
 
     async def abort(self, request: pb.TxnRequest) -> pb.TxnStatus:
         stream = mapping.stream_of(request.streamInfo)

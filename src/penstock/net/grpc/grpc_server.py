@@ -11,14 +11,15 @@ import grpc
 
 from penstock.codec.wire.http2_frames import PAYLOAD_MAX_BYTES
 from penstock.model.errors import InternalError, InvalidArgumentError
-from penstock.net.grpc.dispatch import service_handler
+from penstock.net.grpc.dispatch import own_handler, service_handler
 from penstock.net.grpc.gate import GateLimits, GrpcGate
 from penstock.net.grpc.groups import ReaderGroupCalls, TransactionCalls
-from penstock.net.grpc.native import NativeCalls
 from penstock.net.grpc.scopes import ScopeCalls
 from penstock.net.grpc.streams import SegmentCalls, StreamCalls
 from penstock.net.grpc.tables import KeyValueTableCalls, KeyValueTables
-from penstock.net.proto import Controller_pb2, native_pb2
+from penstock.net.native.calls import SERVICE
+from penstock.net.native.serve import answers
+from penstock.net.proto import Controller_pb2
 from penstock.net.wire.requests import CALLS_CAPABILITY
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.control.plane import ControlPlane
@@ -56,7 +57,7 @@ class GrpcServer:
     Args:
         server_address: Where clients find this server, for those that ask (``pravega://`` addresses); a text is a host,
             and the port is the one bound. None: ``host``, which clients must then be able to reach.
-        store_id: What ``Native.Info`` says of the store.
+        store_id: What ``store.info`` says of the store.
         line: Whether the port of the segment store also accepts calls of the controller (``net.wire.calls``).
     """
 
@@ -126,12 +127,11 @@ class GrpcServer:
             KeyValueTableCalls(self._controller, tables),
         )
         controller = {name: handler for part in parts for name, handler in part.handlers().items()}
-        native = NativeCalls(
-            self._controller, self._segments, store_id=self._store_id, more=(CALLS_CAPABILITY,) if self._line else ()
-        ).handlers()
+        more = (CALLS_CAPABILITY,) if self._line else ()
+        own = answers(self._controller, self._segments, store_id=self._store_id, more=more)
         return (
             service_handler(Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"], controller),
-            service_handler(native_pb2.DESCRIPTOR.services_by_name["Native"], native),
+            own_handler(SERVICE, own),
         )
 
     async def __aexit__(

@@ -56,9 +56,6 @@ PING_STATUSES = {
     PingStatus.ABORTED: pb.PingTxnStatus.ABORTED,
     PingStatus.UNKNOWN: pb.PingTxnStatus.UNKNOWN,
 }
-COMMITTED_METADATA = ("penstock-transaction-bin", b"committed")
-"""Comes with the answer to a commit whose events are readable by then. Other clients do not look at it."""
-
 TRANSACTION_STATES = {
     TransactionStatus.OPEN: pb.TxnState.OPEN,
     TransactionStatus.COMMITTING: pb.TxnState.COMMITTING,
@@ -67,9 +64,6 @@ TRANSACTION_STATES = {
     TransactionStatus.ABORTED: pb.TxnState.ABORTED,
     TransactionStatus.UNKNOWN: pb.TxnState.UNKNOWN,
 }
-SCALE_STATUSES_BACK = {value: status for status, value in SCALE_STATUSES.items()}
-PING_STATUSES_BACK = {value: status for status, value in PING_STATUSES.items()}
-TRANSACTION_STATES_BACK = {value: status for status, value in TRANSACTION_STATES.items()}
 
 
 def make(kind: Callable[P, M], *args: P.args, **fields: P.kwargs) -> M:
@@ -133,10 +127,6 @@ def ranges_of(messages: Iterable[pb.SegmentRange]) -> tuple[SegmentRange, ...]:
     return tuple(range_of(message) for message in messages)
 
 
-def segment_ranges_message(stream: StreamName, ranges: Mapping[SegmentId, KeyRange]) -> pb.SegmentRanges:
-    return ranges_message(stream, [SegmentRange(segment=item, keys=ranges[item]) for item in sorted(ranges)])
-
-
 def cut_message(cut: StreamCut) -> pb.StreamCut:
     return make(pb.StreamCut, streamInfo=stream_message(cut.stream), cut={int(k): v for k, v in cut.positions.items()})
 
@@ -152,10 +142,6 @@ def positions_of(stream: StreamName, positions: Mapping[int, int]) -> StreamCut:
 
 def successor_message(stream: StreamName, item: Successor) -> pb.SuccessorResponse.SegmentEntry:
     return pb.SuccessorResponse.SegmentEntry(segment=range_message(stream, item.range), value=item.predecessors)
-
-
-def successor_of(message: pb.SuccessorResponse.SegmentEntry) -> Successor:
-    return Successor(range=range_of(message.segment), predecessors=tuple(segment_of(item) for item in message.value))
 
 
 # --- configurations ----------------------------------------------------------------------------------------

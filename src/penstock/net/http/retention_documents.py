@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import Any
 
 from penstock.core.planner_json.stream import encode_cut
@@ -11,6 +12,7 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName, check_name
 from penstock.model.segments import SegmentId, make_segment_id
 from penstock.net.http.reading_requests import Fields
+from penstock.ports.control.streams import DeletedStream, RestoredStream
 from penstock.ports.control.subscribers import SubscriberInfo
 
 _SEGMENT = re.compile(r"(\d{1,10})#(\d{1,10})\Z", re.ASCII)
@@ -83,3 +85,8 @@ def held_of(body: Fields) -> StreamName | str:
     if stream is not None:
         return StreamName.parse(stream)
     return check_name("scope", scope or "")
+
+
+def deleted_document(item: DeletedStream | RestoredStream) -> dict[str, Any]:
+    """A deleted or restored stream."""
+    return {**asdict(item), "stream": str(item.stream)}

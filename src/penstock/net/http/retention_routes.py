@@ -20,7 +20,6 @@ from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, PolicyTarget
-from penstock.net.grpc import native_mapping as own
 from penstock.net.http import retention_documents as mapping
 from penstock.net.http.reading_requests import Handler, Query, json_body, json_response, nothing, path_route, stream_of
 from penstock.net.removal_plan import plan_removal
@@ -121,12 +120,12 @@ class RetentionRest:
 
     async def deleted_streams(self, request: Request) -> Response:
         found = await self._controller.streams.list_deleted(Query(request, "scope").text("scope"))
-        return json_response({"streams": [own.deleted_fields(item) for item in found]})
+        return json_response({"streams": [mapping.deleted_document(item) for item in found]})
 
     async def restore_stream(self, request: Request) -> Response:
         incarnation = Query(request, "incarnation").whole("incarnation")
         restored = await self._controller.streams.restore(stream_of(request), incarnation=incarnation)
-        return json_response(own.deleted_fields(restored))
+        return json_response(mapping.deleted_document(restored))
 
     async def undo(self, request: Request) -> Response:
         """Undoes the last truncation, or with ``since_ms`` all since then. Returns the new head, and the subscribers

@@ -14,16 +14,14 @@ from penstock.model.errors import InternalError
 
 DIRECTORY = Path(__file__).parent
 SOURCE_ROOT = DIRECTORY.parents[2]
-PROTOS = ("Controller.proto", "native.proto")
+PROTOS = ("Controller.proto",)
 
 # The compiler stamps its own version as the least that may run its output. What it writes for our files is the same from
 # these versions on (the ones in pyproject.toml), so that is what we stamp.
 OLDEST_PROTOBUF = (6, 31, 0)
-OLDEST_GRPC = "1.76.0"
 
 _PROTOBUF_CHECK = re.compile(r"(Domain\.PUBLIC,\s+)\d+(,\s+)\d+(,\s+)\d+(,\s+'')")
 _PROTOBUF_NOTE = re.compile(r"# Protobuf Python Version: .*")
-_GRPC_CHECK = re.compile(r"GRPC_GENERATED_VERSION = '.*'")
 _ABSOLUTE_IMPORT = re.compile(r"^from penstock\.net\.proto import ", re.MULTILINE)
 
 
@@ -32,7 +30,6 @@ def adapt(text: str) -> str:
     major, minor, patch = OLDEST_PROTOBUF
     text = _PROTOBUF_CHECK.sub(rf"\g<1>{major}\g<2>{minor}\g<3>{patch}\g<4>", text)
     text = _PROTOBUF_NOTE.sub(f"# Protobuf Python Version: {major}.{minor}.{patch}", text)
-    text = _GRPC_CHECK.sub(f"GRPC_GENERATED_VERSION = '{OLDEST_GRPC}'", text)
     return _ABSOLUTE_IMPORT.sub("from . import ", text)
 
 
@@ -46,7 +43,6 @@ def generate(target: Path = SOURCE_ROOT) -> list[Path]:
         f"-I{resources.files('grpc_tools') / '_proto'}",
         f"--python_out={target}",
         f"--pyi_out={target}",
-        f"--grpc_python_out={target}",
         *(str(DIRECTORY / name) for name in PROTOS),
     ]
     status = protoc.main(arguments)

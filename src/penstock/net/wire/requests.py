@@ -70,7 +70,7 @@ def check_changeable(segment: str) -> None:
 
 
 CALLS_CAPABILITY = "CallController"
-"""Among the capabilities that ``Native.Info`` tells, where the store's port takes calls of the controller."""
+"""Among the names that ``store.info`` lists, where the store's port takes calls of the controller."""
 
 ControllerCall = Callable[[c.CallController], Awaitable[Command]]
 """Answers a call of the controller: ControllerAnswered or ControllerRefused."""

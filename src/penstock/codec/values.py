@@ -1,0 +1,276 @@
+"""Values of the ports as msgpack and back, as their type hints describe them.
+
+A record is a map of its fields without those that have their default value, so an earlier version understands it as long
+as nothing new is asked for. Requests refuse fields that are not known, replies ignore them. An enum is its value, a stream
+``[scope, stream]``, a cut ``[scope, stream, {segment: offset}]``; sequences are read as tuples. Policies and answers of the
+planner have their JSON form (docs/formats/policy.md, docs/formats/planner.md). Source: docs/formats/native-api.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NewType, TypeAlias, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import msgspec
+
+from penstock.codec.answers import as_json, from_json
+from penstock.codec.control.effective_policy import decode_effective, encode_effective
+from penstock.codec.control.policy_document import decode_document, encode_document
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError, PenstockError, ProtocolError
+from penstock.model.names import StreamName
+from penstock.model.retention import EffectivePolicy, PolicyDocument
+from penstock.model.segments import SegmentId
+
+Function: TypeAlias = Callable[[Any], Any]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How values of one type are written: the plain types that ``pack`` makes of them and ``unpack`` takes.
+
+    ``unpack`` raises TypeError, ValueError, KeyError, or what the value's own checks raise.
+    """
+
+    plain: tuple[type, ...]
+    pack: Function
+    unpack: Function
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _exactly(kind: type) -> Form:
+    def unpack(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
+        return value
+
+    return Form((kind,), _same, unpack)
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"expected a number, got {type(value).__name__}")
+    return float(value)
+
+
+def _unpack_stream(value: Any) -> StreamName:
+    scope, stream = value
+    return StreamName.parse(f"{scope}/{stream}")
+
+
+def _unpack_cut(value: Any) -> StreamCut:
+    scope, stream, positions = value
+    if not all(type(item) is int for pair in positions.items() for item in pair):
+        raise TypeError("positions of a cut are whole numbers")
+    return StreamCut(_unpack_stream((scope, stream)), {SegmentId(segment): at for segment, at in positions.items()})
+
+
+_KNOWN: dict[Any, Form] = {
+    Any: Form((object,), _same, _same),
+    type(None): Form((type(None),), _same, _same),
+    bool: _exactly(bool),
+    int: _exactly(int),
+    str: _exactly(str),
+    bytes: Form((bytes,), bytes, _exactly(bytes).unpack),
+    bytearray: Form((bytes,), bytes, _exactly(bytes).unpack),
+    memoryview: Form((bytes,), bytes, _exactly(bytes).unpack),
+    float: Form((float, int), float, _number),
+    UUID: Form((bytes,), lambda value: value.bytes, lambda value: UUID(bytes=value)),
+    StreamName: Form((list,), lambda value: [value.scope, value.stream], _unpack_stream),
+    StreamCut: Form(
+        (list,),
+        lambda value: [value.stream.scope, value.stream.stream, dict(value.positions)],
+        _unpack_cut,
+    ),
+    PolicyDocument: Form((dict,), encode_document, lambda value: decode_document(dict(value))),
+    EffectivePolicy: Form((dict,), encode_effective, decode_effective),
+}
+
+
+@cache
+def form_of(hint: Any, *, strict: bool) -> Form:
+    """The form of values of the type. ``strict``: records with fields that are not known are refused.
+
+    Raises TypeError for a type that no port uses yet.
+    """
+    if hint in _KNOWN:
+        return _KNOWN[hint]
+    if isinstance(hint, NewType):
+        return form_of(hint.__supertype__, strict=strict)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _union([form_of(item, strict=strict) for item in arguments])
+    if origin is tuple and arguments[-1:] != (...,):
+        return _fixed([form_of(item, strict=strict) for item in arguments])
+    if origin in (tuple, list, Sequence):
+        return _sequence(form_of(arguments[0], strict=strict))
+    if origin in (dict, Mapping):
+        return _mapping(*(form_of(item, strict=strict) for item in arguments))
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return Form(tuple({type(item.value) for item in hint}), lambda value: value.value, hint)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return Form((dict,), as_json, lambda value: from_json(hint, value))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _record(hint, strict=strict)
+    raise TypeError(f"no form is known for {hint!r}")
+
+
+def _union(forms: Sequence[Form]) -> Form:
+    """The member is chosen by its plain type, so no two members may share one, but for kinds of byte strings."""
+    by_plain = {plain: form for form in reversed(forms) for plain in form.plain}
+
+    def unpack(value: Any) -> Any:
+        form = by_plain.get(type(value))
+        if form is None:
+            raise TypeError(f"a {type(value).__name__} is not expected here")
+        return form.unpack(value)
+
+    return Form(tuple(by_plain), _packing_any([form for form in forms if form.pack is not _same]), unpack)
+
+
+def _packing_any(forms: Sequence[Form]) -> Function:
+    if not forms:
+        return _same
+
+    def pack(value: Any) -> Any:
+        if value is None:
+            return None
+        for form in forms:
+            try:
+                return form.pack(value)
+            except (AttributeError, TypeError):
+                continue
+        return value
+
+    return pack
+
+
+def _sequence(item: Form) -> Form:
+    pack: Function = list if item.pack is _same else lambda values: [item.pack(value) for value in values]
+
+    def unpack(values: Any) -> Any:
+        if type(values) is not list:
+            raise TypeError(f"expected an array, got {type(values).__name__}")
+        return tuple([item.unpack(value) for value in values])
+
+    return Form((list,), pack, unpack)
+
+
+def _fixed(items: Sequence[Form]) -> Form:
+    def pack(values: Any) -> Any:
+        return [item.pack(value) for item, value in zip(items, values, strict=True)]
+
+    def unpack(values: Any) -> Any:
+        return tuple([item.unpack(value) for item, value in zip(items, values, strict=True)])
+
+    return Form((list,), pack, unpack)
+
+
+def _mapping(key: Form, item: Form) -> Form:
+    if list in key.plain:  # Keys that msgpack cannot have: pairs.
+        pairs = _sequence(_fixed([key, item]))
+        return Form((list,), lambda value: pairs.pack(value.items()), lambda value: dict(pairs.unpack(value)))
+
+    def unpack(value: Any) -> Any:
+        return {key.unpack(name): item.unpack(content) for name, content in value.items()}
+
+    return Form((dict,), lambda value: {key.pack(name): item.pack(content) for name, content in value.items()}, unpack)
+
+
+def _record(kind: type, *, strict: bool) -> Form:
+    hints = get_type_hints(kind)
+    fields = {
+        field.name: (form_of(hints[field.name], strict=strict), _default(field)) for field in dataclasses.fields(kind)
+    }
+
+    def pack(value: Any) -> Any:
+        made = {}
+        for name, (form, default) in fields.items():
+            content = getattr(value, name)
+            if content is not default and content != default:
+                made[name] = form.pack(content)
+        return made
+
+    def unpack(value: Any) -> Any:
+        if strict and not value.keys() <= fields.keys():
+            raise ValueError(f"{kind.__name__} has no {', '.join(sorted(map(str, value.keys() - fields.keys())))}")
+        return kind(**{name: form.unpack(value[name]) for name, (form, _) in fields.items() if name in value})
+
+    return Form((dict,), pack, unpack)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+
+
+class Call:
+    """One call of a port: its name on the network, its request and its reply as bytes."""
+
+    def __init__(self, name: str, declared: Callable[..., Any]) -> None:
+        """``declared``: the method of the Protocol. Raises TypeError for a type that has no form."""
+        self.name = name
+        self.declared = declared
+        hints = get_type_hints(declared)
+        self._parameters = {
+            parameter.name: (form_of(hints[parameter.name], strict=True), parameter.default)
+            for parameter in list(inspect.signature(declared).parameters.values())[1:]
+        }
+        self._names = tuple(self._parameters)
+        self._reply = form_of(hints["return"], strict=False)
+
+    def encode_request(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> bytes:
+        """Raises TypeError as a call in Python does; InvalidArgumentError for a value that cannot be sent."""
+        if len(arguments) > len(self._names) or not named.keys() <= self._parameters.keys():
+            raise TypeError(f"{self.name} takes {', '.join(self._names)}")
+        given = dict(zip(self._names, arguments, strict=False)) | dict(named)
+        made = {}
+        try:
+            for name, (form, default) in self._parameters.items():
+                if name in given and given[name] is not default:
+                    made[name] = form.pack(given[name])
+                elif default is inspect.Parameter.empty and name not in given:
+                    raise TypeError(f"{self.name} needs {name}")
+            return _encode(made)
+        except (OverflowError, UnicodeEncodeError, AttributeError, ValueError) as error:
+            raise InvalidArgumentError("value does not fit into the request", call=self.name, why=str(error)) from error
+
+    def decode_request(self, data: bytes) -> dict[str, Any]:
+        """The arguments by name. Raises InvalidArgumentError, and what the values' own checks raise."""
+        try:
+            given = _decode(data)
+            unknown = given.keys() - self._parameters.keys()
+            if unknown:
+                raise ValueError(f"{self.name} has no parameter {', '.join(sorted(map(str, unknown)))}")
+            return {
+                name: self._parameters[name][0].unpack(given[name])
+                if name in given or self._parameters[name][1] is inspect.Parameter.empty
+                else self._parameters[name][1]
+                for name in self._names
+            }
+        except PenstockError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.DecodeError) as error:
+            raise InvalidArgumentError("not a request of this call", call=self.name, why=str(error)[:200]) from error
+
+    def encode_reply(self, value: Any) -> bytes:
+        return _encode(self._reply.pack(value))
+
+    def decode_reply(self, data: bytes) -> Any:
+        """Raises ProtocolError."""
+        try:
+            return self._reply.unpack(_decode(data))
+        except (PenstockError, ValueError, TypeError, KeyError, AttributeError, msgspec.DecodeError) as error:
+            raise ProtocolError("reply cannot be read", call=self.name, why=str(error)[:200]) from error

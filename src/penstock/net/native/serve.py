@@ -1,0 +1,60 @@
+"""Answering our own calls, whichever way their requests come."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+from penstock.codec.values import Call
+from penstock.model.errors import UnsupportedError
+from penstock.net.native.calls import OVER_THE_WIRE, StoreInfo, control_calls, info_call, segment_calls
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.data.service import SegmentService
+
+Answer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
+"""From a request to its reply. Raises what the call raises, and InvalidArgumentError for a request that is none."""
+
+
+def answers(
+    controller: ControlPlane, segments: SegmentService, *, store_id: str, more: tuple[str, ...] = ()
+) -> Mapping[str, Answer]:
+    """How each call is answered, by name; the services are borrowed. ``more``: what else the server says that it can do."""
+    found = _control_answers(controller)
+    found |= {call.name: _answer(call, partial(_method, segments, name)) for name, call in segment_calls().items()}
+    said = StoreInfo(version=version("penstock"), store_id=store_id, calls=tuple(sorted([*found, *more])))
+
+    async def info() -> StoreInfo:
+        return said
+
+    return found | {info_call().name: _answer(info_call(), lambda: info)}
+
+
+def wire_answers(controller: ControlPlane) -> Mapping[str, Answer]:
+    """Those that are answered on connections to the segment store."""
+    return {name: answer for name, answer in _control_answers(controller).items() if name in OVER_THE_WIRE}
+
+
+def _control_answers(controller: ControlPlane) -> dict[str, Answer]:
+    return {
+        call.name: _answer(call, partial(attrgetter(f"{subject}.{name}"), controller))
+        for subject, calls in control_calls().items()
+        for name, call in calls.items()
+    }
+
+
+def _answer(call: Call, method: Callable[[], Callable[..., Awaitable[Any]]]) -> Answer:
+    async def answer(request: bytes) -> bytes:
+        return call.encode_reply(await method()(**call.decode_request(request)))
+
+    return answer
+
+
+def _method(segments: SegmentService, name: str) -> Callable[..., Awaitable[Any]]:
+    """Raises UnsupportedError for what not every store offers: adopting chunks, and being scrubbed."""
+    found: Callable[..., Awaitable[Any]] | None = getattr(segments, name, None)
+    if found is None:
+        raise UnsupportedError("this store does not offer the call", call=name)
+    return found

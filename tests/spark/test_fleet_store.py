@@ -149,7 +149,7 @@ def test_each_stream_of_a_store_is_decided_as_its_loop_plans_it_and_then_does_it
     assert any(row["today"]["held_bytes"] for row in rows.values())
     check_subscribers(report, subscribers_listed(address, capsys, monkeypatch), capsys)
     assert report.change is not None
-    assert report.change.total.bytes > report.today.total.bytes == sum(item["frees_bytes"] for item in planned.values())
+    assert report.change.total.bytes > report.today.total.bytes == sum(item.frees_bytes for item in planned.values())
     for name in names:
         stream = store.stream(name)
         before = stream.describe().size_bytes

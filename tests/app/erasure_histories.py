@@ -235,7 +235,7 @@ class Life:
 
     def _check_untouched(self, name: str, hits: Sequence[Event], state: str) -> None:
         found = self._store.erasures().show(name)
-        if (found["state"], found["receipt"]) != (state, None):
+        if (found.state, found.receipt) != (state, None):
             self.problems.append(f"{name} is {found['state']}, expected {state}")
         left = {event.data[:13] for event in self._events()}
         lost = [event.data[:13] for event in hits if event.data[:13] not in left]
@@ -264,8 +264,8 @@ class Life:
 
     def _scan(self) -> None:
         for item in self._store.erasures():
-            found = self._store.erasures().verify(item["erasure"])
-            if found.holds == (item["state"] == "withdrawn"):
+            found = self._store.erasures().verify(item.erasure)
+            if found.holds == (item.state == "withdrawn"):
                 self.problems.append(f"{item['erasure']}: {found.problems[:2]}")
         for path in self._data.rglob("*"):
             found = set(NEEDLE.findall(path.read_bytes())) if path.is_file() else set()

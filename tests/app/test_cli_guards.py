@@ -313,7 +313,7 @@ def test_the_release_of_a_hold_names_the_erasures_that_it_defers(penstock: Run, 
     assert "r17 of s/t begins at once (ann: request)" in told
     assert "an erasure cannot be undone" in told
     assert "r18" not in told
-    assert store.erasures().show("r17")["state"] == "deferred"
+    assert store.erasures().show("r17").state == "deferred"
     _, out, _ = penstock("hold", "release", "case-7", "--owner", "legal", "--yes", "--json")
     assert json.loads(out)["lost"]["erasures"] == ["r17"]
 

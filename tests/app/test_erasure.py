@@ -8,10 +8,12 @@ import threading
 
 import pytest
 from erasure_events import SECRET, events_of, files_with, fill, hits_of
+from msgspec import UNSET
 
 import penstock
 from penstock.app.integrity.rebuild import rebuild
 from penstock.core.segments.erasure_receipt import receipt_problems
+from penstock.model.answers.erasure import ErasureProgress
 from penstock.model.errors import (
     AlreadyExistsError,
     ErasureDeferredError,
@@ -58,11 +60,11 @@ def test_erased_events_are_gone_for_readers_and_from_every_file(tmp_path):
         assert len(hits_of(events_of(stream))) == len([n for n in range(3000, 6000) if n % 7 == 3])
     with penstock.open(data) as store:
         stream = store.stream("s/t")
-        assert stream.erasures.show("r17")["receipt"] == receipt
+        assert stream.erasures.show("r17").receipt == receipt
         assert stream.erasures.verify("r17").holds
         second = stream.erase(hits_of(events_of(stream)), who="ann", why="request 18")
         assert (second["sequence"], second["previous"]) == (2, receipt["sha256"])
-        assert [item["receipt"] for item in store.erasures()] == [receipt, second]
+        assert [item.receipt for item in store.erasures()] == [receipt, second]
         assert stream.erasures.verify("r17").holds
         assert stream.erasures.verify(second["erasure"]).holds
         assert files_with(data) == []
@@ -187,7 +189,7 @@ def test_writing_reading_and_truncating_go_on_meanwhile(store):
     events = events_of(stream)
     assert hits_of(events) == []
     assert [event.data for event in events if event.data.startswith(b"new")] == [b"new %d" % n for n in range(seen[0])]
-    assert all(stream.erasures.verify(item["erasure"]).holds for item in store.erasures())
+    assert all(stream.erasures.verify(item.erasure).holds for item in store.erasures())
 
 
 def test_verification_sees_a_receipt_that_is_not_true(tmp_path, store):
@@ -307,8 +309,8 @@ def test_an_erasure_that_was_decided_is_finished_by_the_next_opening(tmp_path):
         positions = {0: [event.offset for event in hits]}
         store._thread.call(store._inner.controller.erasures.erase(stream.name, asked, positions))
         state = store._thread.call(_failed(store._inner.controller))
-        assert "the disk is away" in state["waits_for"]
-        assert state["progress"] == {"phase": "chunks", "segments": 0, "of": 1}
+        assert "the disk is away" in state.waits_for
+        assert state.progress == ErasureProgress(phase="chunks", segments=0, of=1)
     with penstock.open(data) as store:
         stream = store.stream("s/t")
         assert stream.erasures.wait("e")["where"]["events"] == len(hits)
@@ -320,7 +322,7 @@ def test_an_erasure_that_was_decided_is_finished_by_the_next_opening(tmp_path):
 async def _failed(controller):
     while True:
         state = await controller.erasures.get("e")
-        if "waits_for" in state:
+        if state.waits_for is not UNSET:
             return state
         await asyncio.sleep(0.01)
 
@@ -362,7 +364,7 @@ def test_a_server_with_workers_erases_and_tells_its_clients(tmp_path):
         with pytest.raises(ErasureDeferredError) as deferred:
             stream.erase(events_of(stream)[:1], who="ann", why="x", erasure="e2")
         assert deferred.value.fields["hold"] == "case-5"
-        assert stream.erasures.withdraw("e2", who="bob", why="y")["state"] == "withdrawn"
+        assert stream.erasures.withdraw("e2", who="bob", why="y").state == "withdrawn"
         with pytest.raises(ErasureWithdrawnError):
             stream.erasures.wait("e2")
         assert server.stop() == 0, server.tail()

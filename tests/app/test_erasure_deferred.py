@@ -67,10 +67,10 @@ def test_a_held_erasure_blanks_nothing_and_continues_when_the_hold_is_released(s
     fields = deferred(stream, hits)
     assert (fields["erasure"], fields["hold"], fields["owner"], fields["holds"]) == ("e", "case-5", "law", 1)
     state = stream.erasures.show("e")
-    assert state["state"] == "deferred"
-    assert state["receipt"] is None
-    assert [item["hold"] for item in state["deferred"]["holds"]] == ["case-5"]
-    assert state["deferred"]["since_ms"] == fields["since_ms"] == state["asked_ms"]
+    assert state.state == "deferred"
+    assert state.receipt is None
+    assert [item.hold for item in state.deferred.holds] == ["case-5"]
+    assert state.deferred.since_ms == fields["since_ms"] == state.asked_ms
     assert events_of(stream) == before
     assert not stream.erasures.verify("e").holds
     # Asked again it is the same deferral; the same id with other events is refused.
@@ -99,11 +99,11 @@ def test_a_deferred_erasure_waits_for_every_hold_that_covers_it(store, stream):
     hold(stream, "late", cut=stream.tail())
     controller = store._inner.controller
     store._thread.call(controller.sweep())
-    assert [item["hold"] for item in stream.erasures.show("e")["deferred"]["holds"]] == ["one", "two"]
+    assert [item.hold for item in stream.erasures.show("e").deferred.holds] == ["one", "two"]
     store.holds().release("one", owner="law")
     store._thread.call(controller.sweep())
     state = stream.erasures.show("e")
-    assert [item["hold"] for item in state["deferred"]["holds"]] == ["two"]
+    assert [item.hold for item in state.deferred.holds] == ["two"]
     assert len(hits_of(events_of(stream))) == len(hits)
     store.holds().release("two", owner="law")
     stream.erasures.wait("e")
@@ -142,7 +142,7 @@ def test_a_deferred_erasure_is_there_after_a_restart_and_continues_then(tmp_path
         hold(stream)
         deferred(stream, hits)
     with penstock.open(data) as store:
-        assert store.erasures().show("e")["state"] == "deferred"
+        assert store.erasures().show("e").state == "deferred"
         # Repeated by a client that does not know what became of it.
         deferred(store.stream("s/t"), hits)
         store._inner.controller.erasures.resume_soon = lambda: None
@@ -160,7 +160,7 @@ def test_a_withdrawn_erasure_blanks_nothing_and_its_id_is_used_up(tmp_path, stor
     hold(stream)
     deferred(stream, hits)
     state = stream.erasures.withdraw("e", who="bob", why="wrong user")
-    assert (state["state"], state["withdrawn"]["who"], state["withdrawn"]["why"]) == ("withdrawn", "bob", "wrong user")
+    assert (state.state, state.withdrawn.who, state.withdrawn.why) == ("withdrawn", "bob", "wrong user")
     assert stream.erasures.withdraw("e", who="eve", why="again") == state
     assert marks_and_pages(store) == []
     store.holds().release("case-5", owner="law")
@@ -193,7 +193,7 @@ def test_what_is_decided_or_unknown_cannot_be_withdrawn(store, stream):
     for texts in ({"who": "", "why": "x"}, {"who": "bob", "why": " "}):
         with pytest.raises(InvalidArgumentError):
             stream.erasures.withdraw("e", **texts)
-    assert stream.erasures.show("e")["state"] == "done"
+    assert stream.erasures.show("e").state == "done"
 
 
 def test_an_erasure_whose_pages_never_came_can_be_withdrawn(store, stream):
@@ -202,8 +202,8 @@ def test_an_erasure_whose_pages_never_came_can_be_withdrawn(store, stream):
     controller = store._inner.controller
     (first, *_) = hits_of(events_of(stream))
     call = controller.erasures.erase(stream.name, asked, {0: [first.offset]}, page=0, last=False)
-    assert store._thread.call(call)["state"] == "gathering"
-    assert stream.erasures.withdraw("e", who="bob", why="x")["state"] == "withdrawn"
+    assert store._thread.call(call).state == "gathering"
+    assert stream.erasures.withdraw("e", who="bob", why="x").state == "withdrawn"
     with pytest.raises(ErasureWithdrawnError):
         store._thread.call(controller.erasures.erase(stream.name, asked, {0: [first.offset]}, page=1, last=True))
     assert marks_and_pages(store) == []
@@ -222,7 +222,7 @@ def test_a_hold_on_the_scope_defers_the_erasure_of_a_stream_that_can_be_restored
     for _ in range(2):
         store._thread.call(controller.sweep())
         state = store.erasures().show("e")
-        assert (state["state"], [item["hold"] for item in state["deferred"]["holds"]]) == ("deferred", ["scope"])
+        assert (state.state, [item.hold for item in state.deferred.holds]) == ("deferred", ["scope"])
     store._thread.call(controller.streams.restore(stream.name))
     assert events_of(store.stream("s/t")) == before
     store.holds().release("scope", owner="law")

@@ -8,6 +8,7 @@ import time
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 import penstock
 from penstock.client.erasure import AsyncErasures
@@ -56,7 +57,7 @@ def page(store, run, pages, number, **changes):
     call = store._inner.controller.erasures.erase(
         NAME, asked(run, **changes), {0: pages[number]}, page=number, last=number == len(pages) - 1
     )
-    return store._thread.call(call)["state"]
+    return store._thread.call(call).state
 
 
 def test_pages_of_two_runs_of_one_id_never_mix(store):
@@ -411,8 +412,8 @@ class Before(FlatControl):
 
     async def erasures_list(self, stream=None):
         found = await self._inner.erasures.list(stream)
-        others = [item for item in found if item["erasure"] != self._erasure]
-        own = [{**item, "state": "asked", "receipt": None} for item in found if item["erasure"] == self._erasure]
+        others = [item for item in found if item.erasure != self._erasure]
+        own = [replace(item, state="asked", receipt=None) for item in found if item.erasure == self._erasure]
         return others + own if self._shown else others
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from erasure_events import events_of, fill, hits_of
+from msgspec import UNSET
 
 import penstock
 from penstock.app import tier2
@@ -70,13 +71,13 @@ def test_a_decided_erasure_without_space_is_reported_and_goes_on_when_there_is_s
     assert time.monotonic() - began < 8
     assert (caught.value.fields["erasure"], caught.value.fields["cause"]) == ("e", "no space")
     state = stream.erasures.show("e")
-    assert (state["state"], state["cause"], state["receipt"]) == ("asked", "no space", None)
-    assert "full" in state["waits_for"]
+    assert (state.state, state.cause, state.receipt) == ("asked", "no space", None)
+    assert "full" in state.waits_for
     FullFiles.full = False
     assert stream.erasures.wait("e")["where"]["events"] == len(hits)
     assert stream.erase(hits, **ASKED)["where"]["events"] == len(hits)
     assert hits_of(events_of(stream)) == []
-    assert "waits_for" not in stream.erasures.show("e")
+    assert stream.erasures.show("e").waits_for is UNSET
 
 
 def test_an_erasure_that_cannot_be_recorded_fails_within_seconds_and_decides_nothing(store):

@@ -28,4 +28,4 @@ class Blanking(RacedSegments):
 
 async def ask_for_erasure(controller: Controller) -> None:
     asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}}
-    await controller.erasures.erase(STREAM, asked, {ONE: [0]}, page=None, last=True, dry_run=False)
+    await controller.erasures.erase(STREAM, asked, {ONE: [0]})

@@ -180,7 +180,7 @@ async def erasures(controller: Controller, disks: Disks, store: SegmentStore) ->
     await store.flush()
     asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}}
     await controller.erasures.erase(other, asked, {first: [0]})
-    while (await controller.erasures.get("e1"))["state"] != "done":
+    while (await controller.erasures.get("e1")).state != "done":
         await asyncio.sleep(0)
 
 

@@ -32,7 +32,7 @@ def play(scene: Callable[[Controller, Blanking, FakeClock], Awaitable[None]]) ->
 
 
 async def state_of(controller: Controller) -> str:
-    return str((await controller.erasures.get("e1"))["state"])
+    return str((await controller.erasures.get("e1")).state)
 
 
 async def done(controller: Controller) -> None:
@@ -43,7 +43,7 @@ async def done(controller: Controller) -> None:
 async def page(controller: Controller) -> None:
     run = {"attempt": "a", "events": 1, "positions_sha256": "0" * 64}
     asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}, "run": run}
-    await controller.erasures.erase(STREAM, asked, {ONE: [0]}, page=0, last=False, dry_run=False)
+    await controller.erasures.erase(STREAM, asked, {ONE: [0]}, page=0, last=False)
 
 
 def test_a_deferred_erasure_continues_when_its_hold_expires() -> None:
@@ -70,7 +70,7 @@ def test_a_deferral_is_kept_however_long_the_hold_lasts() -> None:
         clock.ms += 400 * DAY_MS
         await controller.sweep()
         async with opened(segments, clock) as later:
-            assert (await later.erasures.get("e1"))["deferred"]["since_ms"] == since_ms
+            assert (await later.erasures.get("e1")).deferred.since_ms == since_ms
             await later.holds.release("h", owner="o")
             await done(later)
 
@@ -97,14 +97,14 @@ def test_a_receipt_is_kept_when_a_crash_left_the_mark_of_its_erasure() -> None:
     async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
         await ask_for_erasure(controller)
         await done(controller)
-        receipt = (await controller.erasures.get("e1"))["receipt"]
+        receipt = (await controller.erasures.get("e1")).receipt
         while keys.erasure_mark("e1") in segments.tables[keys.TABLE].entries:
             await asyncio.sleep(0)
         await controller._ctx.metadata.put(overwrite(keys.erasure_mark("e1"), ErasureMarkRecord()))
         clock.ms += 2 * DAY_MS
         await controller._ctx.retention_clock.record()
         async with opened(segments, clock) as later:
-            assert (await later.erasures.get("e1"))["receipt"] == receipt
+            assert (await later.erasures.get("e1")).receipt == receipt
             assert keys.erasure_mark("e1") not in segments.tables[keys.TABLE].entries
 
     play(scene)

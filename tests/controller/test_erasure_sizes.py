@@ -21,7 +21,7 @@ def test_an_erasure_whose_receipt_does_not_fit_is_refused(segments_asked: int, i
             segments.write(name_of(seg(0, 0)), b"x" * 100)
             asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}}
             positions = {seg(0, number): [0] for number in range(segments_asked)}
-            erase = controller.erasures.erase(STREAM, asked, positions, page=None, last=True, dry_run=False)
+            erase = controller.erasures.erase(STREAM, asked, positions)
             if not is_legal:
                 with pytest.raises(InvalidArgumentError):
                     await erase
@@ -30,7 +30,7 @@ def test_an_erasure_whose_receipt_does_not_fit_is_refused(segments_asked: int, i
                 return
             await erase
             async with asyncio.timeout(10):
-                while (await controller.erasures.get("e1"))["state"] != "done":
+                while (await controller.erasures.get("e1")).state != "done":
                     await asyncio.sleep(0)
 
     asyncio.run(work())

@@ -79,6 +79,6 @@ def test_arguments_that_no_record_can_hold_are_refused() -> None:
             for bad in ({"attempt": "\ud800"}, {"events": float("inf")}):
                 asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}, "run": {**good, **bad}}
                 with pytest.raises(InvalidArgumentError):
-                    await controller.erasures.erase(STREAM, asked, {seg(0, 0): [0]}, page=0, last=False, dry_run=False)
+                    await controller.erasures.erase(STREAM, asked, {seg(0, 0): [0]}, page=0, last=False)
 
     asyncio.run(work())

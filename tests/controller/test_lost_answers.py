@@ -25,7 +25,7 @@ AT_ONCE = replace(QUIET, retention_cycle_ms=10**9, retention_pause_ms=1)
 
 async def _ask(controller: Controller) -> None:
     asked = {"erasure": "e1", "who": "a", "why": "b", "looked_for": {}}
-    await controller.erasures.erase(STREAM, asked, {ONE: [0]}, page=None, last=True, dry_run=False)
+    await controller.erasures.erase(STREAM, asked, {ONE: [0]})
 
 
 def _state(segments: MemorySegments) -> ErasureState:

@@ -157,7 +157,7 @@ async def _check_well(controller: Controller, segments: MemorySegments, left: Le
     assert "u" in await controller.streams.list("b")
     assert "b" in await controller.scopes.list()
     assert await controller.groups.list("b") == ["g"]
-    assert [item["erasure"] for item in await controller.erasures.list(WELL)] == ["e-b"]
+    assert [item.erasure for item in await controller.erasures.list(WELL)] == ["e-b"]
     await controller.policies.set("b", PolicyDocument(grace_s=60))
     await controller.policies.set(None, PolicyDocument(retain=Retain(max_bytes=1 << 40)))
 

@@ -35,7 +35,7 @@ def fill(data: Path) -> None:
 
 def erasing(store: penstock.Store) -> bool:
     """Whether the erasure was decided, by this life or an earlier one."""
-    return any(item["erasure"] == "e" and item["state"] != "gathering" for item in store.erasures())
+    return any(item.erasure == "e" and item.state != "gathering" for item in store.erasures())
 
 
 def killed_life(program: str, data: Path, seed: int, rng: random.Random) -> bool:

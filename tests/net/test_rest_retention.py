@@ -215,7 +215,7 @@ def test_a_deferred_erasure_is_shown_and_withdrawn() -> None:
         hold = {"stream": "s/events", "owner": "legal", "reason": "case 7", "id": "case-7"}
         await run.expect(201, "POST", "/v1/holds", hold)
         asked = {"erasure": "e", "who": "ann", "why": "x", "looked_for": {}}
-        await run.controller.erasures.erase(S, asked, {FIRST: [0]}, page=None, last=True, dry_run=False)
+        await run.controller.erasures.erase(S, asked, {FIRST: [0]})
         state = await run.expect(200, "GET", "/v1/erasures/e")
         assert (state["state"], state["deferred"]["holds"][0]["hold"]) == ("deferred", "case-7")
         assert await run.expect(200, "GET", "/v1/erasures?stream=s/events") == {"erasures": [state]}
@@ -228,9 +228,7 @@ def test_a_deferred_erasure_is_shown_and_withdrawn() -> None:
         assert await run.expect(200, "POST", "/v1/erasures/e/withdraw", withdrawal) == found
         await run.expect(404, "POST", "/v1/erasures/none/withdraw", withdrawal)
         await run.controller.holds.release("case-7", owner="legal")
-        await run.controller.erasures.erase(
-            S, asked | {"erasure": "e2"}, {FIRST: [0]}, page=None, last=True, dry_run=False
-        )
+        await run.controller.erasures.erase(S, asked | {"erasure": "e2"}, {FIRST: [0]})
         refused = await run.expect(409, "POST", "/v1/erasures/e2/withdraw", withdrawal)
         assert refused["class"] == "ConflictError"
 

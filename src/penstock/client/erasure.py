@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
+
+from msgspec import UNSET, structs
 
 from penstock.client.erasure_proof import Lists, Progress, Scan, Verification, first_of, overlap, repeated
 from penstock.client.reading.blocks import Event
 from penstock.client.retry import retrying
+from penstock.codec.answers import as_json
 from penstock.codec.control.erasures import ErasurePartRecord
 from penstock.core.segments.erasure import Range, joined, without
 from penstock.core.segments.erasure_receipt import chain_problems, plain, positions_digest
+from penstock.model.answers.erasure import Erasure, ErasureDeferral, ErasurePreview
 from penstock.model.errors import (
     AlreadyExistsError,
     ErasureDeferredError,
@@ -41,27 +46,31 @@ _POLL_S = 0.1
 _POLL_MAX_S = 2.0
 
 
-def deferred_error(state: Mapping[str, Any]) -> ErasureDeferredError:
+def deferred_error(erasure: str, deferred: ErasureDeferral) -> ErasureDeferredError:
     """The error for an erasure in the state ``deferred``."""
-    deferred = state["deferred"]
-    first = deferred["holds"][0]
+    first = deferred.holds[0]
     return ErasureDeferredError(
         "a hold defers the erasure; it continues by itself when no hold covers its events",
-        erasure=state["erasure"],
-        **{name: first[name] for name in ("hold", "owner", "reason")},
-        holds=deferred["count"],
-        since_ms=deferred["since_ms"],
+        erasure=erasure,
+        hold=first.hold,
+        owner=first.owner,
+        reason=first.reason,
+        holds=deferred.count,
+        since_ms=deferred.since_ms,
     )
 
 
-def _check_it_goes_on(state: Mapping[str, Any]) -> None:
+def _check_it_goes_on(state: Erasure) -> None:
     """Raises ErasureDeferredError or ErasureWaitsError if the erasure waits for something that a person must change."""
-    if state["state"] == "deferred":
-        raise deferred_error(state)
-    if state.get("tries", 0) >= _TRIES and state["cause"] != "unavailable":
+    if state.deferred is not UNSET:
+        raise deferred_error(state.erasure, state.deferred)
+    if state.tries is not UNSET and state.tries >= _TRIES and state.cause != "unavailable":
         raise ErasureWaitsError(
             "the erasure is decided and cannot be performed yet; the store goes on trying",
-            **{name: state[name] for name in ("erasure", "cause", "waits_for", "tries")},
+            erasure=state.erasure,
+            cause=state.cause,
+            waits_for=state.waits_for,
+            tries=state.tries,
         )
 
 
@@ -132,32 +141,45 @@ class AsyncErasures:
         asked = {"erasure": chosen, "who": who, "why": why, "looked_for": told, "run": run}
         pages = pages_of(wanted)
 
-        async def send(number: int) -> Mapping[str, Any]:
+        if dry_run:
+            return as_json(await self._preview(stream, pages, len(wanted), progress))
+
+        async def send(number: int) -> Erasure:
             last = number == len(pages) - 1
-            call = _call(controller, stream, asked, pages[number], number, last=last, dry_run=dry_run)
+            call = partial(controller.erasures.erase, stream, asked, pages[number], page=number, last=last)
             try:
-                state: Mapping[str, Any] = await retrying(call, self._rng)
+                state = await retrying(call, self._rng)
             except StorageFullError as error:
                 raise StorageFullError(
                     "no space to record the erasure; free space and repeat the call", erasure=chosen, reason=str(error)
                 ) from error
             if progress is not None:
-                progress({"state": state["state"], "pages": number + 1, "of": len(pages)})
+                progress({"state": state.state, "pages": number + 1, "of": len(pages)})
             return state
 
-        if dry_run:
-            states = [await send(number) for number in range(len(pages))]
-            sums = {name: sum(state[name] for state in states) for name in ("events", "bytes")}
-            holds = {item["hold"]: item for state in states for item in state["holds"]}
-            return {
-                "stream": str(stream),
-                "state": "dry run",
-                **sums,
-                "segments": len(wanted),
-                "holds": list(holds.values()),
-            }
         await _send_all(send, len(pages), events, digest)
         return await self._receipt(chosen, progress, is_patient=False)
+
+    async def _preview(
+        self,
+        stream: StreamName,
+        pages: Sequence[Mapping[SegmentId, Sequence[int]]],
+        segments: int,
+        progress: Progress | None,
+    ) -> ErasurePreview:
+        """What all pages together would blank in so many segments."""
+        found: list[ErasurePreview] = []
+        for page in pages:
+            found.append(await retrying(partial(self._controller.erasures.preview, stream, page), self._rng))
+            if progress is not None:
+                progress({"state": found[-1].state, "pages": len(found), "of": len(pages)})
+        return ErasurePreview(
+            stream=str(stream),
+            events=sum(item.events for item in found),
+            bytes=sum(item.bytes for item in found),
+            segments=segments,
+            holds=list({hold.hold: hold for item in found for hold in item.holds}.values()),
+        )
 
     async def wait(self, erasure: str, *, progress: Progress | None = None) -> Mapping[str, Any]:
         """Wait until a requested erasure is done and return its receipt. Waits also while holds defer it or attempts
@@ -168,7 +190,7 @@ class AsyncErasures:
         """
         return await self._receipt(erasure, progress, is_patient=True)
 
-    async def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
+    async def withdraw(self, erasure: str, *, who: str, why: str) -> Erasure:
         """Withdraw an erasure that is not decided yet, because holds defer it or pages are missing; return its state.
 
         It has erased nothing, and its id cannot be used again. ``who`` and ``why`` are recorded. A repeated call changes
@@ -180,29 +202,28 @@ class AsyncErasures:
         pause_s = _POLL_S
         while True:
             state = await retrying(lambda: self._controller.erasures.get(erasure), self._rng)
-            if state["receipt"] is not None:
-                found: Mapping[str, Any] = state["receipt"]
-                return found
-            if state["state"] == "gathering":
+            if state.receipt is not None:
+                return state.receipt
+            if state.state == "gathering":
                 raise InvalidArgumentError("erasure was never decided: its last page is missing", erasure=erasure)
-            if state["state"] == "withdrawn":
+            if state.withdrawn is not UNSET:
                 raise ErasureWithdrawnError(
                     "the erasure was withdrawn and erased nothing; use another id",
                     erasure=erasure,
-                    **state["withdrawn"],
+                    **structs.asdict(state.withdrawn),
                 )
             if not is_patient:
                 _check_it_goes_on(state)
             if progress is not None:
-                progress(state)
+                progress(as_json(state))
             await asyncio.sleep(pause_s)
             pause_s = min(_POLL_MAX_S, 1.5 * pause_s)
 
-    async def list(self) -> Sequence[Mapping[str, Any]]:
+    async def list(self) -> Sequence[Erasure]:
         """Erasures with their receipts, in the order of the chain; those under way last."""
         return await self._controller.erasures.list(self._stream)
 
-    async def show(self, erasure: str) -> Mapping[str, Any]:
+    async def show(self, erasure: str) -> Erasure:
         """One erasure: who asked for what, how it stands, its receipt. Raises NotFoundError."""
         return await self._controller.erasures.get(erasure)
 
@@ -215,14 +236,14 @@ class AsyncErasures:
         lists = Lists()
         number, count = 0, 1
         while number < count:
-            part = await retrying(_part(self._controller, erasure, number), self._rng)
-            count = int(part["parts"])
-            if "positions" in part:
-                record = ErasurePartRecord.of(part["positions"])
+            part = await retrying(partial(self._controller.erasures.part, erasure, number), self._rng)
+            count = part.parts
+            if part.positions is not UNSET:
+                record = ErasurePartRecord.of(part.positions)
                 lists.ranges[record.segment] = joined(lists.ranges.get(record.segment, ()), record.ranges)
                 lists.offsets.setdefault(record.segment, []).extend(record.offsets)
-            if "chunks" in part:
-                lists.chunks += part["chunks"]["chunks"]
+            if part.chunks is not UNSET:
+                lists.chunks += part.chunks.chunks
             number += 1
         return lists
 
@@ -233,13 +254,11 @@ class AsyncErasures:
         bytes read so far. Raises NotFoundError, CorruptDataError.
         """
         state = await self.show(erasure)
-        receipt = state["receipt"]
+        receipt = state.receipt
         if receipt is None:
-            return Verification(erasure=erasure, problems=[f"there is no receipt: the erasure is {state['state']}"])
-        everything = [
-            item["receipt"] for item in await self._controller.erasures.list(None) if item["receipt"] is not None
-        ]
-        scan = Scan(self._segments, self._rng, StreamName.parse(state["stream"]), receipt, progress)
+            return Verification(erasure=erasure, problems=[f"there is no receipt: the erasure is {state.state}"])
+        everything = [item.receipt for item in await self._controller.erasures.list(None) if item.receipt is not None]
+        scan = Scan(self._segments, self._rng, StreamName.parse(state.stream), receipt, progress)
         scan.problems += chain_problems(everything)
         if receipt not in everything:
             scan.problems.append("the receipt is not in the chain of receipts")
@@ -247,7 +266,7 @@ class AsyncErasures:
         scan.compare_lists(lists)
         later = [*repeated(lists.chunks), *await self._later(receipt, everything)]
         seen: dict[SegmentId, list[Range]] = {}
-        deleted = await self._deleted(StreamName.parse(state["stream"]), lists)
+        deleted = await self._deleted(StreamName.parse(state.stream), lists)
         for segment, own in lists.ranges.items():
             if segment in deleted:
                 scan.note_deleted(segment, own)
@@ -262,16 +281,16 @@ class AsyncErasures:
             if segment not in deleted:
                 await scan.look_at_blanks(segment, without(own, joined(seen.get(segment, ()))))
         if scan.changed:
-            scan.explain_changes(await self._unfinished(state["stream"], everything))
+            scan.explain_changes(await self._unfinished(state.stream, everything))
         return scan.result(erasure)
 
     async def _unfinished(self, stream: str, receipts: Sequence[Mapping[str, Any]]) -> Sequence[str]:
         """The erasures of the stream that were decided and had none of these receipts: they may rewrite chunks meanwhile."""
         found = await self._controller.erasures.list(StreamName.parse(stream))
         return [
-            item["erasure"]
+            item.erasure
             for item in found
-            if item["state"] in ("asked", "done") and (item["receipt"] is None or item["receipt"] not in receipts)
+            if item.state in ("asked", "done") and (item.receipt is None or item.receipt not in receipts)
         ]
 
     async def _deleted(self, stream: StreamName, lists: Lists) -> set[SegmentId]:
@@ -296,9 +315,7 @@ class AsyncErasures:
         return found
 
 
-async def _send_all(
-    send: Callable[[int], Awaitable[Mapping[str, Any]]], count: int, events: int, positions_sha256: str
-) -> None:
+async def _send_all(send: Callable[[int], Awaitable[Erasure]], count: int, events: int, positions_sha256: str) -> None:
     """Send all pages, until this request is decided, or until an earlier decision is known to cover all of it.
 
     Raises AlreadyExistsError: the id belongs to another request; ``undecided``: number of events that it does not cover.
@@ -315,10 +332,10 @@ async def _send_all(
                 raise
             refused[number] = error
         else:
-            if state["state"] == "gathering":
+            if state.state == "gathering":
                 gathered.append(number)
                 continue
-            if (state.get("request") or {}).get("positions_sha256") == positions_sha256:
+            if state.request is not None and state.request.positions_sha256 == positions_sha256:
                 return
         # Another request was decided: pages that were sent before that are not compared with it yet.
         waiting.extend(gathered)
@@ -329,22 +346,5 @@ async def _send_all(
         raise AlreadyExistsError(first.message, **first.fields | {"undecided": total, "events": events}) from first
 
 
-def _call(
-    controller: ControlPlane,
-    stream: StreamName,
-    asked: Mapping[str, Any],
-    page: Mapping[SegmentId, Sequence[int]],
-    number: int,
-    *,
-    last: bool,
-    dry_run: bool,
-) -> Callable[[], Any]:
-    return lambda: controller.erasures.erase(stream, asked, page, page=number, last=last, dry_run=dry_run)
-
-
 def _info(segments: SegmentService, name: str) -> Callable[[], Any]:
     return lambda: segments.info(name)
-
-
-def _part(controller: ControlPlane, erasure: str, number: int) -> Callable[[], Any]:
-    return lambda: controller.erasures.part(erasure, number)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import UNSET
 
 from penstock.app.cli.common.loss import FINAL, Loss, amount, confirm
 from penstock.app.cli.common.options import ID, VALUES, DryRunOption, OwnerOption, ReasonOption, YesOption
@@ -23,7 +24,9 @@ from penstock.app.cli.common.target import (
 )
 from penstock.app.cli.common.words import moment
 from penstock.app.erasing import find_values, positions_from, values_from
+from penstock.codec.answers import as_json
 from penstock.core.units import counted, format_size
+from penstock.model.answers.erasure import Erasure
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.segments import SegmentId
 
@@ -109,7 +112,7 @@ def run(
 def is_decided(store: Store, erasure: str) -> bool:
     """Whether the id belongs to a complete request. Repeating such a request blanks nothing more."""
     try:
-        return bool(store.erasures().show(erasure)["state"] != "gathering")
+        return store.erasures().show(erasure).state != "gathering"
     except NotFoundError:
         return False
 
@@ -141,30 +144,31 @@ def list_erasures(
         found = store.erasures(stream).list()
     if json:
         for item in found:
-            print_json(dict(item))
+            print_json(item)
         return
     heads = ["erasure", "stream", "state", "events", "bytes", "who", "why", "when"]
     print_rows(heads, [_row(item) for item in found], as_json=False)
 
 
-def _row(item: Mapping[str, Any]) -> list[object]:
-    receipt = item["receipt"]
+def _row(item: Erasure) -> list[object]:
+    receipt = item.receipt
     # Before the receipt, nobody has counted what the store erases.
     events, size = ("", "") if receipt is None else (receipt["where"]["events"], format_size(receipt["where"]["bytes"]))
-    when = item["asked_ms"] if receipt is None else receipt["finished_ms"]
+    when = item.asked_ms if receipt is None else receipt["finished_ms"]
     state = state_of(item)
-    asked = item["asked"]
-    return [item["erasure"], item["stream"], state, events, size, asked["who"], asked["why"], moment(when)]
+    asked = item.asked
+    return [item.erasure, item.stream, state, events, size, asked["who"], asked["why"], moment(when)]
 
 
-def state_of(item: Mapping[str, Any]) -> str:
+def state_of(item: Erasure) -> str:
     """The state of an erasure, with what it waits for or who withdrew it."""
-    if item["state"] == "deferred":
-        return f"{deferred_by(item['deferred']['holds'])} since {moment(item['deferred']['since_ms'])}"
-    if item["state"] == "withdrawn":
-        withdrawn = item["withdrawn"]
-        return f"withdrawn by {withdrawn['who']}: {withdrawn['why']}"
-    return f"waiting: {item['cause']}; {item['waits_for']}" if "waits_for" in item else str(item["state"])
+    if item.deferred is not UNSET:
+        holds = [as_json(hold) for hold in item.deferred.holds]
+        return f"{deferred_by(holds)} since {moment(item.deferred.since_ms)}"
+    if item.withdrawn is not UNSET:
+        withdrawn = item.withdrawn
+        return f"withdrawn by {withdrawn.who}: {withdrawn.why}"
+    return item.state if item.waits_for is UNSET else f"waiting: {item.cause}; {item.waits_for}"
 
 
 def deferred_by(holds: Sequence[Mapping[str, Any]]) -> str:
@@ -195,7 +199,7 @@ def withdraw(
     """
     with open_target(controller, data) as store:
         found = store.erasures().withdraw(erasure, who=owner_of(owner), why=reason)
-    say(f"erasure {erasure} of {found['stream']} is {state_of(found)}", as_json=json, **found)
+    say(f"erasure {erasure} of {found.stream} is {state_of(found)}", as_json=json, **as_json(found))
 
 
 @app.command()
@@ -213,11 +217,11 @@ def show(
     with open_target(controller, data) as store:
         found = store.erasures().show(erasure)
     if json:
-        print_json(dict(found))
-    elif found["receipt"] is None:
-        print(f"erasure {erasure} of {found['stream']}: {state_of(found)}; no receipt")
+        print_json(found)
+    elif found.receipt is None:
+        print(f"erasure {erasure} of {found.stream}: {state_of(found)}; no receipt")
     else:
-        print_receipt(found["receipt"], as_json=False)
+        print_receipt(found.receipt, as_json=False)
 
 
 @app.command()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import UNSET
 
 from penstock.app.cli.common.loss import UNTIL_DELETED, Loss, confirm, done, lost_fields
 from penstock.app.cli.common.options import FROM, ID, UNTIL, OwnerOption, ReasonOption, YesOption
@@ -16,6 +16,7 @@ from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOpt
 from penstock.app.cli.common.words import moment, parse_moment
 from penstock.codec.control.policy_document import encode_hold
 from penstock.core.units import format_size
+from penstock.model.answers.erasure import Erasure
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName, check_name
 from penstock.model.retention import HoldInfo
@@ -175,21 +176,21 @@ def _loss(store: Store, hold: HoldInfo, line: ProgressLine) -> Loss:
     fields = {
         "bytes": sum(size for _, size in kept),
         "streams": len(kept),
-        "erasures": [item["erasure"] for item in deferred],
+        "erasures": [item.erasure for item in deferred],
     }
     return Loss(action=f"release hold {hold.id}", facts=facts, fields=fields)
 
 
-def _defers(hold: HoldInfo, erasure: Mapping[str, Any]) -> bool:
-    return erasure["state"] == "deferred" and any(item["hold"] == hold.id for item in erasure["deferred"]["holds"])
+def _defers(hold: HoldInfo, erasure: Erasure) -> bool:
+    return erasure.deferred is not UNSET and any(item.hold == hold.id for item in erasure.deferred.holds)
 
 
-def _begins(erasure: Mapping[str, Any]) -> bool:
+def _begins(erasure: Erasure) -> bool:
     """Whether the deferred erasure begins when one of its holds is released: no other hold defers it."""
-    return bool(erasure["deferred"]["count"] == 1)
+    return erasure.deferred is not UNSET and erasure.deferred.count == 1
 
 
-def _erasure_words(erasure: Mapping[str, Any]) -> str:
-    asked = erasure["asked"]
+def _erasure_words(erasure: Erasure) -> str:
+    asked = erasure.asked
     what = "begins at once" if _begins(erasure) else "is still deferred by other holds"
-    return f"{erasure['erasure']} of {erasure['stream']} {what} ({asked['who']}: {asked['why']})"
+    return f"{erasure.erasure} of {erasure.stream} {what} ({asked['who']}: {asked['why']})"

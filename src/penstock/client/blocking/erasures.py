@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from penstock.client.blocking.derived import Blocking, blocking
 from penstock.client.erasure import AsyncErasures
+from penstock.model.answers.erasure import Erasure
 
 
 class Erasures(Blocking[AsyncErasures]):
@@ -14,7 +14,7 @@ class Erasures(Blocking[AsyncErasures]):
 
     list = blocking(AsyncErasures.list)
 
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+    def __iter__(self) -> Iterator[Erasure]:
         return iter(self.list())
 
     show = blocking(AsyncErasures.show)

@@ -6,6 +6,7 @@ import errno
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.model.answers.erasure import ErasureProgress
 from penstock.model.errors import (
     CorruptDataError,
     FencedError,
@@ -71,5 +72,5 @@ class Attempts:
             found |= {"waits_for": failure.text, "cause": failure.cause, "tries": failure.tries}
         if erasure in self._progress:
             is_log, segments, of = self._progress[erasure]
-            found["progress"] = {"phase": "log" if is_log else "chunks", "segments": segments, "of": of}
+            found["progress"] = ErasureProgress(phase="log" if is_log else "chunks", segments=segments, of=of)
         return found

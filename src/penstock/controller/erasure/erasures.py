@@ -14,6 +14,8 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, assert_never
 
+from msgspec import UNSET
+
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.erasures import (
     ErasureChainRecord,
@@ -48,6 +50,15 @@ from penstock.controller.streams.tails import head_positions
 from penstock.controller.streams.workflows import exclusive, settled
 from penstock.core.segments.erasure import Range, joined, size_of
 from penstock.core.segments.erasure_receipt import digest_of, sealed
+from penstock.model.answers.erasure import (
+    Erasure,
+    ErasureDeferral,
+    ErasureDigest,
+    ErasureHold,
+    ErasurePart,
+    ErasurePreview,
+    ErasureWithdrawal,
+)
 from penstock.model.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -143,28 +154,25 @@ class Erasures:
         *,
         page: int | None = None,
         last: bool = True,
-        dry_run: bool = False,
-    ) -> Mapping[str, Any]:
+    ) -> Erasure:
         """See ``ControlPlane.erasures.erase``."""
         request = checked_request(stream, asked, positions, is_whole=last and not page)
-        if sum(map(len, positions.values())) > PAGE_POSITIONS_MAX:
-            raise InvalidArgumentError("a page of positions is too long", limit=PAGE_POSITIONS_MAX)
-        if dry_run:
-            return await self._look(stream, positions)
+        _check_length(positions)
         return await self._ctx.tasks.run(self._take(request, positions, page=page or 0, last=last))
 
-    async def _look(self, stream: StreamName, positions: Mapping[SegmentId, Sequence[int]]) -> Mapping[str, Any]:
+    async def preview(self, stream: StreamName, positions: Mapping[SegmentId, Sequence[int]]) -> ErasurePreview:
+        """See ``ControlPlane.erasures.preview``."""
+        _check_length(positions)
         view = await self._ctx.stream(stream)
         parts = [await self._part(view, segment, offsets) for segment, offsets in sorted(positions.items())]
         judgement = await judge(self._ctx, view, ends_of(parts))
-        return {
-            "stream": str(stream),
-            "state": "dry run",
-            "events": sum(part.events for part in parts),
-            "bytes": sum(size_of(part.ranges) for part in parts),
-            "segments": len(parts),
-            "holds": [hold_fields(item) for item in judgement.holds],
-        }
+        return ErasurePreview(
+            stream=str(stream),
+            events=sum(part.events for part in parts),
+            bytes=sum(size_of(part.ranges) for part in parts),
+            segments=len(parts),
+            holds=[ErasureHold(**hold_fields(item)) for item in judgement.holds],
+        )
 
     async def _part(self, view: StreamView, segment: SegmentId, offsets: Sequence[int]) -> ErasurePartRecord:
         try:
@@ -178,7 +186,7 @@ class Erasures:
 
     async def _take(
         self, request: Request, positions: Mapping[SegmentId, Sequence[int]], *, page: int, last: bool
-    ) -> Mapping[str, Any]:
+    ) -> Erasure:
         """Keep a page, or (last) decide. Each run keeps its pages separately. Several runs may send pages under one id; the
         first that is complete decides. The others join it if their request is the same."""
         ctx, erasure, stream = self._ctx, request.erasure, request.stream
@@ -260,48 +268,48 @@ class Erasures:
                 await metadata.remove(found.remove())
                 await metadata.remove_keys([keys.erasure_mark(erasure)])
 
-    async def withdraw(self, erasure: str, *, who: str, why: str) -> Mapping[str, Any]:
+    async def withdraw(self, erasure: str, *, who: str, why: str) -> Erasure:
         """See ``ControlPlane.erasures.withdraw``."""
         return self._status(erasure, await self._deferrals.withdraw(erasure, who=who, why=why))
 
     # --- telling ------------------------------------------------------------------------------------------
 
-    async def get(self, erasure: str) -> Mapping[str, Any]:
+    async def get(self, erasure: str) -> Erasure:
         """See ``ControlPlane.erasures.get``."""
         found = (await self._ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
         if found is None:
             raise NotFoundError("no such erasure", erasure=erasure[:ID_MAX])
         return self._status(erasure, found)
 
-    def _status(self, erasure: str, record: ErasureRecord) -> Mapping[str, Any]:
+    def _status(self, erasure: str, record: ErasureRecord) -> Erasure:
         if record.state is ErasureState.ASKED:
             # Any call that sees a decided erasure performs it: the answer to the decision can be lost.
             self._perform_soon(erasure)
-        told: dict[str, Any] = {
-            "erasure": erasure,
-            "stream": record.stream,
-            "state": record.state.value,
-            "asked": dict(record.asked),
-            "asked_ms": record.asked_ms,
-            "request": None if record.request is None else dict(record.request),
-            "receipt": None if record.receipt is None else dict(record.receipt),
-        }
-        if record.deferred is not None:
-            deferral = record.deferred
-            told["deferred"] = {"holds": list(deferral.holds), "count": deferral.count, "since_ms": deferral.since_ms}
-        if record.withdrawn is not None:
-            told["withdrawn"] = dict(record.withdrawn)
-        if record.state is ErasureState.ASKED:
-            told |= self._attempts.fields(erasure)
-        return told
+        deferral, is_asked = record.deferred, record.state is ErasureState.ASKED
+        return Erasure(
+            erasure=erasure,
+            stream=record.stream,
+            state=record.state.value,
+            asked=record.asked,
+            asked_ms=record.asked_ms,
+            request=None if record.request is None else ErasureDigest(**record.request),
+            receipt=record.receipt,
+            deferred=UNSET
+            if deferral is None
+            else ErasureDeferral(
+                holds=[ErasureHold(**item) for item in deferral.holds], count=deferral.count, since_ms=deferral.since_ms
+            ),
+            withdrawn=UNSET if record.withdrawn is None else ErasureWithdrawal(**record.withdrawn),
+            **(self._attempts.fields(erasure) if is_asked else {}),
+        )
 
-    async def part(self, erasure: str, part: int) -> Mapping[str, Any]:
+    async def part(self, erasure: str, part: int) -> ErasurePart:
         """See ``ControlPlane.erasures.part``."""
         return await self._parts.answer(erasure, part)
 
-    async def list(self, stream: StreamName | None = None) -> Sequence[Mapping[str, Any]]:
+    async def list(self, stream: StreamName | None = None) -> Sequence[Erasure]:
         """See ``ControlPlane.erasures.list``."""
-        found: list[Mapping[str, Any]] = []
+        found: list[Erasure] = []
         async for entry in self._ctx.metadata.scan_all(keys.ERASURES):
             erasure = self._ctx.set_aside.text(entry, keys.ERASURES)
             record = None if erasure is None else self._ctx.set_aside.read(entry, ErasureRecord)
@@ -310,7 +318,7 @@ class Erasures:
         # In the order of the chain; what has no receipt yet comes last.
         return sorted(
             found,
-            key=lambda item: (item["receipt"] is None, (item["receipt"] or item).get("sequence", 0), item["asked_ms"]),
+            key=lambda item: (item.receipt is None, (item.receipt or {}).get("sequence", 0), item.asked_ms),
         )
 
     # --- performing ---------------------------------------------------------------------------------------
@@ -442,6 +450,11 @@ class Erasures:
         link = ErasureChainRecord(sequence=receipt["sequence"], erasure=erasure, sha256=receipt["sha256"])
         await ctx.metadata.put(found.put(done), chain.put(link), *ctx.audit.puts([entry]))
         await ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
+
+
+def _check_length(positions: Mapping[SegmentId, Sequence[int]]) -> None:
+    if sum(map(len, positions.values())) > PAGE_POSITIONS_MAX:
+        raise InvalidArgumentError("a page of positions is too long", limit=PAGE_POSITIONS_MAX)
 
 
 def _marked(entry: TableEntry) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from msgspec import UNSET, UnsetType
+
 from penstock.codec.control.erasures import ErasureChunksRecord, ErasurePartRecord, ErasureRecord, ErasureState
 from penstock.controller import keys
 from penstock.controller.metadata import Metadata, overwrite
+from penstock.model.answers.erasure import ErasureChunks, ErasurePart
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import SegmentId
 
@@ -35,22 +38,23 @@ class Parts:
         every = [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure))]
         await metadata.remove_keys([key for key in every if not key.startswith(own)])
 
-    async def answer(self, erasure: str, number: int) -> Mapping[str, Any]:
+    async def answer(self, erasure: str, number: int) -> ErasurePart:
         """See ``ControlPlane.erasures.part``."""
         if number < 0:
             raise InvalidArgumentError("number of a part is negative", part=number)
         metadata = self._metadata
         parts, chunks = self._listed.get(erasure) or await self._list(erasure)
-        answer: dict[str, Any] = {"part": number, "parts": max(len(parts), len(chunks))}
+        positions: Mapping[str, Any] | UnsetType = UNSET
+        changed: ErasureChunks | UnsetType = UNSET
         if number < len(parts):
             part = (await metadata.get(parts[number], ErasurePartRecord)).value
             if part is not None:
-                answer["positions"] = part.fields()
+                positions = part.fields()
         if number < len(chunks):
             found = (await metadata.get(chunks[number], ErasureChunksRecord)).value
             if found is not None:
-                answer["chunks"] = {"segment": found.segment, "chunks": [dict(item) for item in found.chunks]}
-        return answer
+                changed = ErasureChunks(segment=found.segment, chunks=found.chunks)
+        return ErasurePart(part=number, parts=max(len(parts), len(chunks)), positions=positions, chunks=changed)
 
     async def _list(self, erasure: str) -> _Lists:
         """The keys of the records of all parts. They are cached when they no longer change, because clients read many

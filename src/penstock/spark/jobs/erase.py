@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
+from penstock.codec.answers import as_json
 from penstock.core.segments.erasure_receipt import NOT_SEEN
+from penstock.model.answers.erasure import Erasure
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, ErasureDeferredError, NotFoundError
 from penstock.model.names import StreamName
@@ -153,24 +157,24 @@ def _positions(
     return found
 
 
-def _known(store: Store, erasure: str) -> Mapping[str, Any] | None:
+def _known(store: Store, erasure: str) -> Erasure | None:
     """How an erasure of that id stands, where it was decided; None: it is still to be."""
     try:
         found = store.erasures().show(erasure)
     except NotFoundError:
         return None
-    return None if found["state"] == "gathering" else found
+    return None if found.state == "gathering" else found
 
 
-def _repeated(store: Store, known: Mapping[str, Any], asked: Mapping[str, Any], match: Match) -> EraseReport:
+def _repeated(store: Store, known: Erasure, asked: Mapping[str, Any], match: Match) -> EraseReport:
     """The receipt of the decided erasure, or a report that it is deferred. Raises ErasureWithdrawnError.
 
     Raises AlreadyExistsError if the request differs, because the receipt of another request would be misleading.
     """
     erasure = str(asked["erasure"])
-    if known["stream"] != asked["stream"]:
-        raise AlreadyExistsError("this id is of an erasure of another stream", erasure=erasure, stream=known["stream"])
-    found = known["asked"]
+    if known.stream != asked["stream"]:
+        raise AlreadyExistsError("this id is of an erasure of another stream", erasure=erasure, stream=known.stream)
+    found = known.asked
     # Compare without the cuts, which only describe that run, and without the notes on the search.
     if _searched(found.get("looked_for") or {}) != _searched(match.looked_for()):
         raise AlreadyExistsError(
@@ -183,28 +187,28 @@ def _repeated(store: Store, known: Mapping[str, Any], asked: Mapping[str, Any], 
                 erasure=erasure,
                 **{name: found.get(name)},
             )
-    if known["state"] == "deferred":
+    if known.deferred is not UNSET:
         return _deferred(known)
-    return _done(known["receipt"] or store.erasures().wait(erasure))
+    return _done(known.receipt or store.erasures().wait(erasure))
 
 
 def _searched(looked_for: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in looked_for.items() if name not in ("from", "to", NOT_SEEN)}
 
 
-def _deferred(state: Mapping[str, Any]) -> EraseReport:
+def _deferred(state: Erasure) -> EraseReport:
     """The report that holds defer the erasure. The number of its events is known, the number of bytes is not."""
-    looked_for = state["asked"]["looked_for"]
+    looked_for = state.asked["looked_for"]
     return EraseReport(
-        erasure=state["erasure"],
-        stream=state["stream"],
+        erasure=state.erasure,
+        stream=state.stream,
         state="deferred",
-        events=state["request"]["events"],
+        events=0 if state.request is None else state.request.events,
         bytes=0,
         start=str(looked_for.get("from", "")),
         end=str(looked_for.get("to", "")),
         looked_for=looked_for,
-        holds=state["deferred"]["holds"],
+        holds=() if state.deferred is UNSET else [as_json(item) for item in state.deferred.holds],
     )
 
 

@@ -13,6 +13,7 @@ from uuid import UUID
 from penstock.client.erasure import AsyncErasures, by_segment, pages_of
 from penstock.codec.events import event_bounds
 from penstock.core.segments.erasure_receipt import positions_digest
+from penstock.model.answers import erasure as answers
 from penstock.model.errors import (
     AlreadyExistsError,
     ErasureDeferredError,
@@ -139,8 +140,8 @@ async def _is_deferred_while_held(env: Env, erasures: AsyncErasures, id_: str, e
         env.history.note(f"deferred {id_}: {error}")
         await env.pause(env.rng(f"{id_}.deferred"), factor=4)
         state = await env.insist(lambda: erasures.show(id_))
-        if state["state"] != "deferred":
-            env.history.violation("not deferred", f"{id_} is {state['state']} while it is held")
+        if state.state != "deferred":
+            env.history.violation("not deferred", f"{id_} is {state.state} while it is held")
         return True
     except (TruncatedError, InvalidArgumentError) as error:
         env.history.note(f"truncated before it was held {id_}: {error}")
@@ -266,12 +267,16 @@ class _Run:
         for number in range(len(pages)):
             await asyncio.sleep(self._rng.random() * 10 * self._env.config.latency_s)
             state = await self._env.insist(partial(self._send, pages[number], number, last=number == len(pages) - 1))
-            decided += state["state"] != "gathering"
-            if decided and (state["request"] or {}).get("positions_sha256") == self._run["positions_sha256"]:
+            decided += state.state != "gathering"
+            if (
+                decided
+                and state.request is not None
+                and state.request.positions_sha256 == self._run["positions_sha256"]
+            ):
                 return True
         return decided == len(pages)
 
-    async def _send(self, page: Mapping[SegmentId, Sequence[int]], number: int, *, last: bool) -> Mapping[str, Any]:
+    async def _send(self, page: Mapping[SegmentId, Sequence[int]], number: int, *, last: bool) -> answers.Erasure:
         asked = {"erasure": self.erasure.name, "who": "simulation", "why": "a test", "looked_for": {"by": "positions"}}
         controller = self._env.controller
         return await controller.erasures.erase(STREAM, asked | {"run": self._run}, page, page=number, last=last)

@@ -1,0 +1,103 @@
+"""How erasures stand. Receipts stay JSON, because their digests are of their text. Source: docs/formats/erasure.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class ErasureHold(Struct, frozen=True, kw_only=True):
+    """A hold that covers events of an erasure. ``until_ms``: milliseconds since the Unix epoch; None: until released."""
+
+    hold: str
+    owner: str
+    reason: str
+    until_ms: int | None
+
+
+class ErasurePreview(Struct, frozen=True, kw_only=True):
+    """What an erasure would blank in so many segments, and the holds that would defer it. ``state``: ``dry run``."""
+
+    stream: str
+    state: str = "dry run"
+    events: int
+    bytes: int
+    segments: int
+    holds: Sequence[ErasureHold]
+
+
+class ErasureDigest(Struct, frozen=True, kw_only=True):
+    """A decided request: how many events, the digest of their positions, and that of the request; both as hex."""
+
+    events: int
+    positions_sha256: str
+    sha256: str
+
+
+class ErasureDeferral(Struct, frozen=True, kw_only=True):
+    """Why an erasure waits. ``holds``: at most 16 of those that cover it; ``count``: how many there are. ``since_ms``:
+    milliseconds since the Unix epoch."""
+
+    holds: Sequence[ErasureHold]
+    count: int
+    since_ms: int
+
+
+class ErasureWithdrawal(Struct, frozen=True, kw_only=True):
+    """Who withdrew an erasure, why, and when, in milliseconds since the Unix epoch."""
+
+    who: str
+    why: str
+    at_ms: int
+
+
+class ErasureProgress(Struct, frozen=True, kw_only=True):
+    """``phase``: ``chunks``, then ``log``. ``segments``: done ones, ``of`` how many."""
+
+    phase: str
+    segments: int
+    of: int
+
+
+class Erasure(Struct, frozen=True, kw_only=True):
+    """An erasure and how it stands.
+
+    ``state``: ``gathering``, ``deferred``, ``asked`` (decided), ``done`` or ``withdrawn``. ``asked``: ``erasure``, ``who``,
+    ``why``, ``looked_for`` as requested, at ``asked_ms`` (milliseconds since the Unix epoch). ``request``: None before the
+    decision, and for erasures of earlier versions. ``receipt``: None until it is done. UNSET where it does not apply:
+    ``deferred``; ``withdrawn``; while attempts fail ``waits_for`` (the last error, for people), ``cause`` (``no space``,
+    ``damage``, ``unavailable`` or ``error``) and ``tries`` without progress; ``progress`` while it is performed.
+    """
+
+    erasure: str
+    stream: str
+    state: str
+    asked: Mapping[str, Any]
+    asked_ms: int
+    request: ErasureDigest | None
+    receipt: Mapping[str, Any] | None
+    deferred: ErasureDeferral | UnsetType = UNSET
+    withdrawn: ErasureWithdrawal | UnsetType = UNSET
+    waits_for: str | UnsetType = UNSET
+    cause: str | UnsetType = UNSET
+    tries: int | UnsetType = UNSET
+    progress: ErasureProgress | UnsetType = UNSET
+
+
+class ErasureChunks(Struct, frozen=True, kw_only=True):
+    """What was made of chunks of a segment, in the form whose text the receipt has the digest of."""
+
+    segment: int
+    chunks: Sequence[Mapping[str, Any]]
+
+
+class ErasurePart(Struct, frozen=True, kw_only=True):
+    """A part of the lists behind a receipt, of ``parts``. ``positions``: blanked ranges of a segment; ``chunks``; each UNSET
+    if this part has none."""
+
+    part: int
+    parts: int
+    positions: Mapping[str, Any] | UnsetType = UNSET
+    chunks: ErasureChunks | UnsetType = UNSET

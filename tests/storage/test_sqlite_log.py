@@ -1,6 +1,7 @@
 """SQLite's own log: without it a commit would not be durable, and SQLite says in its answer alone that there is none."""
 
 import asyncio
+import errno
 import sqlite3
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from penstock.model.errors import UnavailableError
 from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.rows import sqlite_keyvalue
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 
@@ -39,3 +41,23 @@ def test_a_place_where_sqlite_keeps_no_log_is_refused(tmp_path: Path, monkeypatc
     monkeypatch.undo()
     opened(path)
     assert connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_log_whose_name_may_be_lost_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool
+) -> None:
+    """SQLite ignores that the directory of its new log could not be synced; the commits in it would be lost with the name."""
+    path = tmp_path / "store.db"
+    if existing:
+        opened(path)
+
+    def fails_for_the_log(directory: Path) -> None:
+        if (directory / "store.db-wal").exists():
+            raise OSError(errno.EIO, "sync failed")
+
+    monkeypatch.setattr(sqlite_keyvalue, "sync_directory", fails_for_the_log)
+    with pytest.raises(OSError, match="sync failed"):
+        opened(path)
+    monkeypatch.undo()
+    opened(path)

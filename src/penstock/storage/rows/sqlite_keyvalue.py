@@ -273,6 +273,9 @@ def _open_all(
         for connection in (reader, scanner):
             connection.execute("PRAGMA query_only=ON")
             connection.execute("SELECT key FROM kv LIMIT 1").fetchall()
+        # SQLite syncs the directory after it creates its log, but ignores the error: after a power loss the log and all
+        # commits in it would have no name.
+        sync_directory(path.parent)
     except BaseException as error:
         for connection in opened:
             connection.close()

@@ -17,11 +17,11 @@ from penstock.model.errors import CorruptDataError, StorageFullError
 from penstock.ports.chunks import ChunkWrite
 from penstock.ports.files import FileWrite
 from penstock.storage.chunks.file_chunks import FileChunks
-from penstock.storage.machine import together as real_together
+from penstock.storage.machine import batched_write as real_batched_write
+from penstock.storage.machine.batched_write import SHARED_MIN_FILES, OpenFileLimit, OpenPolicy, SyncPolicy
 from penstock.storage.machine.calls import may_be_synced_as_a_whole
 from penstock.storage.machine.files import RealFiles
 from penstock.storage.machine.offload import ThreadOffload
-from penstock.storage.machine.together import SHARED_MIN_FILES, OpenHabit, OpenRoom, SyncHabit
 
 Body = Callable[[RealFiles, Path], Awaitable[None]]
 
@@ -48,8 +48,8 @@ class Syncs:
         self.fails: OSError | None = None
         self._fdatasync = os.fdatasync
         patch.setattr(os, "fdatasync", self._file)
-        patch.setattr(real_together, "sync_file_system", self._all)
-        patch.setattr(real_together, "may_be_synced_as_a_whole", lambda descriptor: True)
+        patch.setattr(real_batched_write, "sync_file_system", self._all)
+        patch.setattr(real_batched_write, "may_be_synced_as_a_whole", lambda descriptor: True)
 
     def _file(self, descriptor: int) -> None:
         self.files += 1
@@ -104,7 +104,7 @@ def test_a_file_system_that_nobody_has_looked_at_is_not_synced_as_a_whole(
 ) -> None:
     async def body(files: RealFiles, root: Path) -> None:
         syncs = Syncs(monkeypatch)
-        monkeypatch.setattr(real_together, "may_be_synced_as_a_whole", lambda descriptor: False)
+        monkeypatch.setattr(real_batched_write, "may_be_synced_as_a_whole", lambda descriptor: False)
         assert not any(await files.write_together(writes(40)))
         assert (syncs.files, syncs.shared) == (40, 0)
 
@@ -147,7 +147,7 @@ def test_no_more_files_are_open_than_the_process_can_spare(tmp_path: Path, monke
 
 def test_room_that_was_waited_for_in_vain_is_nobodys() -> None:
     async def body() -> None:
-        room = OpenRoom(3)
+        room = OpenFileLimit(3)
 
         async def use(count: int) -> None:
             async with room.taken(count):
@@ -179,31 +179,31 @@ def test_a_shared_sync_that_fails_is_believed_of_no_file(tmp_path: Path, monkeyp
 
 def test_a_file_system_that_others_keep_busy_is_not_synced_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(real_together.time, "monotonic", lambda: now)
-    habit = SyncHabit(tells=True)
-    habit.took(0.2, 256)
-    assert habit.shares
-    habit.took(8.0, 256)
-    assert not habit.shares
+    monkeypatch.setattr(real_batched_write.time, "monotonic", lambda: now)
+    policy = SyncPolicy(reports_errors=True)
+    policy.record(0.2, 256)
+    assert policy.is_worthwhile
+    policy.record(8.0, 256)
+    assert not policy.is_worthwhile
     now += 100
-    assert habit.shares
-    assert not SyncHabit(tells=False).shares, "a kernel that hides what was lost is not asked"
+    assert policy.is_worthwhile
+    assert not SyncPolicy(reports_errors=False).is_worthwhile, "a kernel that hides what was lost is not asked"
 
 
 def test_files_that_open_slowly_are_left_to_threads_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(real_together.time, "monotonic", lambda: now)
-    habit = OpenHabit()
-    habit.took(0.002, 5)
-    assert habit.quick, "one stall says nothing"
+    monkeypatch.setattr(real_batched_write.time, "monotonic", lambda: now)
+    policy = OpenPolicy()
+    policy.record(0.002, 5)
+    assert policy.quick, "one stall says nothing"
     for _ in range(5):
-        habit.took(0.002, 5)
-    assert not habit.quick
+        policy.record(0.002, 5)
+    assert not policy.quick
     now += 60
-    assert habit.quick
+    assert policy.quick
     for _ in range(50):
-        habit.took(0.002, 40)
-    assert habit.quick
+        policy.record(0.002, 40)
+    assert policy.quick
 
 
 def test_each_file_has_its_own_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

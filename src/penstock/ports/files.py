@@ -70,7 +70,7 @@ class InPlaceFile(File, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileWrite:
-    """One file's part of ``TogetherFiles.write_together``."""
+    """One file's part of ``BatchFiles.write_together``."""
 
     path: str
     offset: int
@@ -129,7 +129,7 @@ class Files(Protocol):
         ...
 
 
-class TogetherFiles(Files, Protocol):
+class BatchFiles(Files, Protocol):
     """Files that can also be written many at a time, with one wait for the disk. Others are written one by one."""
 
     async def write_together(self, writes: Sequence[FileWrite]) -> Sequence[Exception | None]:

@@ -1,8 +1,8 @@
-"""Whose a tier 2 is, when it lies outside the data directory: one store's, and one copy's of that store.
+"""The claim of one store, and of one copy of that store, on a tier 2 outside its data directory.
 
-Chunks that no row names are deleted as garbage. So a bucket or a shared directory given to two stores, or to a store and the
-restored backup of it, would lose data. A mark tells the store; a record of each opening tells which copy was there last.
-Nothing rests on conditional writes: each opening writes a name of its own, then looks for others.
+Chunks that no row names are deleted as garbage. So two stores, or a store and its restored backup, would delete each
+other's data if they shared a bucket or directory. A mark identifies the store; a record of each opening identifies the
+copy that was there last. Conditional writes are not needed: each opening writes a unique name, then looks for others.
 
 Source: docs/design/0013-object-tier.md, docs/formats/tier2.md.
 """
@@ -29,16 +29,16 @@ FORMAT_VERSION = 1
 MARK = "STORE"
 OWNERS = "owners"
 RECORD = "tier2.json"
-_REMEMBERED = 16  # openings of ours that the record names
+_REMEMBERED = 16  # own openings that the record keeps
 _MARK_MAX_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierRecord:
-    """What a data directory knows of its tier 2.
+    """What a data directory records about its tier 2.
 
-    ``place`` is a URL or a path. ``claimed``: an opening has succeeded, so chunks may be there. ``openings``: the names of
-    our own last openings, oldest first, those included of which nobody knows whether they were written.
+    ``place`` is a URL or a path. ``claimed``: an opening has succeeded, so chunks may be there. ``openings``: the names
+    of our own last openings, oldest first, including those that may not have been written.
     """
 
     store: str
@@ -49,7 +49,8 @@ class TierRecord:
 
 
 async def load_record(files: Files) -> TierRecord | None:
-    """What the data directory says, or None where its chunks are its own. Raises CorruptDataError, VersionTooNewError."""
+    """The record in the data directory, or None if the chunks are inside that directory. Raises CorruptDataError,
+    VersionTooNewError."""
     objects = FileObjects(files)
     try:
         data = await objects.read(RECORD, 0, 1 << 20)
@@ -63,11 +64,11 @@ async def load_record(files: Files) -> TierRecord | None:
 
 
 async def claim_tier(objects: Objects, files: Files, *, place: str, endpoint: str | None, rng: Rng) -> TierRecord:
-    """Make sure that what lies in ``objects`` is this data directory's alone, and say so there.
+    """Check that ``objects`` belongs to this data directory alone, and write the claim there.
 
-    Returns the record as it now is in the data directory. Raises InvalidArgumentError, with nothing changed there: it belongs
-    to another store, or to another copy of this one, or is not where the chunks are. What ``objects`` raises; where a tier 2
-    that is ours is full, the claim of the last opening is kept.
+    Returns the record as it now is in the data directory. Raises InvalidArgumentError and changes nothing if
+    ``objects`` belongs to another store or another copy of this one, or if our chunks are elsewhere. Raises what
+    ``objects`` raises. If our own tier 2 is full, the claim of the last opening is kept.
     """
     record, owners, is_new = await examine_tier(objects, files, place=place)
     if record is None:
@@ -77,7 +78,7 @@ async def claim_tier(objects: Objects, files: Files, *, place: str, endpoint: st
 
 async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[TierRecord | None, Sequence[str], bool]:
     """Check what ``claim_tier`` checks, without a claim. Returns the record, the names of openings in ``objects``, and
-    whether they have no mark yet. Changes nothing."""
+    whether ``objects`` still lacks a mark. Changes nothing."""
     record = await load_record(files)
     mark = await _mark(objects)
     owners = list(await objects.list(OWNERS))
@@ -87,11 +88,11 @@ async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[T
                 "tier 2 belongs to another store; name an unused prefix", tier2=place, store=mark
             )
         if await objects.list("chunks"):
-            raise InvalidArgumentError("tier 2 holds chunks and does not say whose; name an unused prefix", tier2=place)
+            raise InvalidArgumentError("tier 2 holds chunks of an unknown store; name an unused prefix", tier2=place)
         return None, owners, True
     if mark is None and record.claimed:
         raise InvalidArgumentError(
-            "tier 2 is not where this store has its chunks; is it mounted, is the prefix right?",
+            "tier 2 lacks the chunks of this store; check the mount and the prefix",
             tier2=place,
             last_used=record.place,
         )
@@ -104,11 +105,11 @@ async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[T
 async def _enter(
     objects: Objects, files: Files, record: TierRecord, owners: Sequence[str], rng: Rng, *, new: bool
 ) -> TierRecord:
-    """Write our own name, then look again: of two that come at once, at least one sees the other."""
+    """Write our own name, then look again: of two concurrent openings, at least one sees the other."""
     number = max((_number(name) for name in record.openings), default=0) + 1
     own = f"{OWNERS}/{number:08x}-{rng.uuid().hex}"
-    record = replace(record, openings=(*_remembered(record, owners), own))
-    # Here first: a name that we do not know for ours would lock us out.
+    record = replace(record, openings=(*_openings_to_keep(record, owners), own))
+    # Record it here first: a name that we do not recognize as ours would lock us out.
     await _save(files, record)
     try:
         await objects.put(own, _encoded({"store": record.store}))
@@ -134,9 +135,9 @@ async def _enter(
     return record
 
 
-def _remembered(record: TierRecord, owners: Sequence[str]) -> Sequence[str]:
-    """Our openings to keep: all that stand in tier 2, however many attempts have failed since, and the last of the others,
-    which may still arrive there."""
+def _openings_to_keep(record: TierRecord, owners: Sequence[str]) -> Sequence[str]:
+    """Our openings to keep: all that are in tier 2, no matter how many attempts failed since, and the last of the
+    others, which may still arrive there."""
     others = [name for name in record.openings if name not in owners][1 - _REMEMBERED :]
     return [name for name in record.openings if name in owners or name in others]
 

@@ -13,7 +13,7 @@ from typing import cast
 from penstock.codec.store.chunk_index import SUFFIX
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
 from penstock.ports.chunks import ChunkWrite
-from penstock.ports.files import Buffer, File, Files, FileWrite, TogetherFiles
+from penstock.ports.files import BatchFiles, Buffer, File, Files, FileWrite
 from penstock.storage.chunks.names import check_chunk_name
 from penstock.storage.chunks.one_by_one import append_one_by_one
 
@@ -23,7 +23,7 @@ _ZEROS = bytes(_WIPE_BYTES)
 
 @dataclass(slots=True)
 class _Handle:
-    """An open chunk. ``lock`` keeps calls on the file apart; ``users`` and ``dirty`` keep it from being evicted."""
+    """An open chunk. ``lock`` serializes calls on the file; ``users`` and ``dirty`` protect it from eviction."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     file: File | None = None
@@ -34,11 +34,11 @@ class _Handle:
 class FileChunks:
     """Implements ``ports.chunks.ChunkStorage`` on ``ports.files.Files``.
 
-    At most ``handles`` chunks are open, the least recently used being closed first; a chunk written but not yet synced
-    stays open, so that its write errors are met by its own sync.
+    At most ``handles`` chunks are open; the least recently used is closed first. A chunk that was written but not yet
+    synced stays open, so that its own sync reports its write errors.
 
-    After a failed sync the kernel may have dropped the pages, and a second sync would lie. The chunk then refuses to
-    be synced until it is written again from where it was durable, which makes those pages dirty anew.
+    After a failed sync the kernel may have dropped the pages, and a second sync would falsely succeed. So the chunk
+    cannot be synced until it is written again from its durable length, which makes those pages dirty again.
     """
 
     mutable = True
@@ -52,12 +52,12 @@ class FileChunks:
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         self._made_directories: set[str] = set()
         self._named_directories: set[str] = set()
-        # By directory, the chunks whose names are not known to be durable, with a mark of the attempt that made them.
+        # Chunks whose names may not be durable, by directory, with a mark of the attempt that created them.
         self._unnamed: dict[str, dict[str, object]] = {}
         self._naming: dict[str, asyncio.Lock] = {}
         self._suspect: dict[str, int] = {}
         self._written_from: dict[str, int] = {}
-        self._together = cast("TogetherFiles", files) if hasattr(files, "write_together") else None
+        self._together = cast("BatchFiles", files) if hasattr(files, "write_together") else None
 
     async def append(self, name: str, offset: int, parts: Sequence[Buffer]) -> None:
         path = self._path(name)
@@ -65,14 +65,14 @@ class FileChunks:
             await self._make_directory(path.rpartition("/")[0])
         async with self._opened(name, create=offset == 0) as (handle, file):
             if offset == 0:
-                # Also where the file was there already: an earlier attempt may have died before its name was durable.
+                # Also if the file existed already: an earlier attempt may have died before its name was durable.
                 self._unnamed.setdefault(path.rpartition("/")[0], {})[name] = object()
             if offset > self._suspect.get(name, offset):
                 raise OSError(f"chunk failed to sync, and is not written again from there: {path}")
             size = await file.size()
             if size < offset:
                 raise CorruptDataError(
-                    "chunk is shorter than what is known to be in it", chunk=name, length=size, offset=offset
+                    "chunk is shorter than its recorded length", chunk=name, length=size, offset=offset
                 )
             handle.dirty = True
             self._written_from[name] = min(offset, self._written_from.get(name, offset))
@@ -98,15 +98,15 @@ class FileChunks:
     async def append_together(self, writes: Sequence[ChunkWrite]) -> Sequence[Exception | None]:
         if self._together is None or len(writes) == 1:
             return await append_one_by_one(self, writes)
-        # Cancelled, the files are still being written: they stay locked until that has ended.
+        # If cancelled, the files are still being written: they stay locked until that has ended.
         task = asyncio.create_task(self._append_together(self._together, writes))
         task.add_done_callback(_retrieve)
         return await asyncio.shield(task)
 
-    async def _append_together(self, files: TogetherFiles, writes: Sequence[ChunkWrite]) -> list[Exception | None]:
+    async def _append_together(self, files: BatchFiles, writes: Sequence[ChunkWrite]) -> list[Exception | None]:
         locked: list[tuple[str, _Handle]] = []
         try:
-            # In one order, whatever the caller's: else two calls may hold what the other waits for.
+            # Lock in sorted order: otherwise two calls could deadlock.
             for write in sorted(writes, key=attrgetter("name")):
                 path = self._path(write.name)
                 locked.append((write.name, await self._locked(write.name)))
@@ -118,7 +118,7 @@ class FileChunks:
         finally:
             for name, handle in locked:
                 handle.lock.release()
-                self._left(name, handle)
+                self._drop_user(name, handle)
         for index, write in enumerate(writes):
             if failures[index] is None:
                 try:
@@ -128,20 +128,20 @@ class FileChunks:
         return failures
 
     async def _locked(self, name: str) -> _Handle:
-        """The chunk's handle, locked, its file closed."""
+        """The chunk's handle, locked, with its file closed."""
         handle = self._handles.setdefault(name, _Handle())
         handle.users += 1
         try:
             await handle.lock.acquire()
         except BaseException:
-            self._left(name, handle)
+            self._drop_user(name, handle)
             raise
         await self._close(handle)
         handle.dirty = False
         return handle
 
-    async def _write_together(self, files: TogetherFiles, writes: Sequence[ChunkWrite]) -> list[Exception | None]:
-        """With the files locked and closed."""
+    async def _write_together(self, files: BatchFiles, writes: Sequence[ChunkWrite]) -> list[Exception | None]:
+        """Requires that the files are locked and closed."""
         failures: list[Exception | None] = [
             OSError(f"chunk failed to sync, and is not written again from there: {write.name}")
             if write.offset > self._suspect.get(write.name, write.offset)
@@ -172,7 +172,7 @@ class FileChunks:
             self._made_directories.add(directory)
 
     async def _sync_name(self, name: str, directory: str) -> None:
-        """Return once the chunk's name is durable. One sync of a directory does for all that were made before it."""
+        """Return once the chunk's name is durable. One sync of a directory covers all chunks created before it."""
         while name in (unnamed := self._unnamed.get(directory, {})):
             async with self._naming.setdefault(directory, asyncio.Lock()):
                 if name not in unnamed:
@@ -180,7 +180,7 @@ class FileChunks:
                 made = dict(unnamed)
                 await self._files.sync_dir(directory)
                 if directory not in self._named_directories:
-                    # Their own names need this but once.
+                    # Their own names need this only once.
                     await self._files.sync_dir(self._directory)
                     await self._files.sync_dir(self._directory.rpartition("/")[0] or ".")
                     self._named_directories.add(directory)
@@ -219,7 +219,7 @@ class FileChunks:
                 await _overwrite(file, length, size)
                 await file.resize(length)
                 await file.sync()
-                # Its owner knows all before it to be durable.
+                # Its owner knows that everything before ``length`` is durable.
                 handle.dirty = False
                 self._suspect.pop(name, None)
                 self._written_from.pop(name, None)
@@ -258,7 +258,7 @@ class FileChunks:
         return self._files.location(self._path(name))
 
     async def close(self) -> None:
-        """Close all files. What was not synced may be lost."""
+        """Close all files. Unsynced bytes may be lost."""
         while self._handles:
             _, handle = self._handles.popitem()
             async with handle.lock:
@@ -275,19 +275,19 @@ class FileChunks:
             async with handle.lock:
                 if handle.file is None:
                     try:
-                        # The data only: a sidecar grows by records of some bytes.
+                        # Only data files: a sidecar grows by records of a few bytes.
                         handle.file = await self._files.open(path, create=create, direct=not name.endswith(SUFFIX))
                     except FileNotFoundError as error:
                         raise SegmentNotFoundError("no such chunk", chunk=name) from error
                 yield handle, handle.file
         finally:
-            if self._left(name, handle):
+            if self._drop_user(name, handle):
                 # Deleted, or the storage was closed, while this user waited for the lock.
                 await self._close(handle)
         await self._evict()
 
-    def _left(self, name: str, handle: _Handle) -> bool:
-        """One user less. Returns whether the file is nobody's any more."""
+    def _drop_user(self, name: str, handle: _Handle) -> bool:
+        """Remove one user. Returns whether the file has no users left."""
         handle.users -= 1
         listed = self._handles.get(name) is handle
         if handle.users == 0 and listed and handle.file is None:
@@ -319,7 +319,7 @@ def _retrieve(task: asyncio.Task[list[Exception | None]]) -> None:
 
 
 async def _overwrite(file: File, start: int, end: int) -> None:
-    """Durably zeros."""
+    """Overwrite with zeros, durably."""
     for offset in range(start, end, _WIPE_BYTES):
         await file.write_at(offset, [memoryview(_ZEROS)[: min(_WIPE_BYTES, end - offset)]])
     await file.sync()

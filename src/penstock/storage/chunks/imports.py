@@ -1,4 +1,4 @@
-"""Writing chunks into the tier 2 of a store by whoever it has granted a place to. Knows no store.
+"""Writing chunks directly into a store's tier 2, at a place that the store has granted. Independent of the store.
 
 Source: docs/design/0016-sink.md.
 """
@@ -26,26 +26,26 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class ImportPlace(Protocol):
-    """A granted place. Chunks are numbered by the caller, from 0, and written once each."""
+    """A granted place. The caller numbers chunks from 0 and writes each once."""
 
     async def write(self, number: int, built: BuiltChunk) -> ImportedChunk:
-        """Write a chunk and its sidecar. Durable once ``settle`` has returned. Several may be under way.
+        """Write a chunk and its sidecar. Durable once ``settle`` has returned. Several writes may run concurrently.
 
         Raises StorageFullError, UnavailableError. Cancelled: files may be left, and may still grow for a moment.
         """
         ...
 
     async def settle(self) -> None:
-        """Make durable whatever was written. Raises as ``write``."""
+        """Make everything written durable. Raises as ``write``."""
         ...
 
     async def remove(self, numbers: Sequence[int]) -> None:
-        """Take chunks away again, as far as that goes: what is left is garbage for the store to find."""
+        """Delete chunks again, best effort: what remains is garbage that the store will find."""
         ...
 
 
 async def open_place(grant: ImportGrant) -> ImportPlace | None:
-    """The place of a grant, or None where this process does not see the store's tier 2, or may not write there."""
+    """The place of a grant, or None if this process cannot see the store's tier 2 or may not write there."""
     if grant.location is None:
         return None
     if "://" in grant.location:
@@ -62,7 +62,8 @@ class FilePlace:
         self._marker = grant.location or ""
 
     def is_there(self) -> bool:
-        """Whether the marker is seen, so that it is the same directory, and files beside it will be the store's to read."""
+        """Whether the marker is visible. Then this is the same directory, and the store can read files written beside
+        it."""
         try:
             owner = os.stat(self._marker).st_uid
         except OSError:
@@ -107,7 +108,7 @@ class FilePlace:
 
 
 def _write_file(path: str, parts: Sequence[bytes | bytearray | memoryview]) -> None:
-    """A new file, durable but for its name."""
+    """Write a new file. Its content is durable, its name is not yet."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         direct = DirectWriter(descriptor, partial(write_all, descriptor, path))
@@ -137,7 +138,7 @@ async def _open_bucket(grant: ImportGrant, location: str) -> ImportPlace | None:
     try:
         await objects.size(grant.marker)
     except (FileNotFoundError, UnavailableError):
-        # No credentials here, no route, or another bucket: the store takes the bytes itself.
+        # No credentials here, no route, or another bucket: send the bytes through the store instead.
         return None
     return _BucketPlace(grant, objects)
 
@@ -149,7 +150,7 @@ class _Objects(Protocol):
 
 
 class _BucketPlace:
-    """Implements ``ImportPlace`` with objects, each put whole and asked back before it counts."""
+    """Implements ``ImportPlace`` with objects, each put whole and checked before it counts."""
 
     def __init__(self, grant: ImportGrant, objects: _Objects) -> None:
         self._grant = grant
@@ -162,7 +163,7 @@ class _BucketPlace:
         return ImportedChunk.of(name, built)
 
     async def settle(self) -> None:
-        """Nothing: an object is durable since it exists."""
+        """Does nothing: an object is durable as soon as it exists."""
 
     async def remove(self, numbers: Sequence[int]) -> None:
         for number in numbers:

@@ -1,4 +1,4 @@
-"""Names of chunks, as every backend takes them."""
+"""Names of chunks that every backend accepts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}/[A-Za-z0-9_-][A-Za-z0-9._
 def check_chunk_name(name: str) -> str:
     """Return ``name`` if it reads ``<directory>/<object>`` in safe characters.
 
-    Raises ``InternalError`` otherwise: names are made by us, so anything else is our own bug, caught before it
-    reaches a file system.
+    Raises ``InternalError`` otherwise: we make the names, so an invalid one is our own bug, caught before it reaches a
+    file system.
     """
     if not is_chunk_name(name):
         raise InternalError("not the name of a chunk", name=repr(name[:200]))

@@ -18,7 +18,7 @@ _DIRECTORY = "chunks"
 
 @dataclass(slots=True)
 class _Draft:
-    """What was appended and is not an object yet. ``failed``: it was sent, nobody knows whether it will arrive."""
+    """Appended bytes that are not an object yet. ``failed``: they were sent, and may or may not arrive."""
 
     data: bytes = b""
     failed: bool = False
@@ -28,9 +28,9 @@ class _Draft:
 class ObjectChunks:
     """Implements ``ports.chunks.ChunkStorage`` on ``ports.objects.Objects``, with objects that never change.
 
-    What is appended stays in memory until ``sync`` makes one object of it. From then on the chunk takes nothing more.
-    After a sync that failed neither does it: its bytes may still arrive, and must not meet others under the same name. They
-    are not kept, for whoever wrote them has them, and a tier 2 that is away for an hour must not fill the memory.
+    Appended bytes stay in memory until ``sync`` writes them as one object. After that, the chunk accepts no more
+    appends. The same holds after a failed sync: its bytes may still arrive, and must not mix with others under the same
+    name. They are not kept in memory, because the writer still has them, and a tier 2 outage must not fill the memory.
     """
 
     mutable = False
@@ -44,7 +44,7 @@ class ObjectChunks:
         draft = self._drafts.get(name)
         if draft is None and offset > 0:
             await self._size(name, object_name)
-            raise UnsupportedError("chunk is an object, which takes nothing more", chunk=name, offset=offset)
+            raise UnsupportedError("chunk is a finished object and takes no more appends", chunk=name, offset=offset)
         if draft is None:
             draft = self._drafts.setdefault(name, _Draft())
         async with draft.lock:
@@ -54,7 +54,7 @@ class ObjectChunks:
                 raise UnsupportedError("chunk became an object or was deleted meanwhile", chunk=name, offset=offset)
             if offset > len(draft.data):
                 raise CorruptDataError(
-                    "chunk is shorter than what is known to be in it",
+                    "chunk is shorter than its recorded length",
                     chunk=name,
                     length=len(draft.data),
                     offset=offset,
@@ -65,7 +65,7 @@ class ObjectChunks:
         object_name = _object_name(name)
         draft = self._drafts.get(name)
         if draft is None:
-            # An object is durable since it exists.
+            # An object is durable as soon as it exists.
             await self._size(name, object_name)
             return
         async with draft.lock:
@@ -100,15 +100,16 @@ class ObjectChunks:
         return len(data)
 
     async def free_head(self, name: str, upto: int) -> None:
-        """Nothing: an object goes whole."""
+        """Does nothing: an object can only be deleted whole."""
         check_chunk_name(name)
 
     async def wipe(self, name: str) -> None:
-        """Nothing: an object is deleted, not overwritten. Versions that the bucket keeps are its owner's to remove."""
+        """Does nothing: an object is deleted, not overwritten. The owner of the bucket must remove old versions that it
+        keeps."""
         check_chunk_name(name)
 
     async def trim(self, name: str, length: int) -> None:
-        """Nothing: an object is written whole."""
+        """Does nothing: an object is written whole."""
         check_chunk_name(name)
 
     async def delete(self, name: str) -> None:
@@ -118,17 +119,17 @@ class ObjectChunks:
             await self._objects.delete(object_name)
             return
         async with draft.lock:
-            # Its mark stays until the object store has answered: a name that failed may hold an object by now.
+            # Keep the mark until the object store has answered: the failed upload may have created an object by now.
             await self._objects.delete(object_name)
             self._drafts.pop(name, None)
 
     async def sync_deletes(self, directory: str) -> None:
-        """Nothing: an object that was deleted is gone."""
+        """Does nothing: deletion of an object is durable at once."""
 
     async def list(self) -> Sequence[str]:
         found = [name.removeprefix(f"{_DIRECTORY}/") for name in await self._objects.list(_DIRECTORY)]
         drafts = [name for name, draft in self._drafts.items() if not draft.failed]
-        # What does not read as a name of ours was put there by someone else, and is none of our business.
+        # Skip names that are not ours: someone else put those objects there.
         return sorted({name: None for name in [*found, *drafts] if is_chunk_name(name)})
 
     async def allocated_bytes(self) -> int:
@@ -139,7 +140,7 @@ class ObjectChunks:
         return self._objects.location(_object_name(name))
 
     async def close(self) -> None:
-        """Forget what was not synced."""
+        """Drop unsynced bytes."""
         self._drafts.clear()
 
     async def _size(self, name: str, object_name: str) -> int:

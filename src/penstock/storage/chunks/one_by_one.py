@@ -1,4 +1,4 @@
-"""Many chunks written one by one, for storage that knows no cheaper way."""
+"""Many chunks written one by one, for storage without a cheaper way."""
 
 from __future__ import annotations
 

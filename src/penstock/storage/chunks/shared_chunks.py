@@ -1,4 +1,4 @@
-"""Tier 2 as files of a directory that can go away: a network file system, a second disk."""
+"""Tier 2 as files in a directory that can become unavailable: a network file system, a second disk."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from penstock.storage.chunks.claim import MARK
 
 
 class SharedChunks:
-    """Implements ``ports.chunks.ChunkStorage``: ``chunks``, as long as the mark of ``files`` is to be seen.
-
-    An unmounted directory is an empty one. Writing to it would fill the disk below, reading would find chunks lost, deleting
-    would forget files that are still there. So each looks for the mark before it begins, or believes, anything.
+    """Implements ``ports.chunks.ChunkStorage``: ``chunks``, as long as the mark of ``files`` is visible. An unmounted
+    directory looks empty. Writing to it would fill the disk below, reading would report lost chunks, and deleting would
+    forget files that still exist. So each call looks for the mark before it starts, or before it trusts a result.
     """
 
     def __init__(self, chunks: ChunkStorage, files: Files) -> None:
@@ -92,7 +91,7 @@ class SharedChunks:
 
 
 class SharedObjects:
-    """Implements ``ports.objects.Objects``: ``objects``, as long as the mark of ``files`` is to be seen."""
+    """Implements ``ports.objects.Objects``: ``objects``, as long as the mark of ``files`` is visible."""
 
     def __init__(self, objects: Objects, files: Files) -> None:
         self._objects = objects
@@ -123,6 +122,6 @@ class SharedObjects:
 
 
 async def _check_mark(files: Files) -> None:
-    """Raises UnavailableError where the mark is not to be seen."""
+    """Raises UnavailableError if the mark is not visible."""
     if not await files.exists(MARK):
         raise UnavailableError("the directory of tier 2 is not there", mark=files.location(MARK))

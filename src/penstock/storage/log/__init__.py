@@ -1,1 +1,1 @@
-"""Tier 1 on local files: a fenced log of frames, in files that are filled with zeros once and then recycled."""
+"""Tier 1 on local files: a fenced log of frames, in files that are zeroed once and then recycled."""

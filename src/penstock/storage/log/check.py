@@ -1,4 +1,4 @@
-"""Reading log files to look at them: frames with their places and checksums, nothing changed."""
+"""Read-only inspection of log files: frames with their offsets and checksums."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SeenFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
-    """A log directory that nobody has open. ``image`` is None where recovery would refuse it, as ``damage`` says."""
+    """A log directory that no process has open. ``image`` is None if recovery would refuse it; ``damage`` says why."""
 
     epoch: EpochRecord | None
     files: Sequence[LogFile]
@@ -81,7 +81,7 @@ def _damage(path: str, offset: int, why: str, **fields: int) -> Damage:
 
 
 async def read_epoch(files: Files, directory: str) -> EpochRecord | None:
-    """The log's epoch, or None where the file is missing or damaged. Raises VersionTooNewError."""
+    """The log's epoch, or None if the file is missing or damaged. Raises VersionTooNewError."""
     try:
         file = await files.open(f"{directory}/EPOCH")
     except FileNotFoundError:
@@ -117,7 +117,7 @@ async def look_at_log(files: Files, directory: str) -> LogReport:
 
 
 async def frames_in(files: Files, path: str, *, seed: int) -> AsyncIterator[SeenFrame]:
-    """Every frame of the file's present use whose header is valid, in order of place, damaged payloads included."""
+    """Every frame of the file's current use with a valid header, by offset, including those with damaged payloads."""
     file = await files.open(path)
     try:
         header: FileHeader | None = decode_file_header((await file.read_at(0, FRAMES_AT))[HEADER_AT:])
@@ -139,8 +139,8 @@ async def frames_in(files: Files, path: str, *, seed: int) -> AsyncIterator[Seen
 
 
 async def _next_frame(reader: FrameReader, offset: int, header: FileHeader | None) -> int:
-    """Where the next frame of this use begins behind one that cannot be read, or -1."""
-    async for place, frame in reader.places_behind(offset):
+    """The offset of the next frame of this use after an unreadable one, or -1."""
+    async for place, frame in reader.headers_with_offsets(offset):
         if header is None or frame.incarnation == header.incarnation:
             return place
     return -1

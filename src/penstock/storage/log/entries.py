@@ -1,4 +1,4 @@
-"""What a local log works with: appends that wait, the file that is written, files that are full."""
+"""Data of a local log: waiting appends, the active file, full files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Frame: TypeAlias = tuple[Sequence[Buffer], int]
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An append that waits. Until ``flight`` is done its parts are being read: its caller must not get them back."""
+    """A waiting append. Its parts are being read until ``flight`` is done: the caller must not reuse them before."""
 
     parts: Sequence[Buffer]
     payload_bytes: int
@@ -47,7 +47,7 @@ class ClosedFile:
 
 
 def encode_group(active: ActiveFile, frames: Sequence[Frame], *, last: int, seed: int) -> tuple[int, Sequence[Buffer]]:
-    """Where in the file the frames go that follow address ``last``, and their bytes, to be written at once."""
+    """The offset of the frames that follow address ``last``, and their bytes, for one write."""
     buffers: list[Buffer] = [] if active.header_written else [encode_file_header(active.header)]
     for sequence, (parts, payload_bytes) in enumerate(frames, last + 1):
         buffers += encode_frame(
@@ -67,5 +67,5 @@ async def finished(flight: asyncio.Future[None]) -> None:
     try:
         await asyncio.wait({flight})
     except asyncio.CancelledError:
-        # Cancelled once more while it waits for its own buffers: the first cancellation is on its way already.
+        # Cancelled again while it waits for its own buffers: the first cancellation is already propagating.
         return

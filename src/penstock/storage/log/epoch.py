@@ -1,4 +1,4 @@
-"""The epoch file of a local log: which opening is the newest, and how earlier ones learn of it."""
+"""The epoch file of a local log: it identifies the newest opening and fences earlier ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _log = logging.getLogger(__name__)
 
 
 class Epoch:
-    """The epoch of one opening; ``check`` raises from the moment on that a later opening begins.
+    """The epoch of one opening; ``check`` raises once a later opening begins.
 
-    Two processes are kept apart by the data directory's lock. This guards against an earlier opening that was
-    forgotten in the same process, or that survived where locks do not work: it must acknowledge nothing more.
+    The data directory's lock keeps two processes apart. The epoch guards against an earlier opening that was left open
+    in the same process, or that survived because locks do not work there: it must acknowledge nothing more.
     """
 
     def __init__(self, record: EpochRecord, file: File) -> None:
@@ -29,7 +29,7 @@ class Epoch:
     async def begin(cls, files: Files, directory: str, *, rng: Rng | None) -> Epoch:
         """Fence all earlier openings, and make the next epoch durable.
 
-        Raises: CorruptDataError, VersionTooNewError: only the fence was touched. StorageFullError, OSError.
+        Raises: CorruptDataError, VersionTooNewError: only the fence was changed. StorageFullError, OSError.
         """
         path = f"{directory}/EPOCH"
         old = await _fence_earlier(files, path)
@@ -51,16 +51,16 @@ class Epoch:
         return cls(record, await files.open(path))
 
     async def check(self) -> None:
-        """Raise ContainerOfflineError where a later opening has begun. Reads 65 cached bytes: about 3 us."""
+        """Raise ContainerOfflineError if a later opening has begun. Reads 65 cached bytes: about 3 us."""
         if await self._file.read_at(0, FENCE_AT + 1) != self._unfenced:
-            raise ContainerOfflineError("log was opened anew by somebody else", epoch=self.record.epoch)
+            raise ContainerOfflineError("log was fenced by a later opening", epoch=self.record.epoch)
 
     def check_in_place(self) -> bool:
-        """As ``check``, without an await. False: it cannot be told without one."""
+        """As ``check``, without an await. False: the check needs an await."""
         read = getattr(self._file, "read_in_place", None)
         found = None if read is None else read(0, FENCE_AT + 1)
         if found is not None and found != self._unfenced:
-            raise ContainerOfflineError("log was opened anew by somebody else", epoch=self.record.epoch)
+            raise ContainerOfflineError("log was fenced by a later opening", epoch=self.record.epoch)
         return found is not None
 
     async def close(self) -> None:
@@ -68,7 +68,7 @@ class Epoch:
 
 
 async def _prepare_next(files: Files, path: str) -> None:
-    """Have the block for the next epoch already, so that a full disk cannot lock its owner out."""
+    """Allocate the block for the next epoch in advance, so that a full disk cannot lock its owner out."""
     file = await files.open(f"{path}.tmp", create=True)
     try:
         await file.write_at(0, [bytes(EPOCH_FILE_BYTES)])
@@ -80,7 +80,7 @@ async def _prepare_next(files: Files, path: str) -> None:
 
 
 async def _fence_earlier(files: Files, path: str) -> EpochRecord | None:
-    """Tell whoever has the epoch file open that a newer opening is there; return what the file says."""
+    """Mark the epoch file for earlier openings that still have it open; return its content."""
     try:
         file = await files.open(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Sizes of a local log, and how they must fit together."""
+"""Sizes of a local log, and their constraints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILES_MIN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
-    """Sizes of a log, in bytes: one file; all files together; the payload of one frame; what waits to be written."""
+    """Sizes of a log, in bytes: one file; all files together; the payload of one frame; the queue of appends."""
 
     segment_bytes: int = SEGMENT_BYTES
     budget_bytes: int = BUDGET_BYTES

@@ -45,7 +45,7 @@ async def open_local_log(
     queue_bytes: int = QUEUE_BYTES,
     rng: Rng | None = None,
 ) -> AsyncIterator[LocalLog]:
-    """Open the log of ``directory`` for the length of the block; see ``LocalLog.open``."""
+    """Open the log of ``directory`` for the duration of the block; see ``LocalLog.open``."""
     limits = LogLimits(
         segment_bytes=segment_bytes,
         budget_bytes=budget_bytes,
@@ -62,9 +62,9 @@ async def open_local_log(
 class LocalLog:
     """Implements ``ports.durable_log.DurableLog``. Opened by ``open``, closed by ``close``.
 
-    One task writes: everything that waits goes out as one write and one sync. After the first failed write or sync
-    nothing is acknowledged any more (the kernel may have dropped the pages); open the log again. When all files of the
-    budget hold frames that are still needed, appends wait for ``truncate``; when ``queue_bytes`` wait, further callers
+    One task writes everything that waits with one write and one sync. After the first failed write or sync it
+    acknowledges nothing more (the kernel may have dropped the pages); open the log again. While all files of the budget
+    hold frames that are still needed, appends wait for ``truncate``. While ``queue_bytes`` are queued, further callers
     wait outside the queue, in call order.
     """
 
@@ -103,7 +103,7 @@ class LocalLog:
     ) -> LocalLog:
         """Fence every earlier opening and begin a new epoch; nothing else is written before ``replay``.
 
-        ``rng`` draws the seed of a new log, which keeps users' bytes from passing for frames.
+        ``rng`` draws the seed of a new log, so that users' bytes cannot pass for frames.
         Raises: CorruptDataError, VersionTooNewError, StorageFullError, OSError.
         """
         limits = limits or LogLimits()
@@ -122,11 +122,11 @@ class LocalLog:
     async def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
         """All frames not truncated, in order.
 
-        The log is validated as a whole and its uncertain tail made durable before the first frame is given out, so
-        that what one opening replays, every later one does. Raises CorruptDataError, having changed no log file.
+        The whole log is validated and its uncertain tail made durable before the first frame is returned, so that every
+        later opening replays the same frames. Raises CorruptDataError, having changed no log file.
         """
         if self._replaying:
-            raise InternalError("log is replayed twice by one opening", directory=self._directory)
+            raise InternalError("log was already replayed by this opening", directory=self._directory)
         self._replaying = True
         await self._epoch.check()
         image = await read_log(self._files, self._directory, epoch=self.epoch, seed=self._seed)
@@ -136,7 +136,7 @@ class LocalLog:
             upto = image.last_of(index)
             async for sequence, payload in frames_of(self._files, accepted, seed=self._seed, upto=upto):
                 yield LogAddress(sequence), payload
-        # Only now: a file that recovery replaced may still have been read from.
+        # Only now: until here, replay may have read from a file that recovery replaced.
         for closed in [item for item in self._closed_files if item.last < 0]:
             self._closed_files.remove(closed)
             self._pool.retire(Retired(path=closed.path, incarnation=closed.incarnation))
@@ -152,14 +152,14 @@ class LocalLog:
         size = sum(map(len, parts))
         if size > self._limits.max_frame_bytes:
             raise InvalidArgumentError(
-                "frame is larger than the log takes", size_bytes=size, limit_bytes=self._limits.max_frame_bytes
+                "frame is larger than the limit of the log", size_bytes=size, limit_bytes=self._limits.max_frame_bytes
             )
         if self._queue.is_full(size):
             await self._queue.room(size)
         if self._failure is not None or self._closing:
             raise self._offline()
         if self._committer is None:
-            raise InternalError("log is appended to before it was replayed", directory=self._directory)
+            raise InternalError("log was not replayed before an append", directory=self._directory)
         self._pool.serve()
         entry = Entry(parts, size, asyncio.get_running_loop().create_future(), vital)
         self._queue.add(entry)
@@ -168,20 +168,20 @@ class LocalLog:
             return await entry.done
         except asyncio.CancelledError:
             while entry.flight is not None and not entry.flight.done():
-                # The parts are being written: given back now, they could change under the checksum.
+                # The parts are being written: the caller must not change them after the checksum was computed.
                 await finished(entry.flight)
             raise
 
     def append_in_place(self, frames: Sequence[Sequence[Buffer]]) -> Sequence[LogAddress] | None:
-        """As the port says: while nothing is queued or on its way, and the active file has room and syncs fast."""
-        active, rests = self._active, self._wake is not None and not self._wake.done()
-        if not rests or not self._queue.rests or self._closing or self._failure is not None or active is None:
+        """As the port says: only while nothing is queued or in flight, and the active file has room and syncs fast."""
+        active, idle = self._active, self._wake is not None and not self._wake.done()
+        if not idle or not self._queue.is_idle or self._closing or self._failure is not None or active is None:
             return None
         takes = getattr(active.file, "takes_in_place", None)
         sizes = [sum(map(len, parts)) for parts in frames]
         needed = sum(map(frame_bytes, sizes))
         fits = active.offset + needed <= self._limits.segment_bytes and max(sizes) <= self._limits.max_frame_bytes
-        # Asked before the frames are made: their checksums are what they cost.
+        # Check before the frames are made: their checksums are the main cost.
         if takes is None or not fits or not takes(needed):
             return None
         file = cast("InPlaceFile", active.file)
@@ -232,7 +232,7 @@ class LocalLog:
         if self._failure is not None or self._closing or self._committer is None:
             raise self._offline()
         self._pool.serve()
-        # Before the roll: what the new file held in an earlier use would else lie behind its frames.
+        # Before the roll: otherwise bytes of the new file's earlier use would remain behind its frames.
         await self._pool.wipe_spares(go_on=True)
         if self._failure is not None or self._closing:
             raise self._offline()
@@ -254,7 +254,7 @@ class LocalLog:
         return True
 
     async def _begin_file(self, asked: asyncio.Future[LogAddress]) -> None:
-        """Go on in another file, for whoever waits."""
+        """Continue in another file, for the appends that wait."""
         refused: PenstockError | None = None
         try:
             first = make_incarnation(self.epoch, self._uses + 1)
@@ -274,8 +274,8 @@ class LocalLog:
             asked.set_result(LogAddress(self._last))
 
     def _may_retire_one(self) -> bool:
-        """Whether a durable file would be left. The newest one alone knows the last address: a log without files begins
-        again at 1, and whoever remembers a higher address would take the new frames for old ones."""
+        """Whether a durable file would remain. Only the newest file knows the last address. A log without files starts
+        again at 1, and a caller that remembers a higher address would take the new frames for old ones."""
         active = self._active
         return len(self._closed_files) > 1 or (active is not None and active.header_written)
 
@@ -296,7 +296,7 @@ class LocalLog:
         return FrameCheck(upto=None, frames=0, size_bytes=0, damage=()) if gone else found
 
     async def close(self) -> None:
-        """Write what is queued, then note how far the log is durable, so that any later damage will be seen.
+        """Write what is queued, then record how far the log is durable, so that later damage is detected.
 
         Appends for which there is no file are refused.
         """
@@ -304,10 +304,10 @@ class LocalLog:
             return
         self._closing = self._queue.over = True
         self._wake_up()
-        self._queue.let_in()
+        self._queue.wake_outside()
         self._pool.end_waits()
         if self._committer is not None:
-            # Its failure, if any, is in ``_failure`` already, and was told to every append that it concerned.
+            # A failure is already in ``_failure``, and every affected append has received it.
             await asyncio.gather(self._committer, return_exceptions=True)
         await self._pool.stop()
         try:
@@ -321,7 +321,8 @@ class LocalLog:
     # --- recovery
 
     async def _recover(self, image: LogImage) -> None:
-        """Make the accepted tail durable in a file whose every sync is known, and never touch the old one again."""
+        """Make the accepted tail durable in a new file, whose syncs are all known, and never touch the old one
+        again."""
         await self._pool.adopt(used=[item.path for item in image.chain], free=image.free, torn=image.torn)
         self._last = image.last
         for index, item in enumerate(image.chain):
@@ -333,7 +334,7 @@ class LocalLog:
         if not image.chain:
             return
         newest = image.chain[-1]
-        # A nearly empty file is rewritten whole, and written on: else every restart would use up a file.
+        # Rewrite a nearly empty file whole and continue in it: otherwise every restart would use up a file.
         small = newest.end <= self._limits.segment_bytes // 4 and newest.last >= newest.header.first_sequence
         first = newest.header.first_sequence if small else image.proven + 1
         if first > image.last:
@@ -342,7 +343,7 @@ class LocalLog:
         header = self._new_header(first=first, durable=image.last)
         active = await rewrite(self._files, spare, header, newest, image=image, seed=self._seed)
         self._active = active
-        # The proof for the next recovery that the syncs above succeeded; without it, it does all this again.
+        # This proves to the next recovery that the syncs above succeeded; without it, recovery does all this again.
         await self._append_mark(active)
         self._closed_files[-1] = ClosedFile(
             path=newest.path, incarnation=newest.header.incarnation, last=-1 if small else first - 1
@@ -381,7 +382,7 @@ class LocalLog:
             try:
                 await self._roll(vital=first.vital)
             except StorageFullError as error:
-                # All of them, also those that would still fit: appends resolve in call order.
+                # Refuse all of them, even those that would fit: appends resolve in call order.
                 self._refuse_queued(error)
             return
         flight: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -402,7 +403,7 @@ class LocalLog:
         for entry, address in zip(group, self._appended(active, len(group), size), strict=True):
             if not entry.done.done():
                 entry.done.set_result(address)
-        self._queue.let_in()
+        self._queue.wake_outside()
 
     def _encoded(self, active: ActiveFile, frames: Sequence[Frame]) -> tuple[int, Sequence[Buffer]]:
         return encode_group(active, frames, last=self._last, seed=self._seed)
@@ -434,7 +435,7 @@ class LocalLog:
             try:
                 await self._epoch.check()
             except ContainerOfflineError:
-                # Opened anew by somebody else, who has made sure of all that was acknowledged.
+                # A later opening took over, and has made everything acknowledged durable.
                 return
             if await self._append_mark(active):
                 await active.file.sync()

@@ -1,4 +1,4 @@
-"""Files of a local log that wait for their next use: prepared ahead of need, given back after truncation."""
+"""Spare files of a local log: prepared ahead of need, and returned after truncation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ZEROS = bytes(_STEP_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """A file full of zeros, or of an earlier use that is durably marked as over."""
+    """A file full of zeros, or with bytes of an earlier use that is durably marked as ended."""
 
     path: str
     file: File
@@ -40,18 +40,18 @@ class Spare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retired:
-    """A file whose frames nobody needs; ``incarnation`` is the use that ends."""
+    """A file whose frames are no longer needed; ``incarnation`` is the use that ends."""
 
     path: str
     incarnation: int
 
 
 class FilePool:
-    """Keeps spare files ready, by a task of its own from ``start`` to ``stop``.
+    """Keeps spare files ready, with its own task from ``start`` to ``stop``.
 
-    Retired files are marked free strictly in order, each durably before the next, so that what a crash leaves is a
-    log without gaps. ``may_write`` is awaited before each change, and raises once the log is fenced: the same names then
-    belong to a later opening. ``on_failure`` is called once, with the first error of the disk; a full disk is none.
+    Retired files are marked free strictly in order, each durably before the next, so that a crash leaves a log without
+    gaps. ``may_write`` is awaited before each change, and raises once the log is fenced: then the files belong to a
+    later opening. ``on_failure`` is called once, with the first disk error; a full disk does not count as one.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class FilePool:
     async def adopt(self, *, used: Sequence[str], free: Sequence[LogFile], torn: Sequence[LogFile]) -> None:
         """Take over what recovery found: count the used, keep files never used and of the right size, remove the others.
 
-        Those of another size without a header wait for ``serve``: an empty file may be all that is left of one that
-        somebody cut off, and whoever replays the log may refuse to go on for what is missing.
+        Files of another size without a header are removed only by ``serve``: an empty file may be the rest of a
+        truncated one, and replay may still fail because of what is missing.
 
-        A file that was given back is removed too. Its mark may be in the page cache alone, where its writer died before
-        the sync, or its sync failed; lost with the power, the old use would count again, over frames of the next one or
-        behind a gap. Writing the mark again could tear it where it is durable.
+        A file marked free is removed too. If its writer died before the sync, or the sync failed, the mark may be only
+        in the page cache. A power loss would then revive the old use, over frames of the next one or behind a gap.
+        Writing the mark again could tear a durable one.
         """
         names = [*used, *(item.path for item in (*free, *torn))]
         self._slot = max((_slot_of(name) for name in names), default=0)
@@ -118,13 +118,13 @@ class FilePool:
         await self._files.sync_dir(self._directory)
 
     def serve(self) -> None:
-        """The log is in use: nobody will refuse what recovery found."""
+        """The log is in use: replay has accepted what recovery found."""
         if not self._serving:
             self._serving = True
             self._changed()
 
     def refuse_waits(self, error: StorageFullError | None) -> None:
-        """While it is set, ``take`` raises it where it would wait for truncation."""
+        """While an error is set, ``take`` raises it instead of waiting for truncation."""
         self._hopeless = error
         self._changed()
 
@@ -132,7 +132,7 @@ class FilePool:
         self._task = asyncio.create_task(self._work())
 
     def end_waits(self) -> None:
-        """Prepare no more files, and refuse those who wait for one; spares at hand are still given out."""
+        """Prepare no more files, and refuse waiting callers; existing spares can still be taken."""
         self._stopping = True
         self._changed()
 
@@ -140,19 +140,19 @@ class FilePool:
         """End the task after its current step, and close the spares."""
         self.end_waits()
         if self._task is not None:
-            # Its failure, if any, went to ``on_failure`` already.
+            # ``on_failure`` has already received its failure, if any.
             await asyncio.gather(self._task, return_exceptions=True)
         while self._spares:
             await self._spares.popleft().file.close()
 
     async def take(self, *, vital: bool = False) -> Spare:
-        """A spare file beyond those kept; waits for one while the budget is used up, until truncation retires another.
+        """Take a spare file beyond the kept ones. While the budget is used up, waits until truncation retires a file.
 
-        ``vital`` may have one of those kept. Raises: StorageFullError (the disk has no room for a new file, or for what
-        must leave the log first), ContainerOfflineError (stopped or failed).
+        ``vital`` may take a kept one. Raises: StorageFullError (the disk has no room for a new file, or for what must
+        leave the log first), ContainerOfflineError (stopped or failed).
         """
         kept = SPARES_KEPT - 1 if vital else SPARES_KEPT
-        # Space may have come back since the last attempt: whoever needs a file now has it tried once more.
+        # Space may have become free since the last attempt: try once more.
         self._full = None
         self._changed()
         while len(self._spares) <= kept:
@@ -167,7 +167,7 @@ class FilePool:
         return spare
 
     async def prepare_one(self) -> Spare:
-        """As ``take``, without the task and without regard to the budget: for recovery, which must not wait."""
+        """As ``take``, but without the task and the budget: for recovery, which must not wait."""
         if not self._spares:
             try:
                 await self._prepare()
@@ -180,15 +180,15 @@ class FilePool:
         return self._spares.popleft()
 
     async def wipe_spares(self, *, go_on: bool) -> None:
-        """Overwrite the spares that may hold bytes of an earlier use, and, while ``go_on``, each file that is given back
-        before it becomes one; at the end, nothing that was removed comes back. Raises OSError: the spare that failed is
-        removed, the others are as they were."""
+        """Overwrite the spares that may hold bytes of an earlier use and, while ``go_on``, each retired file before it
+        becomes a spare. When it returns, no removed file can reappear. Raises OSError: the failed spare is removed, the
+        others are unchanged."""
         self._wiping = True
         while True:
             spare = next((item for item in self._spares if not item.clean), None)
             if spare is None:
                 break
-            # Nobody else has it meanwhile; who needs one may have to wait.
+            # Nobody else can take it meanwhile; other callers may have to wait.
             self._spares.remove(spare)
             try:
                 await self._may_write()
@@ -202,13 +202,13 @@ class FilePool:
             self._spares.append(Spare(spare.path, spare.file, clean=True))
             self._changed()
         if not go_on:
-            # Files that were too many went as they were: their names must not come back with what they held.
+            # Surplus files were removed without overwriting: their names must not reappear with their old content.
             await self._files.sync_dir(self._directory)
         self._wiping = go_on
 
     async def _wipe(self, file: File) -> None:
-        """Overwrite all behind the free mark, from the end on: as long as the header is there the mark is believed, and the
-        file that a crash leaves half overwritten is not taken for one that was never used."""
+        """Overwrite everything behind the free mark, from the end backwards. The mark is valid while the header exists,
+        so a file left half overwritten by a crash is not mistaken for a never used one."""
         size = await file.size()
         for step, end in enumerate(range(size, HEADER_AT, -_STEP_BYTES), 1):
             start = max(HEADER_AT, end - _STEP_BYTES)
@@ -222,7 +222,7 @@ class FilePool:
         self._changed()
 
     async def settled(self) -> None:
-        """Return once nothing waits to be marked free. Raises ContainerOfflineError."""
+        """Return once no file waits to be marked free. Raises ContainerOfflineError."""
         while self._retired:
             if self._stopping or self._failure is not None:
                 raise ContainerOfflineError("log is closed or has failed", directory=self._directory)
@@ -251,7 +251,7 @@ class FilePool:
                         self._told_full = False
                     except StorageFullError as error:
                         self._full = error
-                        self._tell_full()
+                        self._log_full()
                 else:
                     await change.wait()
                     continue
@@ -263,8 +263,8 @@ class FilePool:
             if not isinstance(error, Exception):
                 raise
 
-    def _tell_full(self) -> None:
-        # Tried again with every append that needs a file: once says it.
+    def _log_full(self) -> None:
+        # Every append that needs a file tries again: log it only once.
         if not self._told_full:
             self._told_full = True
             log.warning("disk has no room for another log file", extra={"directory": self._directory})
@@ -272,7 +272,7 @@ class FilePool:
     async def _prepare(self) -> None:
         free_bytes = await self._files.free_bytes()
         if free_bytes < self._file_bytes:
-            # The attempt would take the last bytes from those whose work gives space back.
+            # The attempt would take the last bytes from work that frees space.
             raise StorageFullError(
                 "disk has no room for another log file", needed_bytes=self._file_bytes, free_bytes=free_bytes
             )
@@ -289,8 +289,8 @@ class FilePool:
                     await file.sync()
             await file.sync()
         except (StorageFullError, OSError):
-            # Not kept: after a failed sync the page cache shows zeros that the disk does not have, and whoever finds the file
-            # would take it for one that was never used, and is whole.
+            # Not kept: after a failed sync the page cache shows zeros that the disk does not have, and recovery would
+            # mistake the file for a complete, never used one.
             await file.close()
             await self._files.unlink(path)
             self._total -= 1

@@ -1,4 +1,4 @@
-"""Appends to a local log that wait to be written: a bounded queue, and the callers outside who found it full."""
+"""Appends to a local log that wait to be written: a bounded queue, and callers that wait outside because it is full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.storage.log.entries import Entry
 
 
 class AppendQueue:
-    """What waits, in call order, at most ``limit_bytes`` of it; but one entry of any size always finds room."""
+    """Waiting appends in call order, at most ``limit_bytes`` of them; an empty queue accepts one entry of any size."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -28,19 +28,19 @@ class AppendQueue:
 
     @property
     def size_bytes(self) -> int:
-        """Of what waits inside."""
+        """Bytes of the entries inside the queue."""
         return self._bytes
 
     @property
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing waits, inside or outside."""
         return not self._entries and not self._outside
 
     def is_full(self, size_bytes: int) -> bool:
-        """Whether a caller with so much must wait outside."""
-        return bool(self._outside) or self._lacks(size_bytes)
+        """Whether a caller with ``size_bytes`` must wait outside."""
+        return bool(self._outside) or self._lacks_room(size_bytes)
 
-    def _lacks(self, size_bytes: int) -> bool:
+    def _lacks_room(self, size_bytes: int) -> bool:
         return bool(self._bytes) and self._bytes + size_bytes > self._limit_bytes
 
     def add(self, entry: Entry) -> None:
@@ -48,11 +48,11 @@ class AppendQueue:
         self._bytes += entry.payload_bytes
 
     async def room(self, size_bytes: int) -> None:
-        """Return when it is the caller's turn and there is room, or when it is over."""
+        """Return when it is the caller's turn and there is room, or when the queue was refused."""
         place = asyncio.get_running_loop().create_future()
         self._outside.append(place)
         try:
-            while self._outside[0] is not place or self._lacks(size_bytes):
+            while self._outside[0] is not place or self._lacks_room(size_bytes):
                 if self.over:
                     return
                 await place
@@ -60,16 +60,16 @@ class AppendQueue:
                 place = self._outside[index] = asyncio.get_running_loop().create_future()
         finally:
             self._outside.remove(place)
-            self.let_in()
+            self.wake_outside()
 
-    def let_in(self) -> None:
-        """Let the first of those outside look again."""
+    def wake_outside(self) -> None:
+        """Let the first caller outside check again."""
         if self._outside and not self._outside[0].done():
             self._outside[0].set_result(None)
 
     def take(self, room_bytes: int, flight: asyncio.Future[None]) -> tuple[Sequence[Entry], int]:
-        """Remove those whose frames fit into the room, one after the other, and say what these take. Until ``flight`` is done
-        their parts are being read. Those whose callers went away are left out."""
+        """Remove entries whose frames fit into the room, in order, and return the bytes they take. Their parts are
+        being read until ``flight`` is done. Entries of cancelled callers are skipped."""
         group: list[Entry] = []
         size = 0
         while self._entries:
@@ -85,17 +85,17 @@ class AppendQueue:
         return group, size
 
     def drop_cancelled(self) -> None:
-        """Remove the first ones whose callers went away."""
+        """Remove entries of cancelled callers from the front."""
         while self._entries and self._entries[0].done.done():
             self._remove()
 
     def refuse(self, error: Callable[[], PenstockError]) -> None:
-        """Fail all that wait inside, each with an error of its own."""
+        """Fail all entries inside, each with its own error."""
         while self._entries:
             entry = self._remove()
             if not entry.done.done():
                 entry.done.set_exception(error())
-        self.let_in()
+        self.wake_outside()
 
     def _remove(self) -> Entry:
         entry = self._entries.popleft()

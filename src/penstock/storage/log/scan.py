@@ -1,4 +1,4 @@
-"""Reading the files of a local log: what they hold, where the accepted frames end, whether anything is missing.
+"""Read the files of a local log: their content, the end of the accepted frames, and whether anything is missing.
 
 Nothing here changes a file. Source: docs/design/0004-log.md, "What recovery believes".
 """
@@ -32,7 +32,7 @@ _WINDOW_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """A file as its first blocks describe it. ``header=None``: never used, or damaged where ``damaged``."""
+    """A file as its first blocks describe it. ``header=None``: never used, or damaged if ``damaged`` is set."""
 
     path: str
     size_bytes: int
@@ -49,8 +49,8 @@ class LogFile:
 class Accepted:
     """The valid frames of a used file: ``header.first_sequence`` to ``last``; ``end`` is the offset behind them.
 
-    ``proven`` is the highest sequence that anything written later calls durable; ``promised`` also counts what the
-    file's own header promises, whose durability is not proven by itself.
+    ``proven`` is the highest sequence that a later write states to be durable; ``promised`` also counts the statement
+    of the file's own header, which is not proven durable by itself.
     """
 
     path: str
@@ -66,7 +66,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogImage:
-    """A sound log: its used files, oldest first, and everything else that lies in the directory.
+    """A sound log: its used files, oldest first, and all other files in the directory.
 
     ``last`` is the last accepted sequence, ``proven`` the last one known to be durable. ``torn`` are files whose
     header was never completed.
@@ -79,14 +79,14 @@ class LogImage:
     proven: int
 
     def last_of(self, index: int) -> int:
-        """The last sequence to be taken from the chain's file: a later file replaces what both hold."""
+        """The last sequence to take from this file of the chain: where two files overlap, the later one counts."""
         if index + 1 < len(self.chain):
             return self.chain[index + 1].header.first_sequence - 1
         return self.chain[index].last
 
 
 class FrameReader:
-    """Frames of one file, read through a window of at least 4 MiB, and given out as views of it."""
+    """Frames of one file, read through a window of at least 4 MiB and returned as views of it."""
 
     def __init__(self, file: File, *, end: int, seed: int) -> None:
         self._file = file
@@ -97,12 +97,12 @@ class FrameReader:
         self._window_at = 0
 
     async def header_at(self, offset: int) -> FrameHeader | None:
-        """The header at ``offset``, or None where none is valid or its frame would leave the file."""
+        """The header at ``offset``, or None if it is invalid or its frame would exceed the file."""
         header = decode_frame_header(await self._bytes(offset, FRAME_HEADER.size), seed=self._seed)
         return header if header is not None and offset + header.size_bytes <= self._end else None
 
     async def frame_at(self, offset: int) -> tuple[FrameHeader, memoryview] | None:
-        """The whole valid frame at ``offset``, or None. Whoever keeps the payload copies it: it pins the window."""
+        """The whole valid frame at ``offset``, or None. Copy the payload to keep it: the view pins the window."""
         header = await self.header_at(offset)
         if header is None:
             return None
@@ -111,18 +111,18 @@ class FrameReader:
 
     async def headers_behind(self, offset: int) -> AsyncIterator[FrameHeader]:
         """Every valid header at a block boundary at or behind ``offset``."""
-        async for _, header in self.places_behind(offset):
+        async for _, header in self.headers_with_offsets(offset):
             yield header
 
-    async def places_behind(self, offset: int) -> AsyncIterator[tuple[int, FrameHeader]]:
-        """The same, each with its place."""
+    async def headers_with_offsets(self, offset: int) -> AsyncIterator[tuple[int, FrameHeader]]:
+        """The same, each with its offset."""
         while offset < self._end:
             await self._bytes(offset, min(BLOCK_BYTES, self._end - offset))
             window_end = self._window_at + len(self._window)
             if window_end <= offset:
                 return
             found = self._window.find(FRAME_MAGIC, offset - self._window_at)
-            # A header never straddles two windows: both start at a block, and so does it.
+            # A header never spans two windows: headers and windows both start at a block.
             position = self._window_at + found if found >= 0 else window_end
             offset = -(-position // BLOCK_BYTES) * BLOCK_BYTES
             if found >= 0 and offset == position:
@@ -143,7 +143,7 @@ class FrameReader:
 
 
 async def list_log(files: Files, directory: str) -> Sequence[LogFile]:
-    """Describe every log file in the directory, by name. Raises VersionTooNewError."""
+    """Describe every log file in the directory, in order of names. Raises VersionTooNewError."""
     found = []
     for name in await files.list(directory):
         if name.endswith(LOG_SUFFIX):
@@ -199,13 +199,12 @@ async def _describe(file: File, path: str) -> LogFile:
 
 
 async def accept_file(files: Files, item: LogFile, *, seed: int) -> Accepted:
-    """The complete frames of one use of a file, from the first up to the first incomplete one. Raises
-    CorruptDataError."""
+    """The complete frames of one use of a file, up to the first incomplete one. Raises CorruptDataError."""
     header = item.header
     if header is None:
         raise CorruptDataError("log file has no header", file=item.path, offset=HEADER_AT)
     if item.size_bytes < header.file_bytes:
-        # Files are written whole, and synced, before their first use: no crash shortens one.
+        # Files are written in full and synced before their first use: no crash shortens one.
         raise CorruptDataError(
             "log file is cut short", file=item.path, offset=item.size_bytes, expected_bytes=header.file_bytes
         )
@@ -227,10 +226,10 @@ async def accept_file(files: Files, item: LogFile, *, seed: int) -> Accepted:
 
 
 async def promised_behind(files: Files, newest: Accepted, *, seed: int) -> int:
-    """The highest sequence that a frame after the accepted ones states to be durable; 0: there is none.
+    """The highest sequence that any frame after the accepted ones states to be durable; 0: none.
 
-    Frames of one group share a write, and a crash may keep the later of them: such a frame alone proves nothing.
-    A frame of a later group was written after the sync of the earlier, and says so.
+    Frames of one group share a write, and a crash may keep the later of them: such a frame alone proves nothing. A
+    frame of a later group was written after the sync of the earlier group, and states that.
     """
     promised = 0
     file = await files.open(newest.path)
@@ -245,7 +244,7 @@ async def promised_behind(files: Files, newest: Accepted, *, seed: int) -> int:
 
 
 async def _check_torn(files: Files, item: LogFile, chain: Sequence[Accepted], *, last: int, seed: int) -> None:
-    """A header that is damaged was either never completed, or is rot: then frames of its use tell."""
+    """Distinguish a header that was never completed from one that has rotted: a rotted one has frames of its use."""
     newest = chain[-1].header.incarnation if chain else 0
     file = await files.open(item.path)
     try:

@@ -1,4 +1,4 @@
-"""The uncertain tail of a local log at its opening: made durable in a file whose every sync is known."""
+"""Makes the uncertain tail of a local log durable at its opening, in a file whose syncs are all known."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _REWRITE_BYTES = 1 << 20
 
 
 async def sync_all(files: Files, image: LogImage) -> None:
-    """Make durable what was read: an opening that died may have left it in the page cache alone.
-
-    Else a power loss could tear the header of a file whose frames have been copied by then, and a later recovery
-    could not tell that from damage.
+    """Make what was read durable: an opening that died may have left it only in the page cache. Otherwise a power loss
+    could tear the header of a file whose frames have been copied by then, and a later recovery
+        could not tell that from damage.
     """
     for item in image.chain:
         file = await files.open(item.path)

@@ -1,4 +1,4 @@
-"""Blocking calls on files of this machine: whole, and with the errors that callers tell apart."""
+"""Blocking calls on files of this machine: complete, with the errors that callers distinguish."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_all(descriptor: int, path: str, offset: int, views: Sequence[memoryview]) -> None:
-    """Write all of the views back to back. Raises StorageFullError, OSError; some of them may be written then."""
+    """Write all of the views back to back. Raises StorageFullError, OSError; then some of them may be written."""
     index = 0
     rest = list(views)
     try:
@@ -77,7 +77,7 @@ def write_all(descriptor: int, path: str, offset: int, views: Sequence[memoryvie
 
 
 def write_at_once(descriptor: int, path: str, offset: int, parts: Sequence[Buffer], size_bytes: int) -> None:
-    """As ``write_all``, with less ado where the parts, bytes and views of bytes, are few and all go out in one call."""
+    """As ``write_all``, but faster if the parts (bytes or views of bytes) are few and one call writes them all."""
     written = 0
     if len(parts) <= _IOV_MAX:
         try:
@@ -89,7 +89,7 @@ def write_at_once(descriptor: int, path: str, offset: int, parts: Sequence[Buffe
 
 
 def read_all(descriptor: int, offset: int, length: int) -> bytes:
-    """The bytes that are there of so many."""
+    """Up to ``length`` bytes: fewer at the end of the file."""
     data = os.pread(descriptor, length, offset)
     if len(data) in (0, length):
         return data
@@ -101,7 +101,7 @@ def read_all(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def read_into(descriptor: int, offset: int, room: memoryview, done: int) -> int:
-    """Fill ``room`` from its byte ``done`` on; how far it is filled then: to its end, or to that of the file."""
+    """Fill ``room`` from its byte ``done`` on. Returns how far it is filled: to its end, or to the end of the file."""
     while done < len(room):
         count = os.preadv(descriptor, [room[done:]], offset + done)
         if count == 0:
@@ -111,7 +111,7 @@ def read_into(descriptor: int, offset: int, room: memoryview, done: int) -> int:
 
 
 def read_cached_into(descriptor: int, offset: int, room: memoryview) -> int:
-    """How much of ``room`` was filled from the page cache, without waiting for the disk."""
+    """Fill ``room`` from the page cache without waiting for the disk. Returns how many bytes were filled."""
     try:
         return os.preadv(descriptor, [room], offset, os.RWF_NOWAIT)
     except OSError as error:
@@ -121,7 +121,7 @@ def read_cached_into(descriptor: int, offset: int, room: memoryview) -> int:
 
 
 def read_cached(descriptor: int, offset: int, length: int) -> bytes | None:
-    """The bytes if all of them are in the page cache, else None: then only a thread may wait for the disk."""
+    """The bytes if all of them are in the page cache, else None: then a thread must wait for the disk."""
     buffer = bytearray(length)
     try:
         count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
@@ -133,7 +133,7 @@ def read_cached(descriptor: int, offset: int, length: int) -> bytes | None:
 
 
 def punch_hole(descriptor: int, path: str, offset: int, length: int) -> None:
-    """Give the bytes back to the disk, where its file system can. Raises StorageFullError, OSError."""
+    """Return the bytes to the disk, if its file system can. Raises StorageFullError, OSError."""
     if _libc.fallocate64(descriptor, _KEEP_SIZE_AND_PUNCH, ctypes.c_int64(offset), ctypes.c_int64(length)) == 0:
         return
     number = ctypes.get_errno()
@@ -142,10 +142,11 @@ def punch_hole(descriptor: int, path: str, offset: int, length: int) -> None:
 
 
 def may_be_synced_as_a_whole(descriptor: int) -> bool:
-    """Whether ``sync_file_system`` does all that a sync of each file would, and tells what was lost, where the open file is.
+    """Whether ``sync_file_system`` on this file system does all that a sync of each file would, and reports lost
+    writes.
 
-    Not on FUSE, whose servers are not told of it, nor on an overlay, where what the layer below has lost stays unknown: of
-    file systems that nobody has looked at it is not believed.
+    Not on FUSE, which does not pass the call to its server, nor on overlayfs, which hides errors of the layer below.
+    Untested file systems count as unsafe.
     """
     found = (ctypes.c_ulong * 64)()
     if not hasattr(_libc, "fstatfs") or _libc.fstatfs(descriptor, found) != 0:
@@ -154,9 +155,9 @@ def may_be_synced_as_a_whole(descriptor: int) -> bool:
 
 
 def sync_file_system(descriptor: int) -> bool:
-    """Make durable all that was written, by whomever, to the file system of an open file; False where that cannot be asked.
+    """Make everything written to the file system of an open file durable, by any process. False if that is unsupported.
 
-    Blocks. Raises OSError where anything was lost since the descriptor was opened.
+    Blocks. Raises OSError if any write was lost since the descriptor was opened.
     """
     if not hasattr(_libc, "syncfs"):
         return False
@@ -169,7 +170,7 @@ def sync_file_system(descriptor: int) -> bool:
 
 
 def allocated_below(directory: Path) -> int:
-    """Bytes of disk that the files below a directory take. What goes meanwhile is passed over."""
+    """Bytes of disk that the files below a directory take. Files deleted meanwhile are skipped."""
     total = 0
     pending = [directory]
     while pending:
@@ -189,7 +190,7 @@ def allocated_below(directory: Path) -> int:
 
 
 def translated(error: OSError, path: str) -> OSError | StorageFullError:
-    """The error to raise: one of our own where the disk has no room."""
+    """The error to raise: StorageFullError if the disk has no room."""
     if error.errno in _FULL:
         return StorageFullError("disk is full", path=path, errno=errno.errorcode[error.errno])
     return error

@@ -42,12 +42,11 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Take the directory, making it where it is missing. Blocks for a few milliseconds.
+        """Lock the directory; create it if it is missing. Blocks for a few milliseconds.
 
-        Raises, without having changed anything: DirectoryInUseError (field ``pid``), VersionTooNewError,
-        InvalidArgumentError (it holds files, and none of ours), CorruptDataError (its VERSION cannot be read, or was lost:
-        fields ``missing`` and ``found``).
-        StorageFullError, OSError.
+        Raises, before any change: DirectoryInUseError (field ``pid``), VersionTooNewError, InvalidArgumentError (it
+        holds only files that are not ours), CorruptDataError (its VERSION is unreadable or lost: fields ``missing`` and
+        ``found``). StorageFullError, OSError.
         """
         directory = Path(path).absolute()
         check_directory(directory)
@@ -57,7 +56,7 @@ class DataDirectory:
         itself: _DirectoryLock | None = None
         try:
             itself = _lock_itself(directory, fcntl.LOCK_EX)
-            # Again under the lock: another process may have made the directory its own since the first look.
+            # Again under the lock: another process may have taken the directory since the first check.
             check_directory(directory)
             if not (directory / VERSION).exists():
                 replace_file(directory / VERSION, f"{FORMAT_VERSION} {_NEW}\n".encode())
@@ -71,7 +70,8 @@ class DataDirectory:
 
     @classmethod
     def look(cls, path: str | os.PathLike[str]) -> Self:
-        """Keep others from taking the directory while it is looked at; nothing in it is changed. Any number may look at once.
+        """Keep others from taking the directory while it is inspected; nothing in it is changed. Inspections can run
+        concurrently.
 
         Raises: InvalidArgumentError (there is none), DirectoryInUseError (a store runs on it).
         """
@@ -140,7 +140,7 @@ class _DirectoryLock:
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether a store was once made here in full. False for a directory that does not exist, or whose first start died.
+    """Whether a store was ever completely created here. False if the directory does not exist or its first start died.
 
     Raises CorruptDataError, VersionTooNewError.
     """
@@ -158,7 +158,7 @@ def is_backup(directory: Path) -> bool:
 
 
 def lost_part(directory: Path, *, missing: str, found: str) -> CorruptDataError:
-    """The error of a start on a directory that was used before and has lost a part."""
+    """The error for a start on a used directory that has lost a part."""
     return CorruptDataError(
         "the data directory has lost a part, so no store starts on it, and nothing was changed; "
         "put the part back or mount its disk. `penstock doctor` reports what is left, "
@@ -170,7 +170,7 @@ def lost_part(directory: Path, *, missing: str, found: str) -> CorruptDataError:
 
 
 def parse_version(text: bytes, file: Path) -> bool:
-    """Whether the text of a ``VERSION`` belongs to a store that was made in full.
+    """Whether the text of a ``VERSION`` belongs to a completely created store.
 
     Raises CorruptDataError, VersionTooNewError.
     """
@@ -194,7 +194,7 @@ def _unlock(lock: TextIO | _DirectoryLock) -> None:
 
 
 def check_directory(directory: Path) -> None:
-    """Raises what ``open`` raises for what lies in the directory; nothing is changed."""
+    """Raise what ``open`` raises for the directory's content; nothing is changed."""
     if not directory.exists():
         return
     if not directory.is_dir():
@@ -229,9 +229,9 @@ def check_directory(directory: Path) -> None:
 
 
 def _lock_itself(directory: Path, how: int) -> _DirectoryLock:
-    """Lock the directory too: people remove a file of a lock that they think stale, and then it locks nobody out.
+    """Lock the directory too: people delete lock files that they think are stale, and a deleted file locks nobody out.
 
-    Raises DirectoryInUseError. On a file system that locks no directories the file serves alone.
+    Raises DirectoryInUseError. On a file system that cannot lock directories, only the file is locked.
     """
     lock = _DirectoryLock(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
@@ -239,7 +239,7 @@ def _lock_itself(directory: Path, how: int) -> _DirectoryLock:
     except BlockingIOError as error:
         lock.close()
         raise DirectoryInUseError(
-            "another process uses the data directory, whose LOCK somebody has removed",
+            "another process uses the data directory, and its LOCK file was removed",
             path=str(directory),
             pid="unknown",
         ) from error

@@ -26,10 +26,10 @@ _bounces: deque[mmap.mmap] = deque(maxlen=_BOUNCES_KEPT)
 
 
 class DirectWriter:
-    """Writes the whole pages of large writes past the page cache, and what lies before and behind them through it.
+    """Writes whole pages of large writes past the page cache, and the unaligned head and tail through it.
 
-    A growing file pays for each fresh page of the cache (3 ms of CPU per MiB against 0.1). The cache stays coherent: the
-    kernel drops the pages that a direct write replaces. Where a file system refuses, everything goes through the cache.
+    Each new page of the cache costs CPU for a growing file (3 ms per MiB instead of 0.1). The cache stays coherent: the
+    kernel drops the pages that a direct write replaces. If the file system refuses, everything goes through the cache.
     """
 
     def __init__(self, descriptor: int, write: Write) -> None:
@@ -58,7 +58,7 @@ class DirectWriter:
     def _open(self) -> bool:
         if self._direct < 0 and not self._refused:
             try:
-                # By descriptor, not by path: the name may be another file's by now.
+                # By descriptor, not by path: the name may refer to another file by now.
                 self._direct = os.open(f"/proc/self/fd/{self._buffered}", os.O_WRONLY | os.O_CLOEXEC | _O_DIRECT)
             except OSError:
                 self._refused = True
@@ -95,7 +95,7 @@ class DirectWriter:
                     raise
                 self._refused = True
         if written < len(piece):
-            # Refused, or cut short: what is left goes the usual way, which names the reason where there is one.
+            # Refused, or cut short: write the rest the usual way, which reports the reason if there is one.
             with piece[written:] as rest:
                 self._write(offset + written, [rest])
 
@@ -106,7 +106,7 @@ class DirectWriter:
 
 
 def _split(views: Sequence[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:
-    """The views cut after ``size`` bytes."""
+    """The views, split after ``size`` bytes."""
     if not size:
         return [], list(views)
     for index, view in enumerate(views):

@@ -9,8 +9,8 @@ from penstock.ports.files import Files
 class FileDisk:
     """Implements ``ports.disk.Disk``.
 
-    ``budget_bytes`` is what all files of the store may take together, None for the whole disk. What others write to the
-    same file system takes of the free space, and is not counted as used.
+    ``budget_bytes`` limits all files of the store together; None: the whole disk. Files of others reduce the free
+    space, but are not counted as used.
     """
 
     def __init__(self, files: Files, *, budget_bytes: int | None = None) -> None:

@@ -17,6 +17,7 @@ from penstock.model.errors import InternalError, InvalidArgumentError
 from penstock.ports import forks
 from penstock.ports.files import Buffer, FileWrite
 from penstock.ports.offload import Offload
+from penstock.storage.machine.batched_write import BatchedWrite, OpenFileLimit, OpenPolicy, SyncPolicy
 from penstock.storage.machine.calls import (
     allocated_below,
     make_directories,
@@ -32,7 +33,6 @@ from penstock.storage.machine.calls import (
 )
 from penstock.storage.machine.direct import DirectWriter
 from penstock.storage.machine.serial import Serial
-from penstock.storage.machine.together import OpenHabit, OpenRoom, SyncHabit, Together
 
 T = TypeVar("T")
 Placement: TypeAlias = Literal["auto", "inline", "thread"]
@@ -41,7 +41,7 @@ INLINE_BYTES_MAX = 256 << 10
 INLINE_READ_BYTES_MAX = 2 << 20
 """Copied from the page cache in place, as far as it is there: 45 us per MiB, where a thread costs two switches of 40."""
 FAST_SYNC_S = 0.0005
-_SYNCS_REMEMBERED = 15  # latest syncs, whose durations decide whether the disk is fast
+_SYNCS_REMEMBERED = 15  # latest syncs that decide whether the disk is fast
 _SYNCS_NEEDED = 3  # syncs before that is decided
 _TINY_BYTES = 4096
 _SLICE_S = 0.002
@@ -49,13 +49,13 @@ _PATH = re.compile(r"[A-Za-z0-9._/-]*\Z")
 
 
 class _SyncMeter:
-    """Whether small batches below one directory are synced so fast that the event loop may wait for them in place.
+    """Whether syncs of small batches below one directory are fast enough to wait for in the event loop.
 
-    Two thread hops cost about 80 us; a loop that stands still for more than 0.5 ms delays everybody. The median is
-    used, because one slow sync in a fast series (a journal commit) says nothing about the next. What a thread measures
-    includes its wait for the interpreter, up to 5 ms under load: there the quarter that was fastest counts.
+    Two thread hops cost about 80 us; a loop that blocks for more than 0.5 ms delays everybody. The median is used,
+    because one slow sync in a fast series (a journal commit) does not predict the next. A thread's measurement includes
+    its wait for the interpreter, up to 5 ms under load: there the fastest quarter counts.
 
-    Acknowledgements wait for this, so nothing is sorted: the median is quick where more than half of them are.
+    Acknowledgements wait for this, so it does not sort: the median is fast if more than half of the syncs are.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class _SyncMeter:
         self._quick = 0
         self.fast = False
 
-    def took(self, seconds: float, *, in_place: bool) -> None:
+    def record(self, seconds: float, *, in_place: bool) -> None:
         recent, quick = self._recent, seconds < FAST_SYNC_S
         recent.append(quick)
         self._quick += quick
@@ -73,7 +73,7 @@ class _SyncMeter:
         if count < _SYNCS_NEEDED:
             return
         if (self._quick > (count // 2 if in_place else count // 4)) is not self.fast:
-            # Measured in the other way from here on.
+            # From here on, syncs are measured the other way.
             self.fast = not self.fast
             self._quick = 0
             recent.clear()
@@ -135,7 +135,7 @@ class RealFile:
         begun = time.perf_counter()
         os.fdatasync(self._descriptor())
         if small:
-            self._meter.took(time.perf_counter() - begun, in_place=in_place)
+            self._meter.record(time.perf_counter() - begun, in_place=in_place)
         self._unsynced_bytes = 0
 
     def takes_in_place(self, size_bytes: int) -> bool:
@@ -143,7 +143,7 @@ class RealFile:
         return self._direct is None and self._in_place(self._unsynced_bytes + size_bytes)
 
     def commit_in_place(self, offset: int, parts: Sequence[Buffer]) -> bool:
-        """As ``ports.files.InPlaceFile`` says: while the disk syncs fast, up to 256 KiB."""
+        """As ``ports.files.InPlaceFile`` says: up to 256 KiB, while the disk syncs fast."""
         size = sum(map(len, parts))
         if not self.takes_in_place(size):
             return False
@@ -171,7 +171,7 @@ class RealFile:
             descriptor = self._descriptor()
             count = read_into(descriptor, offset, room, done)
             if ahead > 0:
-                # Begins the transfers and returns: the disk works while these bytes are sent.
+                # Starts the readahead and returns: the disk works while these bytes are sent.
                 os.posix_fadvise(descriptor, offset + len(room), ahead, os.POSIX_FADV_WILLNEED)
             return count
 
@@ -180,12 +180,12 @@ class RealFile:
         return await self._serial.run(read)
 
     def read_in_place(self, offset: int, length: int) -> bytes | None:
-        """As ``ports.files.InPlaceFile`` says: up to 256 KiB that the page cache holds."""
+        """As ``ports.files.InPlaceFile`` says: up to 256 KiB, from the page cache only."""
         if self._placement == "thread" or length > INLINE_BYTES_MAX or not self._serial.idle:
             return None
         cached = read_cached(self._descriptor(), offset, length)
         if cached is None and length <= _TINY_BYTES and self._in_place(length):
-            # File systems that cannot tell what is cached (tmpfs) are no slower to read from than to sync.
+            # Reads on file systems that do not report what is cached (tmpfs) are no slower than syncs.
             return read_all(self._descriptor(), offset, length)
         return cached
 
@@ -242,11 +242,11 @@ class RealFiles:
     """Implements ``ports.files.Files`` below ``root``. Directories are 0700, files 0600; symbolic links are refused.
 
     Args:
-        root: The directory; the paths ``"."`` and ``""`` mean it. Made by the first ``make_dir`` where it is missing.
+        root: The directory; the paths ``"."`` and ``""`` mean it. The first ``make_dir`` creates it if it is missing.
         offload: Where blocking calls run.
         placement: ``"auto"`` writes and syncs small batches in the event loop while the disk syncs fast, and
             everything else in a thread; ``"inline"`` and ``"thread"`` force one of the two.
-        read_only: Nothing is opened for writing, so that not even a bug can change a directory that is only looked at.
+        read_only: Nothing is opened for writing, so that not even a bug can change a directory under inspection.
     """
 
     def __init__(
@@ -264,9 +264,9 @@ class RealFiles:
         self._placement: Placement = placement
         self._read_only = read_only
         self._meters: dict[str, _SyncMeter] = {}
-        self._habit = SyncHabit()
-        self._opens = OpenHabit()
-        self._room = OpenRoom()
+        self._sync_policy = SyncPolicy()
+        self._open_policy = OpenPolicy()
+        self._room = OpenFileLimit()
         self._owner = forks.current()
 
     async def open(self, path: str, *, create: bool = False, direct: bool = False) -> RealFile:
@@ -287,16 +287,16 @@ class RealFiles:
         )
 
     def _meter_of(self, path: str) -> _SyncMeter:
-        # Chunks are new files that grow, their syncs cost a journal commit: how fast those are says nothing about the log's,
-        # which overwrites what is there. There are as many meters as directories right below the root.
+        # Chunks are new files that grow, so their syncs cost a journal commit. That does not predict the speed of the
+        # log, which overwrites existing blocks. So each directory directly below the root has its own meter.
         directory, _, below = path.partition("/")
         return self._meters.setdefault(directory if below else "", _SyncMeter())
 
     async def write_together(self, writes: Sequence[FileWrite]) -> Sequence[Exception | None]:
-        """As ``ports.files.TogetherFiles`` says.
+        """As ``ports.files.BatchFiles`` says.
 
-        Small files are opened and filled in the loop, a slice of them in each pass, as long as that is quick: each call of a
-        thread would wait for the interpreter again, up to 5 ms under load. Their sync is one call, and always a thread's.
+        Small files are opened and filled in the loop, a slice in each pass, as long as that is fast: each call in a
+        thread would wait for the interpreter again, up to 5 ms under load. Their sync is one call, always in a thread.
         """
         failures: list[Exception | None] = []
         for start in range(0, len(writes), self._room.most):
@@ -306,24 +306,24 @@ class RealFiles:
         return failures
 
     async def _write_together(self, writes: Sequence[FileWrite]) -> Sequence[Exception | None]:
-        together = Together([(self._resolve(write.path), write) for write in writes])
+        together = BatchedWrite([(self._resolve(write.path), write) for write in writes])
         try:
             while not together.all_written:
-                if self._placement == "auto" and self._opens.quick and together.is_quick:
+                if self._placement == "auto" and self._open_policy.quick and together.is_quick:
                     self._write_slice(together)
                     await asyncio.sleep(0)
                 else:
                     await self._run(partial(together.write_some, _SLICE_S))
-            await self._run(partial(together.sync, self._habit))
+            await self._run(partial(together.sync, self._sync_policy))
         finally:
             together.close()
         return together.failures
 
-    def _write_slice(self, together: Together) -> None:
+    def _write_slice(self, together: BatchedWrite) -> None:
         before = together.written
         begun = time.perf_counter()
         together.write_some(_SLICE_S)
-        self._opens.took(time.perf_counter() - begun, together.written - before)
+        self._open_policy.record(time.perf_counter() - begun, together.written - before)
 
     async def exists(self, path: str) -> bool:
         target = self._resolve(path)
@@ -410,7 +410,7 @@ class RealFiles:
 
 
 class _Opening:
-    """An open call in a thread, whose descriptor is closed again where nobody waited for it."""
+    """An open call in a thread. Its descriptor is closed again if the caller stopped waiting."""
 
     def __init__(self, target: Path, path: str, *, create: bool, read_only: bool) -> None:
         self._target = target
@@ -430,7 +430,7 @@ class _Opening:
         if self._abandoned:
             self._close()
         elif self._read_only and self._target.is_dir():
-            # A directory can be opened to read it, unlike to write to it.
+            # A directory can be opened for reading, but not for writing.
             self._close()
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self._target))
 

@@ -18,12 +18,12 @@ T = TypeVar("T")
 class ThreadOffload:
     """Implements ``ports.offload.Offload`` with a bounded pool of threads.
 
-    At most ``threads`` calls run and ``queue`` more wait inside; further callers wait outside, in call order. Eight, so
-    that the log's write never queues behind four containers that sync chunks; threads are started as they are needed.
-    ``close`` waits for everything that was started. Without it the threads end with the process.
+    At most ``threads`` calls run and ``queue`` more wait inside; further callers wait outside, in call order. The
+    default of eight lets the log write even while four containers sync chunks. Threads are started on demand. ``close``
+    waits for all started calls; without it, the threads end with the process.
 
-    A pool of ``concurrent.futures`` makes a condition, a second future and two callbacks for each call: half of what a hop
-    to a thread and back cost here.
+    A pool of ``concurrent.futures`` creates a condition, a second future and two callbacks for each call: half the cost
+    of a thread hop here.
     """
 
     def __init__(self, *, threads: int = 8, queue: int = 64) -> None:
@@ -40,7 +40,7 @@ class ThreadOffload:
         forks.register(self)
 
     def abandon_in_child(self) -> None:
-        """See ``ports.forks.Handle``. The child has no threads: work that waits for one fails."""
+        """See ``ports.forks.Handle``. The child has no threads: waiting work fails."""
         for done in self._waiting:
             if not done.done():
                 done.set_exception(forks.refusal())
@@ -49,7 +49,7 @@ class ThreadOffload:
         self._idle.set()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in a thread. If cancelled, it still runs to its end, and holds its place until then.
+        """Run ``work`` in a thread. If cancelled, it still runs to its end, and occupies its thread until then.
 
         Raises ForkedError in a forked child.
         """
@@ -58,7 +58,7 @@ class ThreadOffload:
             raise InternalError("work is offloaded after close")
         await self._slots.acquire()
         try:
-            # Fewer threads than calls under way, this one included.
+            # Fewer threads than running calls, including this one.
             if self._running >= len(self._threads) < self._limit:
                 self._start_thread()
         except BaseException:
@@ -73,7 +73,7 @@ class ThreadOffload:
         return await done
 
     def _start_thread(self) -> None:
-        # Of no use to a process that ends: what it has not acknowledged by then, nobody was promised.
+        # A daemon: when the process ends, unfinished work was never acknowledged and can be dropped.
         name = f"penstock-offload-{len(self._threads)}"
         thread = threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True)
         thread.start()
@@ -113,7 +113,7 @@ class ThreadOffload:
 
 
 class _Call(Generic[T]):
-    """A call, and whom its outcome is for."""
+    """A call, and the future that receives its outcome."""
 
     __slots__ = ("_done", "_finish", "_loop", "_work")
 
@@ -140,14 +140,14 @@ class _Call(Generic[T]):
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-            # Nobody is left to be told.
+            # The loop is closed: no caller waits for the outcome.
         finally:
             # An error's traceback holds this frame, which would hold the error.
             del result, error
 
 
 def _serve(calls: SimpleQueue[_Call[Any] | None]) -> None:
-    """Run calls until there is a None. Between two nothing of the last one is held: its buffers may be wanted."""
+    """Run calls until a None. Keep no reference to the last call: its buffers may be reused."""
     while (call := calls.get()) is not None:
         call.run()
         del call

@@ -1,4 +1,4 @@
-"""Disk space kept back, so that a store can start, truncate and recover on a disk that somebody has filled."""
+"""Reserved disk space, so that a store can start, truncate and recover on a full disk."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _log = logging.getLogger(__name__)
 
 RESERVE_BYTES = 8 << 20
 _STEP_BYTES = 1 << 20
-_PLENTY = 8  # times the reserve: with less free space it is not made again
+_PLENTY = 8  # times the reserve: free space needed to create it again
 
 
 async def keep_reserve(files: Files, *, path: str = "RESERVE", size_bytes: int = RESERVE_BYTES) -> None:
-    """Make the reserve where there is plenty of room; give it up where less than its own size is left.
+    """Create the reserve if there is plenty of room; give it up if less than its own size is free.
 
-    Called at every opening, before anything else is written. What it frees is taken at once by what a start needs (the
-    log's epoch, the room that the metadata keeps inside its own file), where user data cannot take it.
+    Called at every opening, before anything else is written. The start immediately uses the freed space (the log's
+    epoch, the room that the metadata keeps inside its own file), so user data cannot take it.
     """
     free_bytes = await files.free_bytes()
     if await files.exists(path):

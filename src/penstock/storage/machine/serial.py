@@ -15,7 +15,7 @@ class Serial:
     """Runs functions elsewhere, never two at once, in the order of the calls.
 
     A cancelled caller leaves its function running (``Offload`` cannot stop it). The next call waits for that end:
-    otherwise an abandoned write could land after a newer one, or on a descriptor that was closed and given away.
+    otherwise an abandoned write could land after a newer one, or on a closed and reused descriptor.
     """
 
     def __init__(self, offload: Offload) -> None:
@@ -33,7 +33,7 @@ class Serial:
             if self._running is not None and not self._running.done():
                 await asyncio.wait({self._running})
             task: asyncio.Task[T] = asyncio.create_task(self._start(work))
-            # The outcome belongs to the caller; where that one was cancelled, nobody is left to be told.
+            # The outcome belongs to the caller; if it was cancelled, nobody waits for it.
             task.add_done_callback(_retrieve)
             self._running = task
             return await asyncio.shield(task)

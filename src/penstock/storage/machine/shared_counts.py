@@ -1,7 +1,7 @@
 """Counts that the worker processes of one server share, in memory that all of them map.
 
-A row for each stream that has a limit, a pair of numbers in it for each worker: bytes and events. A worker writes its own
-pair alone. Whoever decides holds the lock of the row, a record lock of the kernel's, which a process that dies lets go of.
+Each stream with a limit has a row, with a pair of numbers for each worker: bytes and events. A worker writes only its
+own pair. It holds the row's lock while it decides. That is a kernel record lock, so it is released if the process dies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TRIES = 200  # attempts at a lock that another process holds
 
 
 class CountsMemory:
-    """The memory, made and owned by the process that starts the workers, and which stream has which row."""
+    """The memory and the row of each stream, owned by the process that starts the workers."""
 
     def __init__(self, workers: int) -> None:
         self._row_bytes = workers * _PAIR * _WORD_BYTES
@@ -34,11 +34,11 @@ class CountsMemory:
         self._by_stream: dict[str, int] = {}
 
     def fileno(self) -> int:
-        """The descriptor that workers inherit. It stays this object's."""
+        """The descriptor that workers inherit. This object still owns it."""
         return self._descriptor
 
     def row(self, stream: str) -> int:
-        """The row of the stream; a new one holds nothing. Raises StorageFullError."""
+        """The row of the stream; a new row is all zeros. Raises StorageFullError."""
         row = self._by_stream.get(stream)
         if row is None:
             if not self._free:
@@ -49,7 +49,7 @@ class CountsMemory:
         return row
 
     def release(self, stream: str) -> None:
-        """The stream has no limit any more, and no worker counts for it: another may have its row."""
+        """The stream has no limit any more, and no worker counts for it: reuse its row."""
         row = self._by_stream.pop(stream, None)
         if row is not None:
             self._free.append(row)
@@ -57,7 +57,7 @@ class CountsMemory:
     def _grow(self) -> None:
         rows = max(_ROWS, 2 * self._rows)
         try:
-            # Written, not only sized: a page that has no memory behind it would kill the worker that touches it.
+            # Write the pages, do not only extend the file: a page without memory would kill the worker that touches it.
             os.pwrite(self._descriptor, bytes((rows - self._rows) * self._row_bytes), self._rows * self._row_bytes)
         except OSError as error:
             raise StorageFullError("there is no memory for more limits", streams=len(self._by_stream)) from error
@@ -84,7 +84,7 @@ class WorkerCounts:
         the descriptor, and then the kernel drops all locks that this process holds on the memory."""
 
     def assign(self, stream: str, row: int | None) -> None:
-        """The row of the stream's counts, as the owner of the memory says; None: it has no limit any more."""
+        """Set the row of the stream, as assigned by the owner of the memory; None: the stream has no limit any more."""
         if row is None:
             self._rows.pop(stream, None)
         else:
@@ -99,7 +99,7 @@ class WorkerCounts:
 
     def _mapped(self, words: int) -> memoryview:
         if self._words is None or len(self._words) < words:
-            # Views of the smaller map stay good: they are of the same memory.
+            # Views of the smaller map stay valid: they show the same memory.
             self._maps.append(mmap.mmap(self.descriptor, 0))
             self._words = memoryview(self._maps[-1]).cast("q")
             if len(self._words) < words:

@@ -1,4 +1,4 @@
-"""Tier 2 in memory: for simulation, tests, and stores that need not outlive their process."""
+"""Tier 2 in memory: for simulation, tests, and stores that may be lost with their process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class _Chunk:
 class MemoryChunks:
     """Implements ``ports.chunks.ChunkStorage``.
 
-    The object is its own disk: ``close`` keeps everything, ``lose_unsynced`` does what a power loss does.
+    The object is its own disk: ``close`` keeps everything, ``lose_unsynced`` simulates a power loss.
 
     Args:
         budget_bytes: Space of all objects; an append beyond it raises ``StorageFullError``. None: no limit.
         pause: Awaited before each change takes effect, so that a simulation can crash its caller there.
-        brings_back: ``lose_unsynced`` brings back what was deleted since ``sync_deletes``, as a disk may.
+        brings_back: ``lose_unsynced`` restores what was deleted since ``sync_deletes``, as a disk may.
     """
 
     mutable = True
@@ -57,7 +57,7 @@ class MemoryChunks:
             chunk = _Chunk()
         if offset > len(chunk.data):
             raise CorruptDataError(
-                "chunk is shorter than what is known to be in it", chunk=name, length=len(chunk.data), offset=offset
+                "chunk is shorter than its recorded length", chunk=name, length=len(chunk.data), offset=offset
             )
         grown = offset + len(data) - len(chunk.data)
         if self._budget_bytes is not None and self._allocated() + grown > self._budget_bytes:
@@ -132,7 +132,7 @@ class MemoryChunks:
         """Nothing to release."""
 
     def lose_unsynced(self) -> None:
-        """Go back to what was synced, as a power loss would."""
+        """Revert to what was synced, as a power loss would."""
         if self._deleted:
             self._chunks = self._deleted | self._chunks
             self._deleted = {}

@@ -1,4 +1,4 @@
-"""A key-value store in memory: for simulation, tests, and stores that need not outlive their process."""
+"""A key-value store in memory: for simulation, tests, and stores that may be lost with their process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FEW = 16
 class MemoryKeyValue:
     """Implements ``ports.keyvalue.KeyValueStore``.
 
-    The object is its own disk: hand the same one to the next owner to "open it again"; ``close`` keeps the entries.
+    The object is its own disk: pass the same object to the next owner to "reopen" it; ``close`` keeps the entries.
 
     Args:
         pause: Awaited before and after each commit takes effect, so that a simulation can crash its caller on either
@@ -43,7 +43,7 @@ class MemoryKeyValue:
         *,
         delete_ranges: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
-        # Copied first: a generator that raises half way must leave the map as it was.
+        # Copy first: a generator that raises midway must leave the map unchanged.
         entries = {bytes(key): bytes(value) for key, value in puts}
         gone = [bytes(key) for key in deletes]
         ranges = [(bytes(start), bytes(end)) for start, end in delete_ranges]

@@ -1,4 +1,4 @@
-"""Tier 1 in memory: for simulation, tests, and stores that need not outlive their process."""
+"""Tier 1 in memory: for simulation, tests, and stores that may be lost with their process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FRAME_MAX_BYTES = 17 << 20
 
 @dataclass(slots=True)
 class MemoryLogState:
-    """The "disk" of a memory log: shared by all its openings, so that reopening and fencing can be tried.
+    """The "disk" of a memory log: shared by all its openings, so that reopening and fencing can be tested.
 
     ``full`` makes appends raise ``StorageFullError``; ``fail_with``, once set, fails the next write and is cleared:
-    the opening that met it goes offline.
+    the opening that makes the write goes offline.
     """
 
     frames: deque[tuple[LogAddress, bytes]] = field(default_factory=deque)
@@ -36,10 +36,10 @@ class _Pending:
 
 
 class MemoryLog:
-    """Implements ``ports.durable_log.DurableLog``. Making one fences every earlier one of the same state.
+    """Implements ``ports.durable_log.DurableLog``. Creating one fences every earlier one of the same state.
 
     Args:
-        state: Where the frames live. None: a state of its own.
+        state: Holds the frames. None: a new state.
         max_frame_bytes: Limit of one frame.
         pause: Awaited once for each group of appends, in place of the write and the sync. None: yield once.
     """
@@ -76,12 +76,12 @@ class MemoryLog:
 
     async def append(self, parts: Sequence[Buffer], *, vital: bool = False) -> LogAddress:
         if not self._replayed:
-            raise InternalError("log is appended to before it was replayed")
+            raise InternalError("log was not replayed before an append")
         self._check_online()
         frame = b"".join(parts)
         if len(frame) > self._max_frame_bytes:
             raise InvalidArgumentError(
-                "frame is larger than the log takes", size_bytes=len(frame), limit_bytes=self._max_frame_bytes
+                "frame is larger than the limit of the log", size_bytes=len(frame), limit_bytes=self._max_frame_bytes
             )
         if self._state.full:
             raise StorageFullError("log is full", epoch=self._epoch)
@@ -92,11 +92,11 @@ class MemoryLog:
         return await pending.done
 
     def append_in_place(self, frames: Sequence[Sequence[Buffer]]) -> Sequence[LogAddress] | None:
-        """Never: there is no disk that would be quick enough to wait for."""
+        """Never: there is no disk to wait for."""
         return None
 
     def refuse_waits(self, error: StorageFullError | None) -> None:
-        """Nothing waits here."""
+        """Does nothing: no append waits here."""
 
     async def truncate(self, upto: LogAddress) -> None:
         self._check_online()
@@ -116,7 +116,7 @@ class MemoryLog:
 
     async def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
         if self._replayed:
-            raise InternalError("log is replayed twice by one opening")
+            raise InternalError("log was already replayed by this opening")
         self._check_online()
         for item in list(self._state.frames):
             yield item

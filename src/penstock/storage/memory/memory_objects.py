@@ -9,8 +9,8 @@ class MemoryObjects:
     """Implements ``ports.objects.Objects``.
 
     Args:
-        before: Awaited before each request takes effect, with its verb and name; what it raises, the caller meets.
-        after: Likewise, once it has taken effect: what it raises is an answer that was lost.
+        before: Awaited before each request takes effect, with its verb and name; its errors reach the caller.
+        after: Awaited after each request has taken effect: its errors simulate a lost answer.
     """
 
     def __init__(

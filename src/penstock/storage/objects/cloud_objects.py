@@ -53,14 +53,14 @@ _INSTANCE = "/latest/api/token"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSettings:
-    """How patient we are with an object store. Times are in seconds.
+    """Timeouts and retries for an object store. Times are in seconds.
 
-    connect_s: 5, far above any sane round trip. idle_s: without a byte, 15. request_s: one attempt, body included, 60: a
-        chunk of 16 MiB at 0.3 MB/s.
-    retries, retry_max_s: attempts after the first within a call, with pauses from 0.1 to that, jittered: 5 and 5, some 8 s of
-        throttling; whoever called tries again later. retry_total_s: none after that, 120.
-    delete_s: all attempts at a deletion, 10: it can wait, and the checkpoints that follow it cannot.
-    multipart_bytes: objects above go up in parts of part_bytes, 32 and 8 MiB: a part that fails is sent again, not the whole.
+    connect_s: 5, far above any normal round trip. idle_s: without a byte, 15. request_s: one attempt including the
+        body, 60: a chunk of 16 MiB at 0.3 MB/s.
+    retries, retry_max_s: attempts after the first within a call, with jittered pauses from 0.1 to ``retry_max_s``: 5
+        and 5, about 8 s of throttling; then the caller tries again later. retry_total_s: no attempt after that, 120.
+    delete_s: all attempts at a deletion, 10: a deletion can wait, but the checkpoints behind it cannot.
+    multipart_bytes: larger objects are uploaded in parts of part_bytes, 32 and 8 MiB: only a failed part is sent again.
     """
 
     connect_s: float = 5.0
@@ -77,10 +77,10 @@ class ObjectSettings:
 class BucketObjects:
     """Implements ``ports.objects.Objects`` below ``url``: ``s3://bucket/prefix``, also ``gs://`` and ``az://``.
 
-    ``endpoint`` is where an S3 that is not Amazon's answers. Credentials come from the environment or the machine's role, as
-    obstore finds them; none are kept here. The library repeats what failed with 5xx, a lost connection, a body cut off or a
-    timeout. Uploads are signed with the SHA-256 of their bytes: a damaged one is refused.
-    Raises InvalidArgumentError for a URL that cannot be one.
+    ``endpoint`` is the address of an S3 service other than Amazon's. Credentials come from the environment or the
+    machine's role, as obstore finds them; none are kept here. The library retries after 5xx, a lost connection, a
+    truncated body or a timeout. Uploads are signed with the SHA-256 of their bytes: the service rejects damaged ones.
+    Raises InvalidArgumentError for an invalid URL.
     """
 
     def __init__(self, url: str, *, endpoint: str | None = None, settings: ObjectSettings | None = None) -> None:
@@ -101,7 +101,7 @@ class BucketObjects:
                 max_concurrency=4,
             )
         except _ERRORS as error:
-            # The answer may be all that was lost; repeating the end of a multipart upload even fails for having worked.
+            # Perhaps only the answer was lost; retrying the end of a successful multipart upload even fails.
             if await self._arrived(name, data):
                 return
             raise self._translated(error, name) from error
@@ -118,7 +118,7 @@ class BucketObjects:
             data = b""
         if len(data) < length and start + len(data) < await self.size(name):
             raise UnavailableError(
-                "tier 2 cuts what it answers", object=name, start=start, length=length, got=len(data)
+                "tier 2 returned fewer bytes than requested", object=name, start=start, length=length, got=len(data)
             )
         return data
 
@@ -153,21 +153,22 @@ class BucketObjects:
         return f"{self._url}/{name}{query}"
 
     async def _check(self, name: str, size_bytes: int, e_tag: str | None) -> None:
-        """Ask back before the log forgets the bytes. Raises CorruptDataError."""
+        """Check the stored object before the log forgets the bytes. Raises CorruptDataError."""
         try:
             kept = await obstore.head_async(self._store, name)
         except _ERRORS as error:
             found = self._translated(error, name)
             if isinstance(found, FileNotFoundError):
-                raise UnavailableError("tier 2 does not show what it has taken", object=name) from error
+                raise UnavailableError("tier 2 does not show an object after its upload", object=name) from error
             raise found from error
         if kept["size"] != size_bytes or (e_tag and kept["e_tag"] and kept["e_tag"] != e_tag):
             raise CorruptDataError(
-                "tier 2 keeps something else than it was given", object=name, size=kept["size"], given=size_bytes
+                "tier 2 stored other bytes than were uploaded", object=name, size=kept["size"], given=size_bytes
             )
 
     async def _arrived(self, name: str, data: bytes) -> bool:
-        """Whether an upload without an answer is there, whole. Where its tag is no MD5 this cannot be told, and is False."""
+        """Whether an upload without an answer is complete in the store. False if its tag is not an MD5, so that this is
+        unknown."""
         try:
             kept = await obstore.head_async(self._store, name)
         except _ERRORS:
@@ -182,7 +183,7 @@ class BucketObjects:
         return found[1] == _md5(b"".join(parts)).hex() and found[2] == str(len(parts))
 
     def _translated(self, error: Exception, name: str) -> Exception:
-        """What the caller is told. The library's own text is long; the store's code says it all."""
+        """The error for the caller. The library's own text is long; the status code is enough."""
         text = str(error).partition("\n\n")[0]
         status = _status(error)
         match = _CODE.search(str(error))
@@ -195,7 +196,7 @@ class BucketObjects:
         if _INSTANCE in text:
             reason = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
         if reason is None:
-            # Up to the status: what follows is the body, in which stores repeat what was signed.
+            # Keep only the text up to the status: the body that follows may repeat what was signed.
             reason = text.partition("<?xml")[0][:300].strip()
         return UnavailableError("tier 2 does not serve", reason=reason, code=code, tier2=self._url, object=name)
 
@@ -211,15 +212,15 @@ def checked_url(url: str) -> str:
         or set("@:") & set(parts.netloc)
     ):
         raise InvalidArgumentError(
-            "tier 2 in an object store reads s3://bucket/prefix", url=url, schemes=", ".join(SCHEMES)
+            "the URL of a tier 2 in an object store must be s3://bucket/prefix", url=url, schemes=", ".join(SCHEMES)
         )
     return url.rstrip("/")
 
 
 def read_location(location: str, start: int, length: int) -> bytes:
-    """Bytes of the object that ``BucketObjects.location`` named; blocks. For whoever reads without the store.
+    """Bytes of the object that ``BucketObjects.location`` named; blocks. For readers that bypass the store.
 
-    Raises: FileNotFoundError, UnavailableError (also for less than asked for), InvalidArgumentError.
+    Raises: FileNotFoundError, UnavailableError (also for fewer bytes than requested), InvalidArgumentError.
     """
     base, _, query = location.partition("?")
     directory, _, name = base.rpartition("/")
@@ -229,13 +230,15 @@ def read_location(location: str, start: int, length: int) -> bytes:
     except _ERRORS as error:
         raise bucket._translated(error, name) from error
     if len(data) != length:
-        raise UnavailableError("tier 2 cuts what it answers", object=location, start=start, length=length)
+        raise UnavailableError(
+            "tier 2 returned fewer bytes than requested", object=location, start=start, length=length
+        )
     return data
 
 
 @lru_cache(maxsize=64)
 def _reader(directory: str, endpoint: str | None) -> BucketObjects:
-    # Whoever reads without the store can ask the store instead: it need not be patient.
+    # This reader can fall back to the store, so it does not retry for long.
     return BucketObjects(directory, endpoint=endpoint, settings=ObjectSettings(retries=2, retry_total_s=30))
 
 
@@ -259,7 +262,7 @@ def _store_of(url: str, endpoint: str | None, settings: ObjectSettings) -> Any:
     own: dict[str, Any] = {}
     build: Any = from_url  # typed by a Literal of every region and scheme
     if url.startswith("s3://"):
-        # Deletion in bulk is not known to every server that speaks S3.
+        # Not every S3 server supports bulk deletion.
         own["config"] = {"disable_bulk_delete": True, "virtual_hosted_style_request": False}
         if endpoint:
             own["config"] |= {"endpoint": endpoint}

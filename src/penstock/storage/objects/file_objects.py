@@ -62,7 +62,7 @@ class FileObjects:
             if below:
                 found |= below
             elif not name.endswith(".tmp"):
-                # An empty directory; an object that was deleted since its name was read.
+                # An empty directory, or an object that was deleted since its name was read.
                 with suppress(IsADirectoryError, FileNotFoundError):
                     found[path] = await self.size(path)
         return dict(sorted(found.items()))

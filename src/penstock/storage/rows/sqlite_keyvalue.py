@@ -1,4 +1,4 @@
-"""The key-value store of production: one SQLite file."""
+"""The key-value store for production: one SQLite file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _APPLICATION_ID = 0x50535453
 _SQLITE_HEADER = struct.Struct(">60xi4xi")
 """``user_version`` and ``application_id`` in the header of every SQLite file."""
 
-_INLINE_KEYS_MAX = 32  # keys; more go through a temporary table, below SQLite's limit of parameters
+_INLINE_KEYS_MAX = 32  # keys; more use a temporary table, below SQLite's limit of parameters
 _ROOM_BYTES = 4 << 20
 """Four times the changed rows of a usual checkpoint; one that does not fit is tried again as others make room."""
 ROOM_KEY = b"\xff" * 16
@@ -51,7 +51,7 @@ class SqliteKeyValue:
     """Implements ``ports.keyvalue.KeyValueStore``. Opened by ``open``, closed by ``close``.
 
     Values carry a CRC32C over key and value, because SQLite does not checksum its pages. Up to 32 keys are read in
-    place (about 20 us); commits, scans and larger reads run elsewhere, commits one at a time in call order.
+    place (about 20 us); commits, scans and larger reads run in threads, commits one at a time in call order.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class SqliteKeyValue:
     async def open(
         cls, path: str | os.PathLike[str], offload: Offload, *, room: bool = True, checked: bool = False
     ) -> Self:
-        """Open or create the file; its directory must exist. ``room``: keep free room in it, for the day the disk is full.
+        """Open or create the file; its directory must exist. ``room``: keep free space in it for when the disk is full.
         ``checked``: the caller has just verified the rows, as ``sqlite_look`` does.
 
         Raises: VersionTooNewError, CorruptDataError (not ours, or damaged): nothing was changed. StorageFullError.
@@ -131,7 +131,7 @@ class SqliteKeyValue:
             except sqlite3.OperationalError as error:
                 if not isinstance(translated(error, self._path), StorageFullError):
                     raise
-                # What lies in SQLite's own log moves into the file, so that the log is written over from its beginning.
+                # Move SQLite's own log into the file, so that the log is overwritten from its beginning.
                 self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
                 self._commit(rows, gone, ranges)
 
@@ -170,7 +170,7 @@ class SqliteKeyValue:
         return await self._scans.run(lambda: self._guard(check))
 
     async def check_pages(self) -> Sequence[str]:
-        """As ``ports.integrity.CheckedRows`` says. A connection of its own: reads and commits go on."""
+        """As ``ports.integrity.CheckedRows`` says. Uses its own connection: reads and commits continue."""
         self._check_open()
 
         def check() -> Sequence[str]:
@@ -224,7 +224,7 @@ class SqliteKeyValue:
 
 
 def _as_bytes(key: object) -> bytes:
-    """A key as it was found: a damaged page may hold one of another type."""
+    """A key as stored: a damaged page may hold a key of another type."""
     return key if isinstance(key, bytes) else str(key).encode()
 
 
@@ -253,9 +253,9 @@ def _open_all(
             opened.append(sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0))
         writer, reader, scanner = opened
         for connection in opened:
-            # Nothing here is text; what calls itself so is damaged, and must meet its checksum, not a decoder.
+            # Nothing here is text. A value with that type is damaged: it must reach its checksum, not a decoder.
             connection.text_factory = bytes
-        # Once more through SQLite: the newest header may lie in SQLite's own log, and the file hold an older one.
+        # Check again through SQLite: the newest header may be in SQLite's own log, while the file holds an older one.
         check_format(writer, path)
         _keep_log(writer, path)
         writer.execute("PRAGMA synchronous=FULL")
@@ -266,7 +266,7 @@ def _open_all(
             writer.execute(f"PRAGMA user_version={FORMAT_VERSION}")
             writer.execute("COMMIT")
         if room:
-            # Whoever only looks must get into a damaged file too; it checks the rows itself.
+            # An inspection must be able to open a damaged file too; it checks the rows itself.
             if not checked:
                 refuse_hidden_rows(writer, path, unsealed=ROOM_KEY)
             _keep_room(writer, path)
@@ -286,8 +286,9 @@ def _open_all(
 
 
 def _keep_log(writer: sqlite3.Connection, path: Path) -> None:
-    """Let SQLite keep a log. Where it cannot (a disk that fails just then, a file system without shared memory), it says so
-    in its answer alone and goes on with a journal, of which a power loss may bring back what a commit has deleted."""
+    """Switch SQLite to its write-ahead log. If it cannot (a failing disk, a file system without shared memory), it
+    reports that only in its answer and continues with a rollback journal, with which a power loss may restore deleted
+    rows."""
     mode = bytes(writer.execute("PRAGMA journal_mode=WAL").fetchone()[0]).decode(errors="replace")
     if mode != "wal":
         raise UnavailableError(
@@ -298,8 +299,8 @@ def _keep_log(writer: sqlite3.Connection, path: Path) -> None:
 def _keep_room(writer: sqlite3.Connection, path: Path) -> None:
     """Own ``_ROOM_BYTES`` on disk beyond what is used, in the file and in SQLite's log.
 
-    Space is given back to a full disk only after a commit that says so; that commit must not need space itself. A free page
-    is used before the file grows, and SQLite's log is overwritten from its start once it was folded into the file.
+    A full disk gets space back only after a commit that records it; that commit must not need space itself. SQLite uses
+    free pages before the file grows, and overwrites its log from the start once the log was moved into the file.
     """
     log = path.with_name(path.name + "-wal")
     page = writer.execute("PRAGMA page_size").fetchone()[0]

@@ -1,4 +1,4 @@
-"""Rows of a SQLite file that nobody has open, read without changing it or the files beside it."""
+"""Rows of a SQLite file that no process has open, read without changing it or the files beside it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def look_at_metadata(
     ranges: Sequence[tuple[bytes, bytes]],
     verify: bool,
 ) -> MetadataLook | None:
-    """Read some rows; None where there is no metadata yet: no file, an empty one, or one without a table.
+    """Read some rows; None if there is no metadata yet: no file, an empty one, or one without a table.
 
-    ``keys``: each with the key of its copy, which is read where the row is damaged or missing. ``verify``: check pages and
+    ``keys``: each with the key of its copy, which is read if the row is damaged or missing. ``verify``: check pages and
     all rows too, as an opening does. Blocks as long as that takes. The caller keeps others from opening the file.
 
     Raises: CorruptDataError, VersionTooNewError, DamagedRowError (a row and its copy), OSError, UnavailableError.
@@ -76,7 +76,7 @@ def _unchanged(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _row(connection: sqlite3.Connection, path: Path, key: bytes, copy: bytes) -> bytes | None:
-    """The row; its copy where the row is damaged or missing. None where both are missing. Raises DamagedRowError where one is
+    """The row; its copy if the row is damaged or missing. None if both are missing. Raises DamagedRowError if one is
     damaged and the other gives no value."""
     found = connection.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
     value = None if found is None else _sound(key, found[0])

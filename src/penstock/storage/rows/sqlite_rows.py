@@ -1,4 +1,4 @@
-"""Whether keys may be missing from a SQLite file. SQLite has no checksums: a bit that rots in a key hides its row."""
+"""Detects keys that a damaged SQLite file may hide. SQLite has no checksums: a flipped bit in a key hides its row."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _LAST_BYTE = frozenset(_TABLE[1 << bit] for bit in range(8))
 
 
 def refuse_hidden_rows(connection: sqlite3.Connection, path: Path, *, unsealed: bytes) -> None:
-    """Look at the pages, and at every row's checksum over its key and value (``unsealed`` is the key of one without).
+    """Check the pages, and every row's checksum over its key and value (``unsealed`` is the key of a row without one).
 
-    Whoever asks for a key that rot has changed, or for one behind a damaged page, would be told that there is none: a stream
-    would be gone, and its chunks garbage. So this is looked at before anything is served; a million rows take some seconds.
-    A row of which one bit of the value has rotted is left to its readers, who are told: everything else can still be read.
+    A lookup of a damaged key, or of a key behind a damaged page, would find nothing: a stream would seem deleted, and
+    its chunks garbage. So this check runs before anything is served; a million rows take some seconds. A row with one
+    flipped bit in its value is accepted: its readers get an error, and everything else can still be read.
 
     Raises CorruptDataError, sqlite3.Error.
     """
     for (said,) in connection.execute("PRAGMA quick_check(1)"):
         if said not in ("ok", b"ok"):
             raise CorruptDataError("metadata file is damaged", file=str(path), detail=repr(said)[:200])
-    # A key of another type has the same bytes, and is found by nobody.
+    # A key of another type has the same bytes, but no lookup finds it.
     for kind, key, stored in connection.execute("SELECT typeof(key) = 'blob', key, value FROM kv"):
         if not kind or (key != unsealed and not (_is_sound(key, stored) or _value_explains(key, stored))):
             raise CorruptDataError("a key of the metadata is damaged", file=str(path), row=repr(key)[:120])
@@ -44,7 +44,8 @@ def _is_sound(key: object, stored: object) -> bool:
 
 
 def _value_explains(key: object, stored: object) -> bool:
-    """Whether one flipped bit of the checksum or the value is all that is wrong: no two single bits leave the same trace."""
+    """Whether one flipped bit of the checksum or the value explains the mismatch: no two single bits have the same
+    effect."""
     if not isinstance(key, bytes) or not isinstance(stored, bytes) or len(stored) < CRC_BYTES:
         return False
     value, wanted = stored[CRC_BYTES:], int.from_bytes(stored[:CRC_BYTES], "big")

@@ -23,19 +23,19 @@ SHARED_MIN_FILES = 32
 """From so many files on the file system is synced as a whole: each sync of a file flushes the cache of the disk."""
 
 _OPEN_MAX = 1024  # files open at a time, however many the system allows
-_OPEN_PART = 4  # part of the process's descriptors, 1/4
+_OPEN_PART = 4  # share of the process's descriptors, 1/4
 _SLOW_S = 1.0
 _SLOW_FILE_S = 0.002
 _AVOIDED_S = 60.0
 _QUICK_FILE_S = 0.00015
 _NEWEST_SHARE = 0.2  # weight of the newest duration in the moving average
 _SLOW_FOR_S = 10.0
-_SYNCFS_TELLS = (5, 8)
-"""From this version of Linux on ``syncfs`` tells what could not be written."""
+_SYNCFS_REPORTS_ERRORS = (5, 8)
+"""From this version of Linux on ``syncfs`` reports_errors what could not be written."""
 
 
-class Together:
-    """Files of one call: written one after the other, synced at once, closed. Blocks; for one thread at a time."""
+class BatchedWrite:
+    """Files of one call: written one by one, synced together, closed. Blocks; for one thread at a time."""
 
     def __init__(self, items: Sequence[tuple[Path, FileWrite]]) -> None:
         self._items = items
@@ -48,7 +48,7 @@ class Together:
 
     @property
     def is_quick(self) -> bool:
-        """Whether all of the files go through the page cache, so that writing them waits for no disk."""
+        """Whether all files go through the page cache, so that writes do not wait for the disk."""
         return max(self._sizes, default=0) < DIRECT_MIN_BYTES
 
     @property
@@ -56,13 +56,13 @@ class Together:
         return self.written == len(self._items)
 
     def write_some(self, seconds: float) -> None:
-        """Write files until all are written, or so much time has passed."""
+        """Write files until all are written or ``seconds`` have passed."""
         with self._busy:
             self._write_some(seconds)
 
     def _write_some(self, seconds: float) -> None:
         if self._watch < 0 and len(self._items) >= SHARED_MIN_FILES:
-            # Opened before the first write: what fails from here on, a sync by this descriptor tells.
+            # Opened before the first write: a sync by this descriptor reports every later write error.
             self._watch = os.open(self._items[0][0].parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         until = time.perf_counter() + seconds
         while not self.all_written:
@@ -85,7 +85,7 @@ class Together:
         size = os.fstat(descriptor).st_size
         if size < write.offset:
             raise CorruptDataError(
-                "file is shorter than what is known to be in it", path=write.path, length=size, offset=write.offset
+                "file is shorter than its recorded length", path=write.path, length=size, offset=write.offset
             )
         if size > write.offset:
             os.ftruncate(descriptor, write.offset)
@@ -101,23 +101,23 @@ class Together:
         finally:
             direct.close()
 
-    def sync(self, habit: SyncHabit) -> None:
+    def sync(self, policy: SyncPolicy) -> None:
         """Make what was written durable."""
         with self._busy:
-            self._sync(habit)
+            self._sync(policy)
 
-    def _sync(self, habit: SyncHabit) -> None:
+    def _sync(self, policy: SyncPolicy) -> None:
         left = {index: descriptor for index, descriptor in self._open.items() if self.failures[index] is None}
-        if self._watch >= 0 and habit.shares and self._is_one_known_file_system(left.values()):
+        if self._watch >= 0 and policy.is_worthwhile and self._is_one_known_file_system(left.values()):
             begun = time.monotonic()
             try:
                 shared = sync_file_system(self._watch)
             except OSError as error:
-                # Whose bytes were lost is not told, and the kernel forgets them: it may have been any of them.
+                # The kernel does not report which file lost bytes, and drops them: it may be any of these files.
                 for index in left:
                     self.failures[index] = OSError(error.errno, error.strerror, self._items[index][1].path)
                 return
-            habit.took(time.monotonic() - begun, len(left))
+            policy.record(time.monotonic() - begun, len(left))
             if shared:
                 return
         for index, descriptor in left.items():
@@ -133,7 +133,7 @@ class Together:
         return all(os.fstat(descriptor).st_dev == device for descriptor in descriptors)
 
     def close(self) -> None:
-        """Close all files, behind a thread that a cancelled caller has left with them."""
+        """Close all files, after a thread that a cancelled caller left running with them."""
         with self._busy:
             for descriptor in self._open.values():
                 os.close(descriptor)
@@ -143,54 +143,54 @@ class Together:
                 self._watch = -1
 
 
-class OpenRoom:
-    """How many files may be open at the same time for all that is written together: a part of what the process may open.
-
-    Whoever finds no descriptor left fails, and a log that needs its next file then fails for good.
+class OpenFileLimit:
+    """Limits the files that batched writes have open at a time, to a share of the process's descriptors. Without it
+    they could use up the descriptors, and a log that cannot open its next file fails for good.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self.most = most or _descriptors_allowed()
-        self._left = self.most
+        self._free = self.most
         self._gate = asyncio.Lock()
-        self._given_back = asyncio.Event()
+        self._released = asyncio.Event()
 
     @asynccontextmanager
     async def taken(self, count: int) -> AsyncIterator[None]:
-        """With room for ``count`` files, ``most`` at most; whoever came first gets it first."""
+        """Hold room for ``count`` files, at most ``most``; callers get it in call order."""
         async with self._gate:
-            while self._left < count:
-                self._given_back.clear()
-                await self._given_back.wait()
-            self._left -= count
+            while self._free < count:
+                self._released.clear()
+                await self._released.wait()
+            self._free -= count
         try:
             yield
         finally:
-            self._left += count
-            self._given_back.set()
+            self._free += count
+            self._released.set()
 
 
 @dataclass(slots=True)
-class SyncHabit:
-    """Whether syncing the whole file system pays: not where others leave it much to write, and not where it hides errors."""
+class SyncPolicy:
+    """Whether to sync the whole file system: not if others leave it much to write, and not if the kernel hides
+    errors."""
 
-    tells: bool = field(default_factory=lambda: _kernel() >= _SYNCFS_TELLS)
+    reports_errors: bool = field(default_factory=lambda: _kernel() >= _SYNCFS_REPORTS_ERRORS)
     avoided_until: float = 0.0
 
     @property
-    def shares(self) -> bool:
-        return self.tells and time.monotonic() >= self.avoided_until
+    def is_worthwhile(self) -> bool:
+        return self.reports_errors and time.monotonic() >= self.avoided_until
 
-    def took(self, seconds: float, files: int) -> None:
-        """A sync of the whole for so many files took so long. Slower than theirs alone would be: try again later."""
+    def record(self, seconds: float, files: int) -> None:
+        """Record the duration of one sync of the whole. If file by file would be faster, avoid it for a while."""
         if seconds > _SLOW_S + _SLOW_FILE_S * files:
             self.avoided_until = time.monotonic() + _AVOIDED_S
 
 
 @dataclass(slots=True)
-class OpenHabit:
-    """Whether files are opened and filled so quickly that the event loop may do it: ext4 takes half a millisecond for a new
-    one for minutes after thousands were deleted, and then a thread is to spend it."""
+class OpenPolicy:
+    """Whether the event loop can open and fill files itself. After thousands of deletions, ext4 takes half a
+    millisecond per new file for minutes; then a thread should do it."""
 
     typical_s: float = 0.0
     slow_until: float = 0.0
@@ -199,8 +199,9 @@ class OpenHabit:
     def quick(self) -> bool:
         return time.monotonic() >= self.slow_until
 
-    def took(self, seconds: float, files: int) -> None:
-        """So many files took the loop so long. Typically slow: let threads do it, and look again later."""
+    def record(self, seconds: float, files: int) -> None:
+        """Record how long the loop took for some files. If they are typically slow, use threads, and try again
+        later."""
         self.typical_s += _NEWEST_SHARE * (seconds / files - self.typical_s)
         if self.typical_s > _QUICK_FILE_S:
             self.typical_s, self.slow_until = 0.0, time.monotonic() + _SLOW_FOR_S

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from penstock.codec.values import Call
-from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.errors import InvalidArgumentError, PenstockError, ProtocolError
+from penstock.model.names import StreamName
 from penstock.net.native.calls import control_calls, segment_calls
 from tests.drawn_values import value_of
 
@@ -80,6 +81,73 @@ def test_what_is_no_request_is_refused(name: str) -> None:
             continue
         names = list(inspect.signature(call.declared).parameters)[1:]
         assert junk in ({}, {"stream": ["a"]}) or data in (b"\x80",) or not names, data
+
+
+JUNK = [
+    None,
+    True,
+    -1,
+    1.5,
+    "",
+    "ab",
+    "x" * 16,
+    b"ab",
+    b"x" * 16,
+    [],
+    [None, "a"],
+    [1, 2],
+    {},
+    {"a": 1, "b": 2},
+    {1: 2},
+]
+
+
+def with_junk(rng: random.Random, value: Any) -> Any:
+    """The plain value with a part of it replaced."""
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        name = rng.choice(list(value))
+        return value | {name: with_junk(rng, value[name])}
+    if isinstance(value, list) and value and rng.random() < 0.5:
+        at = rng.randrange(len(value))
+        return [*value[:at], with_junk(rng, value[at]), *value[at + 1 :]]
+    return rng.choice(JUNK)
+
+
+def is_part(found: Any, given: Any) -> bool:
+    """Whether the plain values are equal, but for what is left out of ``found`` because it has its default value."""
+    if isinstance(found, dict) and isinstance(given, dict):
+        return all(name in given and is_part(item, given[name]) for name, item in found.items())
+    if isinstance(found, list) and isinstance(given, list):
+        return len(found) == len(given) and all(map(is_part, found, given))
+    return found == given and isinstance(found, bool) == isinstance(given, bool)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_values_of_other_types_are_refused_and_never_converted(name: str) -> None:
+    rng, call = random.Random(name), CALLS[name]
+    for _ in range(300):
+        try:
+            given = msgspec.msgpack.decode(call.encode_request((), drawn(rng, call)))
+        except PenstockError:
+            continue
+        junk = with_junk(rng, {name: item for name, item in given.items() if name not in ("document", "change")})
+        try:
+            found = call.decode_request(msgspec.msgpack.encode(junk))
+        except PenstockError:
+            continue
+        assert is_part(msgspec.msgpack.decode(call.encode_request((), found)), junk), junk
+
+
+def test_values_that_are_nested_too_deeply_are_refused() -> None:
+    call, deep = CALLS["erasures.erase"], [{}]
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidArgumentError):
+        call.encode_request((StreamName("s", "a"), {"looked_for": deep}, {}), {})
+    with pytest.raises(InvalidArgumentError):
+        call.decode_request(b"\x91" * 100_000)
+    with pytest.raises(ProtocolError):
+        call.decode_reply(b"\x91" * 100_000)
 
 
 @dataclass(frozen=True)

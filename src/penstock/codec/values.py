@@ -33,6 +33,7 @@ Function: TypeAlias = Callable[[Any], Any]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.DecodeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +52,23 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _exactly(kind: type) -> Form:
+def _checked(form: Form) -> Form:
+    """The form, whose ``unpack`` raises TypeError for other plain types: Python would convert many of them silently."""
+    plain, inner = form.plain, form.unpack
+    if object in plain:
+        return form
+
     def unpack(value: Any) -> Any:
-        if type(value) is not kind:
-            raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
-        return value
+        if type(value) not in plain:
+            raise TypeError(f"expected {' or '.join(kind.__name__ for kind in plain)}, got {type(value).__name__}")
+        return value if inner is _same else inner(value)
 
-    return Form((kind,), _same, unpack)
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise TypeError(f"expected a number, got {type(value).__name__}")
-    return float(value)
+    return Form(plain, form.pack, unpack)
 
 
 def _unpack_stream(value: Any) -> StreamName:
     scope, stream = value
-    return StreamName.parse(f"{scope}/{stream}")
+    return StreamName.parse(scope + "/" + stream)
 
 
 def _unpack_cut(value: Any) -> StreamCut:
@@ -80,14 +80,9 @@ def _unpack_cut(value: Any) -> StreamCut:
 
 _KNOWN: dict[Any, Form] = {
     Any: Form((object,), _same, _same),
-    type(None): Form((type(None),), _same, _same),
-    bool: _exactly(bool),
-    int: _exactly(int),
-    str: _exactly(str),
-    bytes: Form((bytes,), bytes, _exactly(bytes).unpack),
-    bytearray: Form((bytes,), bytes, _exactly(bytes).unpack),
-    memoryview: Form((bytes,), bytes, _exactly(bytes).unpack),
-    float: Form((float, int), float, _number),
+    **{kind: Form((kind,), _same, _same) for kind in (type(None), bool, int, str)},
+    **{kind: Form((bytes,), bytes, _same) for kind in (bytes, bytearray, memoryview)},
+    float: Form((float, int), float, float),
     UUID: Form((bytes,), lambda value: value.bytes, lambda value: UUID(bytes=value)),
     StreamName: Form((list,), lambda value: [value.scope, value.stream], _unpack_stream),
     StreamCut: Form(
@@ -95,7 +90,7 @@ _KNOWN: dict[Any, Form] = {
         lambda value: [value.stream.scope, value.stream.stream, dict(value.positions)],
         _unpack_cut,
     ),
-    PolicyDocument: Form((dict,), encode_document, lambda value: decode_document(dict(value))),
+    PolicyDocument: Form((dict,), encode_document, decode_document),
     EffectivePolicy: Form((dict,), encode_effective, decode_effective),
 }
 
@@ -106,6 +101,10 @@ def form_of(hint: Any, *, strict: bool) -> Form:
 
     Raises TypeError for a type that no port uses yet.
     """
+    return _checked(_form_of(hint, strict=strict))
+
+
+def _form_of(hint: Any, *, strict: bool) -> Form:
     if hint in _KNOWN:
         return _KNOWN[hint]
     if isinstance(hint, NewType):
@@ -132,13 +131,8 @@ def _union(forms: Sequence[Form]) -> Form:
     """The member is chosen by its plain type, so no two members may share one, but for kinds of byte strings."""
     by_plain = {plain: form for form in reversed(forms) for plain in form.plain}
 
-    def unpack(value: Any) -> Any:
-        form = by_plain.get(type(value))
-        if form is None:
-            raise TypeError(f"a {type(value).__name__} is not expected here")
-        return form.unpack(value)
-
-    return Form(tuple(by_plain), _packing_any([form for form in forms if form.pack is not _same]), unpack)
+    packing = _packing_any([form for form in forms if form.pack is not _same])
+    return Form(tuple(by_plain), packing, lambda value: by_plain[type(value)].unpack(value))
 
 
 def _packing_any(forms: Sequence[Form]) -> Function:
@@ -161,12 +155,7 @@ def _packing_any(forms: Sequence[Form]) -> Function:
 def _sequence(item: Form) -> Form:
     pack: Function = list if item.pack is _same else lambda values: [item.pack(value) for value in values]
 
-    def unpack(values: Any) -> Any:
-        if type(values) is not list:
-            raise TypeError(f"expected an array, got {type(values).__name__}")
-        return tuple([item.unpack(value) for value in values])
-
-    return Form((list,), pack, unpack)
+    return Form((list,), pack, lambda values: tuple([item.unpack(value) for value in values]))
 
 
 def _fixed(items: Sequence[Form]) -> Form:
@@ -244,7 +233,7 @@ class Call:
                 elif default is inspect.Parameter.empty and name not in given:
                     raise TypeError(f"{self.name} needs {name}")
             return _encode(made)
-        except (OverflowError, UnicodeEncodeError, AttributeError, ValueError) as error:
+        except (OverflowError, RecursionError, AttributeError, ValueError) as error:
             raise InvalidArgumentError("value does not fit into the request", call=self.name, why=str(error)) from error
 
     def decode_request(self, data: bytes) -> dict[str, Any]:
@@ -262,7 +251,7 @@ class Call:
             }
         except PenstockError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.DecodeError) as error:
+        except _UNREADABLE as error:
             raise InvalidArgumentError("not a request of this call", call=self.name, why=str(error)[:200]) from error
 
     def encode_reply(self, value: Any) -> bytes:
@@ -272,5 +261,5 @@ class Call:
         """Raises ProtocolError."""
         try:
             return self._reply.unpack(_decode(data))
-        except (PenstockError, ValueError, TypeError, KeyError, AttributeError, msgspec.DecodeError) as error:
+        except (PenstockError, *_UNREADABLE) as error:
             raise ProtocolError("reply cannot be read", call=self.name, why=str(error)[:200]) from error

@@ -27,9 +27,10 @@ from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType
 from penstock.model.segments import SegmentId, make_segment_id
+from penstock.net.http.own_calls import OWN_CALLS
 from penstock.net.http.pravega_routes import PravegaRest
 from penstock.net.http.pulsar.api import pulsar_routes
-from penstock.net.http.retention_routes import RetentionRest
+from penstock.net.http.rest_calls import routes_of
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.store import SegmentStore
@@ -73,7 +74,7 @@ class World:
         self.app = Router(
             [
                 *PravegaRest(controller, readers_of=_not_known).routes(),
-                *RetentionRest(controller).routes(),
+                *routes_of(OWN_CALLS, controller),
                 *pulsar_routes(controller, segments, self.clock),
             ]
         )

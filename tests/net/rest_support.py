@@ -9,7 +9,6 @@ import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +18,7 @@ from penstock.controller.controller import Controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, make_segment_id
+from penstock.net.http.description import describe
 from penstock.net.http.health import Checks
 from penstock.net.http.http_limits import RestLimits
 from penstock.net.http.http_server import RestServer
@@ -28,9 +28,7 @@ from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 from penstock.testing.world import World
 
-DESCRIPTION: Mapping[str, Any] = json.loads(
-    resources.files("penstock.net").joinpath("openapi_v1.json").read_text(encoding="utf-8")
-)
+DESCRIPTION: Mapping[str, Any] = describe()
 FIRST = make_segment_id(0, 0)
 WRITER = UUID(int=77)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import socket
 from collections.abc import Generator, Mapping, Sequence
@@ -21,16 +22,17 @@ from uvicorn import Config, Server
 
 from penstock.model.errors import InternalError, InvalidArgumentError
 from penstock.net.http.connections import connection_class
-from penstock.net.http.erasure_routes import ErasureRest
+from penstock.net.http.description import describe
 from penstock.net.http.guard import LOOPBACK_NAMES, Guard
 from penstock.net.http.health import Checks, Health
 from penstock.net.http.http_errors import JSON
 from penstock.net.http.http_limits import RestLimits
+from penstock.net.http.own_calls import OWN_CALLS
 from penstock.net.http.pravega_routes import PravegaRest, ReadersOf
 from penstock.net.http.pulsar.api import pulsar_routes
 from penstock.net.http.pulsar.context import MoveReaders
 from penstock.net.http.reading_requests import no_such_path, path_route
-from penstock.net.http.retention_routes import RetentionRest
+from penstock.net.http.rest_calls import routes_of
 from penstock.net.listening import listen_on
 from penstock.ports.clock import Clock
 from penstock.ports.control.plane import ControlPlane
@@ -86,8 +88,7 @@ class RestServer:
         self._routes = (
             *routes,
             *PravegaRest(controller, readers_of=readers_of).routes(),
-            *RetentionRest(controller).routes(),
-            *ErasureRest(controller).routes(),
+            *routes_of(OWN_CALLS, controller),
             *pulsar_routes(
                 controller,
                 segments,
@@ -204,10 +205,9 @@ class _Server(Server):
 
 def _documentation() -> Sequence[Route]:
     package = resources.files("penstock.net")
-    description = package.joinpath("openapi_v1.json").read_bytes()
     page = package.joinpath("rest_docs.html").read_bytes()
     return [
-        _static("/openapi.json", description, JSON, {}),
+        _static("/openapi.json", json.dumps(describe()).encode(), JSON, {}),
         _static("/docs", page, "text/html; charset=utf-8", {"content-security-policy": _PAGE_POLICY}),
     ]
 

@@ -14,12 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.codec.answers import as_json
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName
 from penstock.model.policies import LONG_MAX
 from penstock.net.http.guard import is_json
 from penstock.net.http.http_errors import JSON, refused
+from penstock.net.http.schemas import to_json
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -37,7 +37,7 @@ def path_route(path: str, handlers: Mapping[str, Handler]) -> Route:
 
 def json_response(value: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
     """The value, in which answers may be, as compact JSON."""
-    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=as_json).encode()
+    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=to_json).encode()
     return Response(body, status_code=status, media_type=JSON, headers=headers)
 
 

@@ -1,29 +1,71 @@
-"""Between retention's JSON documents and our own values: cuts, holds, subscribers."""
+"""Answers of our own calls over HTTP that differ from the port's, and the forms of cuts, names and holds in requests."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
 
 from penstock.core.planner_json.stream import encode_cut
+from penstock.model.answers.plan import Offsets
+from penstock.model.answers.undo import LostTruncation, RestoredSubscriber, UndoneTruncations
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName, check_name
 from penstock.model.segments import SegmentId, make_segment_id
-from penstock.net.http.reading_requests import Fields
-from penstock.ports.control.streams import DeletedStream, RestoredStream
 from penstock.ports.control.subscribers import SubscriberInfo
 
 _SEGMENT = re.compile(r"(\d{1,10})#(\d{1,10})\Z", re.ASCII)
 _CUT = "text of a cut, an object of offsets by number#epoch"
 
-Document = dict[str, Any]
+
+class Cut(Struct, frozen=True):
+    """Both forms of a cut: the text that all clients take, and the offsets in it by `number#epoch`."""
+
+    cut: str
+    positions: Offsets
 
 
-def cut_document(cut: StreamCut) -> Document:
-    """Both forms of a cut: the text that all clients take, and the offsets in it."""
-    return {"cut": cut.to_text(), "positions": encode_cut(cut.positions)}
+class Subscriber(Struct, frozen=True, kw_only=True):
+    """A subscriber, named `scope/group`; null if something is not known. `query`: the id of the query that owns it. `owner`:
+    who reads as this subscriber, in words."""
+
+    name: str
+    generation: int
+    cut: str | None
+    positions: Offsets | None
+    updated_ms: int
+    lag_bytes: int
+    lag_events: int | None
+    lag_ms: int | None
+    held_bytes: int | None
+    holes: int
+    query: str | None
+    owner: str | None
+
+
+class Undone(Struct, frozen=True, kw_only=True):
+    """The new head, and the subscribers and truncations that were not restored."""
+
+    cut: str
+    positions: Offsets
+    stream: str
+    truncations: int
+    bytes: int
+    protected_until_ms: int
+    subscribers: Sequence[RestoredSubscriber]
+    not_restored: Sequence[LostTruncation]
+
+
+def cut_document(cut: StreamCut) -> Cut:
+    return Cut(cut.to_text(), encode_cut(cut.positions))
+
+
+def undone_document(found: UndoneTruncations) -> Undone:
+    fields = msgspec.structs.asdict(found)
+    return Undone(cut=fields.pop("head_cut"), positions=fields.pop("head"), **fields)
 
 
 def cut_of(stream: StreamName, value: object, *, field: str) -> StreamCut:
@@ -52,22 +94,21 @@ def _offset_of(value: object, field: str) -> int:
     return value
 
 
-def subscriber_document(item: SubscriberInfo) -> Document:
-    """What is known of a subscriber; ``null`` where nothing is."""
-    return {
-        "name": item.name,
-        "generation": item.generation,
-        "cut": None if item.cut is None else item.cut.to_text(),
-        "positions": None if item.cut is None else encode_cut(item.cut.positions),
-        "updated_ms": item.updated_ms,
-        "lag_bytes": item.lag_bytes,
-        "lag_events": None if item.lag_events < 0 else item.lag_events,
-        "lag_ms": item.lag_ms,
-        "held_bytes": None if item.held_bytes < 0 else item.held_bytes,
-        "holes": item.holes,
-        "query": item.query or None,
-        "owner": item.owner or None,
-    }
+def subscriber_document(item: SubscriberInfo) -> Subscriber:
+    return Subscriber(
+        name=item.name,
+        generation=item.generation,
+        cut=None if item.cut is None else item.cut.to_text(),
+        positions=None if item.cut is None else encode_cut(item.cut.positions),
+        updated_ms=item.updated_ms,
+        lag_bytes=item.lag_bytes,
+        lag_events=None if item.lag_events < 0 else item.lag_events,
+        lag_ms=item.lag_ms,
+        held_bytes=None if item.held_bytes < 0 else item.held_bytes,
+        holes=item.holes,
+        query=item.query or None,
+        owner=item.owner or None,
+    )
 
 
 def subscriber_name(stream: StreamName, text: str) -> str:
@@ -75,18 +116,10 @@ def subscriber_name(stream: StreamName, text: str) -> str:
     return text if "/" in text else f"{stream.scope}/{text}"
 
 
-def held_of(body: Fields) -> StreamName | str:
+def held_of(scope: str | None, stream: str | None) -> StreamName | str:
     """What a hold is placed on: ``stream`` as ``scope/stream``, or ``scope``, and not both."""
-    scope, stream = body.text("scope"), body.text("stream")
     if (scope is None) == (stream is None):
         raise InvalidArgumentError(
             "a hold is placed on a stream or a scope: give one of them", scope=scope, stream=stream
         )
-    if stream is not None:
-        return StreamName.parse(stream)
-    return check_name("scope", scope or "")
-
-
-def deleted_document(item: DeletedStream | RestoredStream) -> dict[str, Any]:
-    """A deleted or restored stream."""
-    return {**asdict(item), "stream": str(item.stream)}
+    return StreamName.parse(stream) if stream is not None else check_name("scope", scope or "")

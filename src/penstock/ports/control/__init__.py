@@ -3,6 +3,6 @@
 Each module holds the Protocol and the values that its calls take and return. ``plane.ControlPlane`` puts the subjects
 together: ``control.streams.create(...)``, ``control.retention.plan(...)``. The controller implements them in process;
 ``net.dial`` derives a remote one from them. A call that is added here needs its implementation in ``penstock.controller``
-and, if it is offered over the network, one declaration in ``penstock.net.calls``.
+and, if it is offered over HTTP, one declaration in ``penstock.net.http.own_calls``.
 Start reading at ``plane.py``.
 """

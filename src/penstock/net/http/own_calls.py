@@ -1,0 +1,314 @@
+"""Our own calls beside Pravega's under ``/v1``: policies, the planner, deleted streams, holds, subscribers, erasures.
+
+A call that is added here is served and described without another line. Source: docs/reference/rest.md, "Retention".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
+
+from penstock.model.answers.erasure import Erasure
+from penstock.model.answers.explanation import Explanation
+from penstock.model.answers.forecast import Forecast
+from penstock.model.answers.plan import RetentionPlan, RetentionRun
+from penstock.model.answers.reclaim import ReclaimReport
+from penstock.model.answers.subscribers import Eviction, SubscriberMove
+from penstock.model.cuts import ENDS, StreamCut
+from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
+from penstock.model.names import StreamName
+from penstock.model.retention import EMPTY, EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
+from penstock.net.http.rest_calls import Calls, Given, Kind, Parameter, RestCall
+from penstock.net.http.retention_documents import (
+    Cut,
+    Subscriber,
+    Undone,
+    cut_document,
+    cut_of,
+    held_of,
+    subscriber_document,
+    subscriber_name,
+    undone_document,
+)
+from penstock.net.removal_plan import plan_removal
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.streams import DeletedStream, RestoredStream
+
+SCOPE = "/v1/scopes/{scope}"
+STREAM = f"{SCOPE}/streams/{{stream}}"
+SUBSCRIBER = f"{STREAM}/subscribers/{{subscriber:path}}"  # The name of a subscriber is scope/group.
+
+# Has no type: its schema is in openapi_v1.json.
+Removal: TypeAlias = Annotated[Mapping[str, Any], "Removal"]
+
+_FORMS = "`head`, `tail`, the text of a cut, or an object of offsets by `number#epoch`"
+AT_MS = Parameter("at_ms", Kind.WHOLE, "As if it were then, in milliseconds since 1970; now where absent")
+CUT = Parameter("cut", Kind.CUT, _FORMS, needed=True)
+DRY_RUN = Parameter("dry_run", Kind.FLAG, "Change nothing, and return what would be done; in the query or in the body")
+
+retention = Calls("Retention")
+holds = Calls("Holds")
+erasures = Calls("Erasures")
+subscribers = Calls("Subscribers")
+
+
+async def _position(control: ControlPlane, stream: StreamName, value: object, *, field: str) -> StreamCut:
+    """A cut, which may also be one of the words of ``ENDS``."""
+    match ENDS.get(value) if isinstance(value, str) else None:
+        case "head":
+            return await control.cuts.head(stream)
+        case "tail":
+            return await control.cuts.tail(stream)
+        case _:
+            return cut_of(stream, value, field=field)
+
+
+# --- policies --------------------------------------------------------------------------------------------------
+
+
+@retention.add("GET", "/v1/retention", name="getServerPolicy")
+@retention.add("GET", f"{SCOPE}/retention", name="getScopePolicy")
+@retention.add("GET", f"{STREAM}/retention", name="getStreamPolicy")
+async def get_policy(control: ControlPlane, given: Given) -> PolicyDocument:
+    """The policy document of the server, a scope or a stream: only what this level says."""
+    return await control.policies.get(given.target)
+
+
+@retention.add("PUT", "/v1/retention", name="setServerPolicy", takes_policy=True)
+@retention.add("PUT", f"{SCOPE}/retention", name="setScopePolicy", takes_policy=True)
+@retention.add("PUT", f"{STREAM}/retention", name="setStreamPolicy", takes_policy=True)
+async def set_policy(control: ControlPlane, given: Given) -> PolicyDocument:
+    """Replace the policy document of this level. Returns the document as it was understood."""
+    await control.policies.set(given.target, given.document)
+    return given.document
+
+
+@retention.add("DELETE", "/v1/retention", name="clearServerPolicy")
+@retention.add("DELETE", f"{SCOPE}/retention", name="clearScopePolicy")
+@retention.add("DELETE", f"{STREAM}/retention", name="clearStreamPolicy")
+async def clear_policy(control: ControlPlane, given: Given) -> None:
+    """Leave everything to the next level."""
+    await control.policies.set(given.target, EMPTY)
+
+
+@retention.add("GET", f"{STREAM}/retention/effective")
+async def get_effective_policy(control: ControlPlane, given: Given) -> EffectivePolicy:
+    """What applies to the stream, each value with the level it is from."""
+    return await control.policies.effective(given.stream)
+
+
+# --- the planner -----------------------------------------------------------------------------------------------
+
+
+@retention.add("GET", f"{STREAM}/retention/plan", query=[AT_MS])
+async def plan_retention(control: ControlPlane, given: Given) -> RetentionPlan:
+    """What a cycle would do; changes nothing."""
+    return await control.retention.plan(given.stream, at_ms=given["at_ms"])
+
+
+@retention.add("POST", f"{STREAM}/retention/plan", query=[AT_MS], takes_policy=True)
+async def plan_retention_change(control: ControlPlane, given: Given) -> RetentionPlan:
+    """What a cycle would do if the document in the body were the stream's; changes nothing."""
+    return await control.retention.plan(given.stream, change=given.document, at_ms=given["at_ms"])
+
+
+@retention.add("GET", f"{STREAM}/retention/explain", query=[Parameter("position", Kind.CUT, _FORMS)])
+async def explain_retention(control: ControlPlane, given: Given) -> Explanation:
+    """Who holds each byte, or why the data at a position is still there or was deleted; changes nothing."""
+    said = given["position"]
+    position = None if said is None else await _position(control, given.stream, said, field="position")
+    return await control.retention.explain(given.stream, position=position)
+
+
+@retention.add("GET", f"{STREAM}/retention/reclaim")
+async def reclaim_report(control: ControlPlane, given: Given) -> ReclaimReport:
+    """What was freed, what is pending, and why."""
+    return await control.retention.reclaim(given.stream)
+
+
+@retention.add("GET", f"{STREAM}/retention/forecast")
+async def forecast_retention(control: ControlPlane, given: Given) -> Forecast:
+    """When a limit, a quota or the disk is reached at the rates of the last hour."""
+    return await control.retention.forecast(given.stream)
+
+
+@retention.add("GET", f"{STREAM}/retention/evictions", under="evictions")
+async def list_evictions(control: ControlPlane, given: Given) -> Sequence[Eviction]:
+    """The latest times that subscribers lost unread data, oldest first."""
+    return await control.retention.list_evictions(given.stream)
+
+
+@retention.add("POST", f"{STREAM}/retention/run")
+async def run_retention(control: ControlPlane, given: Given) -> RetentionRun:
+    """Run one retention cycle now."""
+    return await control.retention.run(given.stream)
+
+
+@retention.add(
+    "POST",
+    f"{STREAM}/retention/undo",
+    query=[Parameter("since_ms", Kind.WHOLE, "All since this time, in milliseconds since 1970; absent: the last one")],
+)
+async def undo_truncation(control: ControlPlane, given: Given) -> Undone:
+    """Undo the last truncation, or all since a time, while their grace lasts."""
+    return undone_document(await control.retention.undo(given.stream, since_ms=given["since_ms"]))
+
+
+@retention.add("POST", f"{STREAM}/truncate", query=[DRY_RUN], body=[CUT, DRY_RUN])
+async def truncate_stream(control: ControlPlane, given: Given) -> Cut | Removal:
+    """Delete everything before a cut, and return the new head; 409 if a hold covers it.
+
+    A cut at the head changes nothing.
+    """
+    cut = await _position(control, given.stream, given["cut"], field="cut")
+    if given["dry_run"]:
+        return await plan_removal(control, given.stream, cut)
+    await control.streams.truncate(given.stream, cut)
+    return cut_document(await control.cuts.head(given.stream))
+
+
+# --- deleted streams -------------------------------------------------------------------------------------------
+
+
+@retention.add(
+    "GET", "/v1/deleted-streams", query=[Parameter("scope", Kind.TEXT, "Only those in this scope")], under="streams"
+)
+async def list_deleted_streams(control: ControlPlane, given: Given) -> Sequence[DeletedStream]:
+    """Deleted streams that can be restored, also of deleted scopes; sorted by scope, stream, incarnation."""
+    return await control.streams.list_deleted(given["scope"])
+
+
+@retention.add(
+    "POST",
+    f"{STREAM}/restore",
+    query=[Parameter("incarnation", Kind.WHOLE, "Which one, if several had this name; absent: the one deleted last")],
+)
+async def restore_stream(control: ControlPlane, given: Given) -> RestoredStream:
+    """Restore a deleted stream whose grace has not ended."""
+    return await control.streams.restore(given.stream, incarnation=given["incarnation"])
+
+
+# --- holds -----------------------------------------------------------------------------------------------------
+
+
+@holds.add(
+    "GET",
+    "/v1/holds",
+    query=[
+        Parameter("scope", Kind.TEXT, "Only those in this scope"),
+        Parameter("stream", Kind.TEXT, "Only those on this stream (`scope/stream`), its scope's included"),
+    ],
+    under="holds",
+)
+async def list_holds(control: ControlPlane, given: Given) -> Sequence[HoldInfo]:
+    """Holds in force, sorted by scope, stream, id."""
+    scope, stream = given["scope"], given["stream"]
+    if scope is not None and stream is not None:
+        raise InvalidArgumentError("give a scope or a stream (as scope/stream), not both", scope=scope, stream=stream)
+    target: PolicyTarget = scope if stream is None else StreamName.parse(stream)
+    return await control.holds.list(target)
+
+
+@holds.add(
+    "POST",
+    "/v1/holds",
+    body=[
+        Parameter("scope", Kind.TEXT, "The scope whose streams are held; or give `stream`"),
+        Parameter("stream", Kind.TEXT, "The stream that is held, as `scope/stream`; or give `scope`"),
+        Parameter("owner", Kind.TEXT, "Who places it", needed=True),
+        Parameter("reason", Kind.TEXT, "Why", needed=True),
+        Parameter("until_ms", Kind.WHOLE, "When it ends, in milliseconds since 1970; absent: when it is released"),
+        Parameter("id", Kind.TEXT, "A name for it; absent: one is made"),
+        Parameter("cut", Kind.CUT, f"Only data from there on: {_FORMS}"),
+    ],
+    status=201,
+)
+async def add_hold(control: ControlPlane, given: Given) -> HoldInfo:
+    """Place a hold on a scope or a stream. Placing the same hold again changes nothing, and has the same answer."""
+    target, said, cut = held_of(given["scope"], given["stream"]), given["cut"], None
+    if said is not None and not isinstance(target, StreamName):
+        raise InvalidArgumentError("a cut belongs to a stream, and the hold is on a scope", field="cut")
+    if said and isinstance(target, StreamName):
+        cut = await _position(control, target, said, field="cut")
+    return await control.holds.add(
+        target, owner=given["owner"], reason=given["reason"], until_ms=given["until_ms"], cut=cut, hold_id=given["id"]
+    )
+
+
+@holds.add("DELETE", "/v1/holds/{id}", query=[Parameter("owner", Kind.TEXT, "Who lifts it; recorded", needed=True)])
+async def release_hold(control: ControlPlane, given: Given) -> HoldInfo:
+    """Lift a hold, and return it."""
+    return await control.holds.release(given.path["id"], owner=given["owner"])
+
+
+# --- erasures: docs/formats/erasure.md -------------------------------------------------------------------------
+
+
+@erasures.add(
+    "GET",
+    "/v1/erasures",
+    query=[Parameter("stream", Kind.TEXT, "Only those of this stream (`scope/stream`)")],
+    under="erasures",
+)
+async def list_erasures(control: ControlPlane, given: Given) -> Sequence[Erasure]:
+    """Erasures of events and their states, in the order of their receipts."""
+    text = given["stream"]
+    return await control.erasures.list(None if text is None else StreamName.parse(text))
+
+
+@erasures.add("GET", "/v1/erasures/{id}")
+async def get_erasure(control: ControlPlane, given: Given) -> Erasure:
+    """The state of an erasure, with its receipt once it is done."""
+    return await control.erasures.get(given.path["id"])
+
+
+@erasures.add(
+    "POST",
+    "/v1/erasures/{id}/withdraw",
+    body=[
+        Parameter("who", Kind.TEXT, "Who withdraws it", needed=True),
+        Parameter("why", Kind.TEXT, "Why", needed=True),
+    ],
+)
+async def withdraw_erasure(control: ControlPlane, given: Given) -> Erasure:
+    """Withdraw an erasure that is not decided. A repeated call changes nothing."""
+    return await control.erasures.withdraw(given.path["id"], who=given["who"], why=given["why"])
+
+
+# --- subscribers -----------------------------------------------------------------------------------------------
+
+
+@subscribers.add("GET", f"{STREAM}/subscribers", under="subscribers")
+async def list_subscribers(control: ControlPlane, given: Given) -> Sequence[Subscriber]:
+    """The stream's subscribers, with their lags."""
+    return [subscriber_document(item) for item in await control.subscribers.describe(given.stream)]
+
+
+@subscribers.add("GET", SUBSCRIBER)
+async def get_subscriber(control: ControlPlane, given: Given) -> Subscriber:
+    """One subscriber."""
+    name = _subscriber(given)
+    for item in await control.subscribers.describe(given.stream):
+        if item.name == name:
+            return subscriber_document(item)
+    raise SubscriberNotFoundError("not a subscriber of the stream", stream=str(given.stream), subscriber=name[:120])
+
+
+@subscribers.add("PUT", SUBSCRIBER, query=[DRY_RUN], body=[CUT, DRY_RUN])
+async def move_subscriber(control: ControlPlane, given: Given) -> SubscriberMove:
+    """Set a subscriber's acknowledged cut, forwards or backwards. No reader moves."""
+    cut = await _position(control, given.stream, given["cut"], field="cut")
+    return await control.subscribers.move(given.stream, _subscriber(given), cut, dry_run=bool(given["dry_run"]))
+
+
+@subscribers.add("DELETE", SUBSCRIBER)
+async def remove_subscriber(control: ControlPlane, given: Given) -> None:
+    """Forget a subscription; it holds nothing from here on."""
+    await control.subscribers.remove(given.stream, _subscriber(given))
+
+
+def _subscriber(given: Given) -> str:
+    return subscriber_name(given.stream, given.path["subscriber"])
+
+
+OWN_CALLS: Sequence[RestCall] = (*retention.made, *holds.made, *erasures.made, *subscribers.made)

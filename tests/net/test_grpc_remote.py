@@ -43,6 +43,7 @@ from penstock.net.grpc import mapping
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.transactions import EventBlock
+from penstock.ports.data.chunks import ChunkRange
 from penstock.ports.data.imports import ChunkImports, ImportedChunk
 
 
@@ -129,6 +130,22 @@ def test_unexpected_failures_are_logged_once_and_told_without_details(caplog: py
     records = [record for record in caplog.records if record.exc_info is not None]
     assert len(records) == 1
     assert "secret of the server" in str(records[0].exc_info)
+
+
+def test_calls_that_are_too_large_are_refused_and_not_worth_repeating() -> None:
+    class Long(MemorySegments):
+        async def chunk_ranges(self, name: str, start: int, end: int) -> Any:
+            return [ChunkRange(name="x" * end, location=None, start_offset=0, end_offset=1, blocks=())]
+
+    async def play() -> None:
+        async with serving(MemoryController(), Long()) as remote:
+            assert len((await remote.segments.chunk_ranges("a", 0, 60 << 20))[0].name) == 60 << 20
+            for call in (remote.segments.chunk_ranges("a", 0, 64 << 20), remote.segments.infos(["x" * (4 << 20)])):
+                with pytest.raises(InvalidArgumentError) as caught:
+                    await call
+                assert caught.value.fields["size_bytes"] > caught.value.fields["limit_bytes"]
+
+    asyncio.run(play())
 
 
 def test_requests_that_no_message_can_hold_are_refused_before_they_are_sent() -> None:

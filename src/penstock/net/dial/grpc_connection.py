@@ -13,13 +13,14 @@ import grpc
 from penstock.model.errors import (
     ForkedError,
     InternalError,
+    InvalidArgumentError,
     NotConnectedError,
     PenstockError,
 )
 from penstock.net.dial.addresses import parse_address
 from penstock.net.grpc.dispatch import caller_metadata
 from penstock.net.grpc.grpc_errors import ERROR_KEY, class_of_code, decode_error
-from penstock.net.native.calls import SERVICE
+from penstock.net.native.calls import REPLY_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
 from penstock.ports import forks
 
 PATIENCE_S = 30.0
@@ -27,12 +28,10 @@ CALL_S = 120.0
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-# The ranges of a segment's chunks come in one message, see docs/formats/native-api.md.
-_MESSAGE_BYTES_MAX = 64 << 20
 
 # Pings find out within a minute that a host has vanished without a word.
 _OPTIONS = (
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", REPLY_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -92,8 +91,12 @@ class GrpcConnection:
 
     async def call(self, name: str, request: bytes) -> bytes:
         """Make one of our own calls and return its reply. Raises what the call raises; NotConnectedError,
-        DeadlineExceededError."""
+        DeadlineExceededError; InvalidArgumentError for a request or reply that is too large."""
         forks.check(self._owner)
+        if len(request) > REQUEST_BYTES_MAX:
+            raise InvalidArgumentError(
+                "the request is too large", call=name, size_bytes=len(request), limit_bytes=REQUEST_BYTES_MAX
+            )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience_s
         pause = _FIRST_PAUSE_S

@@ -14,7 +14,13 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 
 from penstock.model.callers import Caller, calling, current_caller
-from penstock.model.errors import CorruptDataError, InternalError, PenstockError, UnsupportedError
+from penstock.model.errors import (
+    CorruptDataError,
+    InternalError,
+    InvalidArgumentError,
+    PenstockError,
+    UnsupportedError,
+)
 from penstock.net.grpc.grpc_errors import ERROR_KEY, code_of, details_of, encode_error, status_of
 
 log = logging.getLogger(__name__)
@@ -86,9 +92,23 @@ def _unimplemented(name: str) -> Handler:
     return refuse
 
 
-def own_handler(service: str, answers: Mapping[str, Callable[[bytes], Awaitable[bytes]]]) -> grpc.GenericRpcHandler:
-    """Serve our own calls, whose requests and replies are bytes, keyed by name."""
-    methods = {name: grpc.unary_unary_rpc_method_handler(_guarded(name, answer)) for name, answer in answers.items()}
+def own_handler(
+    service: str, answers: Mapping[str, Callable[[bytes], Awaitable[bytes]]], *, reply_bytes_max: int
+) -> grpc.GenericRpcHandler:
+    """Serve our own calls, whose requests and replies are bytes, keyed by name. A larger reply is InvalidArgumentError."""
+
+    def bounded(name: str) -> Callable[[bytes], Awaitable[bytes]]:
+        async def answer(request: bytes) -> bytes:
+            reply = await answers[name](request)
+            if len(reply) > reply_bytes_max:
+                raise InvalidArgumentError(
+                    "the reply is too large: request less at a time", size_bytes=len(reply), limit_bytes=reply_bytes_max
+                )
+            return reply
+
+        return answer
+
+    methods = {name: grpc.unary_unary_rpc_method_handler(_guarded(name, bounded(name))) for name in answers}
     return grpc.method_handlers_generic_handler(service, methods)
 
 

@@ -17,7 +17,7 @@ from penstock.net.grpc.groups import ReaderGroupCalls, TransactionCalls
 from penstock.net.grpc.scopes import ScopeCalls
 from penstock.net.grpc.streams import SegmentCalls, StreamCalls
 from penstock.net.grpc.tables import KeyValueTableCalls, KeyValueTables
-from penstock.net.native.calls import SERVICE
+from penstock.net.native.calls import REPLY_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
 from penstock.net.native.serve import answers
 from penstock.net.proto import Controller_pb2
 from penstock.net.wire.requests import CALLS_CAPABILITY
@@ -26,7 +26,6 @@ from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 
 DEFAULT_PORT = 9090
-_MESSAGE_BYTES_MAX = 4 << 20
 _CALLS_MAX = 4096  # calls at a time; further ones are refused
 _HANDSHAKE_MS = 4_000
 _STREAMS_MAX = 1_024
@@ -36,7 +35,7 @@ _STOP_S = 2.0
 _ANY_HOST = ("", "0.0.0.0", "::", "[::]")
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     # Else a peer that connects and says nothing stays for two minutes.
     ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
     ("grpc.max_concurrent_streams", _STREAMS_MAX),
@@ -131,7 +130,7 @@ class GrpcServer:
         own = answers(self._controller, self._segments, store_id=self._store_id, more=more)
         return (
             service_handler(Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"], controller),
-            own_handler(SERVICE, own),
+            own_handler(SERVICE, own, reply_bytes_max=REPLY_BYTES_MAX),
         )
 
     async def __aexit__(

@@ -20,6 +20,11 @@ from penstock.ports.integrity import Scrubbable
 SERVICE = "penstock.v1.Native"
 """The name of the gRPC service; a call is ``/penstock.v1.Native/<name of the call>``."""
 
+REQUEST_BYTES_MAX = 4 << 20
+REPLY_BYTES_MAX = 64 << 20
+"""Bounds of one call over gRPC. Both sides refuse what is larger before they send it: gRPC would answer with a code that
+means "try again"."""
+
 SEGMENTS = "segments"
 STORE = "store"
 OVER_THE_WIRE = frozenset(f"transactions.{name}" for name in ("create", "ping", "commit", "abort", "status"))

@@ -118,9 +118,9 @@ def test_a_key_that_is_no_text_is_refused_and_the_writer_goes_on(stream, key):
 def test_one_event_is_not_many(stream, given):
     with stream.writer() as writer, stream.transaction() as txn:
         for one in (writer, txn):
-            with pytest.raises(InvalidArgumentError, match="events are given as a list"):
+            with pytest.raises(InvalidArgumentError, match="events must be a list"):
                 one.write_many(given)
-            with pytest.raises(InvalidArgumentError, match="keys are given as a list"):
+            with pytest.raises(InvalidArgumentError, match="keys must be a list"):
                 one.write_many([b"1", b"2", b"3"], given)
     assert events(stream) == [b"1", b"2", b"3"]
 

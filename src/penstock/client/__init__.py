@@ -60,6 +60,6 @@ __all__ = [
 if not TYPE_CHECKING:  # so that a type checker refuses a name that does not exist
 
     def __getattr__(name: str) -> object:
-        if name in __all__:  # where it is defined, the package above knows: as text, for it is above this room
+        if name in __all__:  # the package above maps names to modules, as text: this package must not import it
             return getattr(import_module("penstock"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Erasure as users meet it: blanking events, receipts, and the proof by a scan that everybody can make."""
+"""The erasure API: blank events, fetch receipts, and verify them by a scan that any client can run."""
 
 from __future__ import annotations
 
@@ -134,11 +134,11 @@ class AsyncErasures:
         stream, controller = self._stream, self._controller
         chosen = erasure or self._rng.uuid().hex
         wanted = by_segment(positions)
-        told = plain(looked_for or {"by": "positions"}, field="looked_for")
+        description = plain(looked_for or {"by": "positions"}, field="looked_for")
         events, digest = positions_digest(wanted)
         # Each run has its own token: pages of two runs of one id never mix, and only a complete set of pages is decided.
         run = {"attempt": self._rng.uuid().hex, "events": events, "positions_sha256": digest}
-        asked = {"erasure": chosen, "who": who, "why": why, "looked_for": told, "run": run}
+        asked = {"erasure": chosen, "who": who, "why": why, "looked_for": description, "run": run}
         pages = pages_of(wanted)
 
         if dry_run:
@@ -224,11 +224,11 @@ class AsyncErasures:
         return await self._controller.erasures.list(self._stream)
 
     async def show(self, erasure: str) -> Erasure:
-        """One erasure: who asked for what, how it stands, its receipt. Raises NotFoundError."""
+        """One erasure: the request, its state, and its receipt. Raises NotFoundError."""
         return await self._controller.erasures.get(erasure)
 
     async def details(self, erasure: str) -> tuple[dict[SegmentId, Sequence[Range]], Sequence[Mapping[str, Any]]]:
-        """The lists behind the digests of a receipt: blanked ranges by segment, and what was made of each chunk."""
+        """The lists behind the digests of a receipt: blanked ranges by segment, and the rewrite of each chunk."""
         lists = await self._lists(erasure)
         return lists.ranges, lists.chunks
 
@@ -248,9 +248,10 @@ class AsyncErasures:
         return lists
 
     async def verify(self, erasure: str, *, progress: Progress | None = None) -> Verification:
-        """Read what the receipt speaks of, and compare: every listed event is blank, and no other byte has changed.
+        """Read the data that the receipt covers, and check that every listed event is blank and no other byte has
+        changed.
 
-        Trusts the store with nothing but the bytes that it serves to everybody. ``progress`` is called with the
+        Relies only on bytes that the store serves to any client. ``progress`` is called with the
         bytes read so far. Raises NotFoundError, CorruptDataError.
         """
         state = await self.show(erasure)

@@ -92,8 +92,8 @@ class Scan:
         )
 
     def compare_lists(self, lists: Lists) -> None:
-        told = {item["segment"]: item["ranges_sha256"] for item in self._receipt["where"]["segments"]}
-        if told != {segment: ranges_digest(own) for segment, own in lists.ranges.items()}:
+        receipt_digests = {item["segment"]: item["ranges_sha256"] for item in self._receipt["where"]["segments"]}
+        if receipt_digests != {segment: ranges_digest(own) for segment, own in lists.ranges.items()}:
             self.problems.append("the list of positions does not match its digest in the receipt")
         if self._receipt["chunks"] != {"count": len(lists.chunks), "sha256": digest_of(list(lists.chunks))}:
             self.problems.append("the list of chunks does not match its digest in the receipt")

@@ -1,4 +1,4 @@
-"""What users pass, checked before anything is done with it: positions, options, names of options."""
+"""Validation of user input: positions, options, names of options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def start_of(given: object, *, name: str = "start") -> StreamCut | End | None:
 
 
 def end_of(given: object, *, name: str = "end") -> StreamCut | Literal["tail"] | None:
-    """Where to end; None is never. Raises InvalidArgumentError for what is no end, the head included."""
+    """Where to end; None is never. Raises InvalidArgumentError for any other value, the head included."""
     if given is None:
         return None
     if isinstance(given, str) and ENDS.get(given) == "tail":

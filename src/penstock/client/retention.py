@@ -1,4 +1,4 @@
-"""Retention as users meet it: the policy of a level, the planner's faces of a stream, holds."""
+"""The retention API: the policy of a level, the planner's answers for a stream, and holds."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from penstock.model.retention import EMPTY, EffectivePolicy, HoldInfo, PolicyDoc
 from penstock.ports.control.plane import ControlPlane
 
 Policy: TypeAlias = PolicyDocument | RetentionPolicy | Mapping[str, Any] | None
-"""A policy document, its JSON form, or a Pravega policy; None says nothing, so that the next level decides."""
+"""A policy document, its JSON form, or a Pravega policy; with None the next level decides."""
 
 When: TypeAlias = datetime | int | None
 """A moment: with a time zone, or in milliseconds since the Unix epoch."""
 
 
 def document_of(given: Policy) -> PolicyDocument:
-    """The document that a user means. Raises InvalidArgumentError with the path of the field."""
+    """The document for a user's argument. Raises InvalidArgumentError with the path of the field."""
     if given is None:
         return EMPTY
     if isinstance(given, PolicyDocument):
@@ -48,7 +48,7 @@ def document_of(given: Policy) -> PolicyDocument:
 
 
 def ms_of(when: When, *, name: str) -> int | None:
-    """Milliseconds since the Unix epoch. Raises InvalidArgumentError for what is no moment."""
+    """Milliseconds since the Unix epoch. Raises InvalidArgumentError if the value is not a moment."""
     if when is None:
         return None
     if isinstance(when, datetime):
@@ -68,19 +68,19 @@ def _check_text(**given: object) -> None:
 
 
 class AsyncLevelPolicy:
-    """The policy document of a scope or of the server: what streams inherit that do not say otherwise themselves."""
+    """The policy document of a scope or of the server: streams inherit the fields that they do not set themselves."""
 
     def __init__(self, target: PolicyTarget, controller: ControlPlane) -> None:
         self._target = target
         self._controller = controller
 
     async def get(self) -> PolicyDocument:
-        """The document of this very level. Raises ScopeNotFoundError, StreamNotFoundError."""
+        """The document of this level alone. Raises ScopeNotFoundError, StreamNotFoundError."""
         return await self._controller.policies.get(self._target)
 
     async def set(self, policy: Policy) -> None:
-        """Replace the document: a ``PolicyDocument``, its JSON form, a ``RetentionPolicy``, or None, which says nothing and
-        leaves all to the next level. In force when this returns.
+        """Replace the document: a ``PolicyDocument``, its JSON form, a ``RetentionPolicy``, or None, which leaves every
+        field to the next level. In force when this returns.
 
         Sizes are in bytes and ages in seconds (their names end in ``_s``). Of ``retain``: ``min_bytes``, ``min_age_s``,
         ``max_bytes``, ``max_age_s``, ``combine``, ``measure``; of ``backlog``: ``ttl_s``, ``max_bytes``, ``max_age_s``,
@@ -95,7 +95,7 @@ class AsyncLevelPolicy:
 
 
 class AsyncHolds:
-    """Holds on a stream, in a scope, or all: data that stays, whatever any rule or call says."""
+    """Holds on a stream, in a scope, or in the whole store. No rule or call deletes held data."""
 
     def __init__(self, target: PolicyTarget, controller: ControlPlane) -> None:
         self._target = target
@@ -114,10 +114,10 @@ class AsyncHolds:
         cut: StreamCut | str | None = None,
         hold_id: str | None = None,
     ) -> HoldInfo:
-        """Place a hold: from ``cut`` on (None: on all data), until then (None: until it is released).
+        """Place a hold on the data from ``cut`` on (None: all data), until ``until`` (None: until it is released).
 
         ``owner`` and ``reason`` are recorded. ``until``: a datetime with a time zone, or milliseconds since the Unix epoch.
-        ``hold_id``: None takes a new one. The same id and content again: nothing happens. Raises
+        ``hold_id``: None generates one. Repeating a call with the same id and content does nothing. Raises
         AlreadyExistsError, InvalidArgumentError, InvalidCutError.
         """
         if self._target is None:
@@ -133,13 +133,13 @@ class AsyncHolds:
         )
 
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
-        """End the hold ``hold_id``. ``owner``, who ends it, is recorded. Raises NotFoundError."""
+        """Release the hold ``hold_id``. ``owner`` is recorded as the one who released it. Raises NotFoundError."""
         _check_text(owner=owner, hold_id=hold_id)
         return await self._controller.holds.release(hold_id, owner=owner)
 
 
 class AsyncRetention(AsyncLevelPolicy):
-    """The retention of one stream: its policy, and what the planner says of it.
+    """The retention of one stream: its policy, and the planner's decisions about it.
 
     docs/formats/planner.md has the answers as JSON. All calls raise StreamNotFoundError.
     """
@@ -159,7 +159,7 @@ class AsyncRetention(AsyncLevelPolicy):
         return await self._controller.retention.plan(self._stream, change=document, at_ms=ms_of(at, name="at"))
 
     async def explain(self, position: StreamCut | str | None = None) -> Explanation:
-        """Who holds each byte from head to tail, or the one at ``position``, and since when or until when."""
+        """What holds each byte from head to tail, or the byte at ``position``, and since when or until when."""
         cut = None if position is None else cut_of(position, name="position")
         return await self._controller.retention.explain(self._stream, position=cut)
 
@@ -168,11 +168,11 @@ class AsyncRetention(AsyncLevelPolicy):
         return await self._controller.retention.run(self._stream)
 
     async def facts(self) -> StreamFacts:
-        """What the planner knows of the stream now: a line for ``penstock retention plan --facts``."""
+        """The planner's input for the stream now: a line for ``penstock retention plan --facts``."""
         return await self._controller.retention.facts(self._stream)
 
     async def reclaim(self) -> ReclaimReport:
-        """What was given back to the disk, what is pending, why and until when."""
+        """The space that was freed, and the space that is pending, with the reason and the time."""
         return await self._controller.retention.reclaim(self._stream)
 
     async def forecast(self) -> Forecast:
@@ -180,11 +180,11 @@ class AsyncRetention(AsyncLevelPolicy):
         return await self._controller.retention.forecast(self._stream)
 
     async def undo(self) -> StreamCut:
-        """Take back the last truncation whose grace has not ended; returns the head. Raises ConflictError."""
+        """Undo the last truncation whose grace has not ended; returns the head. Raises ConflictError."""
         return await self._controller.retention.undo_last(self._stream)
 
     async def undo_since(self, since_ms: int | None) -> UndoneTruncations:
-        """Take back all truncations since ``since_ms`` (wall clock; None: the last one) whose grace has not ended.
+        """Undo all truncations since ``since_ms`` (wall clock; None: the last one) whose grace has not ended.
 
         Raises ConflictError if there is none.
         """

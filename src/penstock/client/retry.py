@@ -1,4 +1,4 @@
-"""Trying again: what is worth it, how long to wait between tries, when to give up."""
+"""Retries: which errors to retry, how long to wait between attempts, when to give up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.model.errors import FencedError, StorageFullError, UnavailableErro
 from penstock.ports.rng import Rng
 
 RETRYABLE = (UnavailableError, FencedError)
-"""Errors after which the same request may succeed: nothing is wrong with it, its receiver is not there."""
+"""Errors after which the same request may succeed: the request is valid, but its receiver is unavailable."""
 
 PAUSE_MIN_S = 0.02
 PAUSE_MAX_S = 2.0

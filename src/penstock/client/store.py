@@ -1,4 +1,4 @@
-"""The entrance: scopes, streams and reader groups of one store, embedded or remote."""
+"""The asynchronous API: scopes, streams and reader groups of one store, embedded or remote."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class AsyncStream:
         return f"<Stream {self.name}>"
 
     async def describe(self) -> StreamDescription:
-        """The stream as it stands: segments, sizes, policy, subscribers, and who holds the head."""
+        """The stream's current state: segments, sizes, policy, subscribers, and what holds the head."""
         return await self._controller.streams.describe(self.name)
 
     async def exists(self) -> bool:
@@ -76,7 +76,7 @@ class AsyncStream:
         return await self._controller.streams.exists(self.name)
 
     async def config(self) -> StreamConfig:
-        """What its user set: scaling, retention, tags."""
+        """The configuration that the user set: scaling, retention, tags."""
         return await self._controller.streams.config(self.name)
 
     async def head(self) -> StreamCut:
@@ -84,11 +84,11 @@ class AsyncStream:
         return await self._controller.cuts.head(self.name)
 
     async def tail(self) -> StreamCut:
-        """Where data ends now, behind the last durable event."""
+        """Where data ends now: after the last durable event."""
         return await self._controller.cuts.tail(self.name)
 
     async def truncate(self, cut: StreamCut | str) -> None:
-        """Drop what lies before ``cut`` for good. It may be given as text (``StreamCut.to_text``).
+        """Delete everything before ``cut``. The cut may be given as text (``StreamCut.to_text``).
 
         Raises InvalidArgumentError (not a cut), InvalidCutError (not one of this stream), StreamSealedError,
         RetentionHoldError.
@@ -96,11 +96,12 @@ class AsyncStream:
         await self._controller.streams.truncate(self.name, cut_of(cut))
 
     async def seal(self) -> None:
-        """End the stream: it takes no more events; readers end behind the last one. Idempotent."""
+        """Seal the stream: it takes no more events; readers end after the last one. Idempotent."""
         await self._controller.streams.seal(self.name)
 
     async def delete(self, *, seal: bool = False) -> None:
-        """Delete the sealed stream and its data; with ``seal`` a stream that is in use too. A refused call changes nothing.
+        """Delete the sealed stream and its data; with ``seal``, also a stream that is not sealed. A refused call
+        changes nothing.
 
         Raises StreamNotSealedError (not with ``seal``), RetentionHoldError.
         """
@@ -114,8 +115,8 @@ class AsyncStream:
         segments: int | Unchanged = UNCHANGED,
         tags: Sequence[str] | Unchanged = UNCHANGED,
     ) -> StreamConfig:
-        """Change what is given of ``retention``, ``scaling``, ``segments`` (the least number of them) and ``tags``, keep the
-        rest, and return the new configuration.
+        """Change the given ones of ``retention``, ``scaling``, ``segments`` (the minimum number) and ``tags``, keep the
+        others, and return the new configuration.
 
         Raises InvalidArgumentError, StreamSealedError.
         """
@@ -185,7 +186,7 @@ class AsyncStream:
         return await self._controller.subscribers.move(self.name, name, cut, dry_run=dry_run)
 
     async def remove_subscriber(self, name: str) -> None:
-        """Forget a subscription: it holds nothing from here on. Raises SubscriberNotFoundError."""
+        """Remove a subscription: it no longer holds data. Raises SubscriberNotFoundError."""
         check_printable("name", name)
         await self._controller.subscribers.remove(self.name, name)
 
@@ -210,10 +211,10 @@ class AsyncStream:
             who: For the receipt: who requests it, in free text.
             why: For the receipt: the reason, in free text.
             erasure: Its id. A repeat of the same request, or of some of its events, returns the receipt. None: a new id.
-            looked_for: For the receipt: what the positions were found by. A JSON object, without the values themselves.
+            looked_for: For the receipt: how the positions were found. A JSON object, without the values themselves.
             dry_run: Only count and change nothing; ``holds`` in the result names the holds that would defer the
                 erasure.
-            progress: Called with how far it is.
+            progress: Called with the state of the erasure.
         Raises:
             ErasureDeferredError: A hold covers some of the events. The erasure is recorded, and continues once no hold
                 does.
@@ -302,7 +303,7 @@ class AsyncStream:
 
 
 class AsyncStore:
-    """A store, given its two services. Owns neither; whoever opened them closes them."""
+    """A store on top of its two services. It owns neither: the caller that opened them closes them."""
 
     def __init__(self, segments: SegmentService, controller: ControlPlane, clock: Clock, rng: Rng) -> None:
         self.segments = segments
@@ -370,7 +371,7 @@ class AsyncStore:
     ) -> AsyncStream:
         """Create ``scope/stream``. ``scaling`` replaces ``segments``. ``tags`` select streams in ``streams``.
 
-        Without ``retention`` the scope's policy applies, else the server's; where neither says anything all data is kept.
+        Without ``retention`` the scope's policy applies, else the server's; if neither sets any, all data is kept.
 
         Raises AlreadyExistsError unless ``if_absent`` (its configuration is then left as it is), ScopeNotFoundError unless
         ``create_scope``, InvalidNameError, InvalidArgumentError.
@@ -412,11 +413,11 @@ class AsyncStore:
                 stream to any of these. Streams without one are read from their head. An existing group continues where
                 it is.
             retention: When its progress releases data of its streams: "none" (never), "manual" (on ``publish``) or
-                "automatic" (at each checkpoint). With the last two the streams keep what the group has not done with, within
-                their own limits.
+                "automatic" (at each checkpoint). With the last two, streams keep the events that the group has not
+                read, within their own limits.
             checkpoint_interval_s: How often readers begin a checkpoint while they read.
-            lease_s: After this long without a word a reader counts as dead, and others take over its segments.
-            refresh_s: How often readers report, and look for work; less than ``lease_s``.
+            lease_s: After this long without a report a reader counts as dead, and others take over its segments.
+            refresh_s: How often readers report and look for free segments; less than ``lease_s``.
         Raises:
             InvalidArgumentError, StreamNotFoundError; InvalidCutError: a start is no position of its stream;
             AlreadyExistsError: the group exists with other streams or another retention;

@@ -1,4 +1,4 @@
-"""An owner for tasks whose number and life time follow the work: none is lost, none fails unheard."""
+"""An owner for a varying number of tasks: none is lost, and every failure is reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class TaskOwner:
-    """Keeps the tasks it started until they end, tells of failures at once, and ends them all on ``close``."""
+    """Keeps its tasks until they end, reports failures at once, and cancels all tasks on ``close``."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._tasks: dict[asyncio.Task[Any], None] = {}  # a dict: insertion order, unlike a set

@@ -1,6 +1,6 @@
-"""What work in the loop comes to, for the thread that waits for it.
+"""The outcome of work in the event loop, for the thread that waits for it.
 
-``concurrent.futures.Future`` does more, for many threads, and costs the one that waits 20 us more of each answer.
+``concurrent.futures.Future`` serves many waiting threads, and costs a waiting thread 20 us more per answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Answer(Generic[T]):
     __slots__ = ("_done", "_error", "_gave_up", "_result", "_settled", "_waiting", "cancelled")
 
     def __init__(self) -> None:
-        self._settled = threading.Lock()  # taken by whoever settles it
+        self._settled = threading.Lock()  # taken by the thread that settles it
         self._waiting = threading.Lock()
         self._waiting.acquire()
         self._done = False
@@ -60,7 +60,7 @@ class Answer(Generic[T]):
         self._end_work()
 
     def on_cancel(self, call: Callable[[], None]) -> None:
-        """Call it once it is cancelled, in whatever thread does that; at once where that was before."""
+        """Call it on cancellation, in the thread that cancels; at once if it is already cancelled."""
         self._gave_up.append(call)
         self._end_work()
 
@@ -73,7 +73,7 @@ class Answer(Generic[T]):
             call()
 
     def result(self, timeout_s: float) -> T:
-        """The result, or the error raised. Raises TimeoutError after ``timeout_s``: it may be asked for again."""
+        """The result, or the error raised. Raises TimeoutError after ``timeout_s``: the call may be repeated."""
         if not self._done and not self._waiting.acquire(timeout=timeout_s) and not self._done:
             raise TimeoutError
         if self._error is not None:

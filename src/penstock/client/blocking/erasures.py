@@ -1,4 +1,4 @@
-"""The blocking face of erasures: the same names as ``penstock.client.erasure``, no ``await``."""
+"""The blocking API of erasures: the same names as ``penstock.client.erasure``, no ``await``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocking face of retention: the same names as ``penstock.client.retention``, no ``await``."""
+"""The blocking API of retention: the same names as ``penstock.client.retention``, no ``await``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from penstock.model.retention import HoldInfo
 
 
 class LevelPolicy(Blocking[AsyncLevelPolicy]):
-    """The policy document of a scope or of the server: what streams inherit that do not say otherwise themselves."""
+    """The policy document of a scope or of the server: streams inherit the fields that they do not set themselves."""
 
     get = blocking(AsyncLevelPolicy.get)
     set = blocking(AsyncLevelPolicy.set)
 
 
 class Holds(Blocking[AsyncHolds]):
-    """Holds on a stream, in a scope, or all: data that stays, whatever any rule or call says. Iterating lists them."""
+    """Holds on a stream, in a scope, or in the whole store. No rule or call deletes held data. Iterating lists them."""
 
     list = blocking(AsyncHolds.list)
 
@@ -29,7 +29,7 @@ class Holds(Blocking[AsyncHolds]):
 
 
 class Retention(Blocking[AsyncRetention]):
-    """The retention of one stream: its policy, and what the planner says of it. Calls raise StreamNotFoundError,
+    """The retention of one stream: its policy, and the planner's decisions about it. Calls raise StreamNotFoundError,
     UnavailableError."""
 
     get = blocking(AsyncRetention.get)

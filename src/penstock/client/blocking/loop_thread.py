@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import concurrent.futures.thread  # noqa: F401, TID251 - its end of executors must be registered before ours
 import logging
-import threading  # noqa: TID251 - the blocking face is the one place where the client has a thread
+import threading  # noqa: TID251 - the blocking API is the one place where the client has a thread
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future  # noqa: TID251 - answers cross from the loop's thread to the caller's
@@ -31,7 +31,7 @@ FLUSH_S = 10.0
 """How long closing a store waits for what its open writers hold."""
 
 POLL_S = 1.0
-"""How often a wait looks whether the background thread still lives; answers end it at once."""
+"""How often a wait checks that the background thread is alive; an answer ends the wait at once."""
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -88,7 +88,7 @@ class LoopThread:
         async with opener() as services:
             self._opened.set_result(services)
             await self._stop.wait()
-            # Ours end first: they must not see the services close under them.
+            # Our tasks end first: the services must not close while they run.
             await self._flush_owned()
             for _, close, _ in list(self._owned.values()):
                 await close()
@@ -128,7 +128,7 @@ class LoopThread:
         close: Close,
         flush: Close | None = None,
     ) -> None:
-        """Flush and close ``thing`` before the services, should its user not do it."""
+        """Flush and close ``thing`` before the services, in case its user does not."""
         self._owned[id(thing)] = thing, close, flush
 
     def disown(self, thing: object) -> None:
@@ -214,16 +214,16 @@ class LoopThread:
             answer.cancel()  # where it has no result
 
     def _cancel(self, task: asyncio.Task[None]) -> None:
-        """Nobody wants the answer. Called in whatever thread has brought that about."""
+        """Nobody waits for the answer any more. Called in the thread that cancelled it."""
         if not task.done():
             with suppress(RuntimeError):  # the loop is closed, and all of its tasks have ended
                 self.loop.call_soon_threadsafe(task.cancel)
 
     def post(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call in the loop, soon, in order of posting. The loop is woken once for all that it has not come to yet."""
+        """Call in the loop, soon, in order of posting. The loop is woken once for all calls that are still queued."""
         self.check_process()
         self._posted.append((call, arguments))
-        # Looked at behind the append: the loop takes the mark away before it looks what is there.
+        # Checked after the append: the loop clears the mark before it empties the queue.
         if self._posting:
             return
         try:
@@ -233,7 +233,7 @@ class LoopThread:
             self._posting = False
             raise NotConnectedError("store is closed") from error
         except BaseException:
-            self._posting = False  # interrupted: whoever posts next wakes the loop for this one too
+            self._posting = False  # interrupted: the next post wakes the loop for this call too
             raise
 
     def _run_posted(self) -> None:
@@ -243,7 +243,7 @@ class LoopThread:
             call, arguments = posted.popleft()
             try:
                 call(*arguments)
-            except Exception as error:  # noqa: BLE001 - a bug in one call must not take those behind it along
+            except Exception as error:  # noqa: BLE001 - a bug in one call must not stop the calls after it
                 self.loop.call_exception_handler({"message": "call into the loop failed", "exception": error})
 
     def wait(self, answer: Answer[T], timeout_s: float | None = None) -> T:
@@ -257,7 +257,7 @@ class LoopThread:
             except CancelledError as error:
                 raise NotConnectedError("store was closed") from error
             except TimeoutError:
-                # Looked at before the answer: the thread may give its last one just before it ends.
+                # Checked before the answer: the thread may give its last answer just before it ends.
                 ended = not self._thread.is_alive()
                 if answer.done:
                     return answer.result(0)
@@ -331,6 +331,6 @@ def _close_open_threads() -> None:
         thread.close()
 
 
-# A plain ``atexit`` comes after the executors have ended, on which an embedded store does its writing: its log would go
-# offline, and say so over whatever the script itself died of.
+# A plain ``atexit`` runs after the executors have ended, which do the writing of an embedded store: its log would go
+# offline, and log that on top of the script's own error.
 getattr(threading, "_register_atexit", atexit.register)(_close_open_threads)

@@ -1,4 +1,4 @@
-"""Readers of the blocking face: whole blocks come from the loop's thread, events are made of them in the caller's."""
+"""Blocking readers: whole blocks come from the loop's thread; the caller's thread makes events of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _BlockReader(Blocking[R]):
             deque(events, maxlen=0)
 
     def open(self) -> None:
-        """Find the place to begin; entering ``with`` does it, and so does the first read. Repeating does nothing."""
+        """Find the start position. Entering ``with`` and the first read do it too. Repeating does nothing."""
         self._thread.check_process()
         if not self._opened:
             self._thread.call(self._inner.open())
@@ -60,9 +60,9 @@ class _BlockReader(Blocking[R]):
             self._opened = True
 
     def next_block(self, timeout_s: float | None = None) -> Block | None:
-        """The next block of whole events, or None at the end. The one before counts as done with.
+        """The next block of whole events, or None at the end. The previous block counts as read.
 
-        Raises TimeoutError after ``timeout_s``; the next call goes on waiting. Else as the asynchronous reader.
+        Raises TimeoutError after ``timeout_s``; the next call continues to wait. Otherwise as the asynchronous reader.
         """
         block = self._take_block(timeout_s)
         if block is not None:
@@ -89,12 +89,12 @@ class _BlockReader(Blocking[R]):
         return iter(block)
 
     def _rest_of(self, block: Block) -> Iterator[Event]:
-        """The events of the block. A chain has no ``close``: a loop that is left cannot end the block's generator with it,
-        and what it has not given is there for the next one."""
+        """The events of the block. A chain has no ``close``: a ``break`` does not end the block's generator, and the
+        next loop continues with the next event."""
         return chain(self._usable(block))
 
     def __iter__(self) -> Iterator[Event]:
-        """Events one by one. A loop that is left is gone on with by the next one, or by ``read``."""
+        """Events one by one. After a ``break``, the next loop or ``read`` continues with the next event."""
         yield from self._events
         while (block := self._take_block()) is not None:
             self._events = self._rest_of(block)
@@ -159,7 +159,7 @@ class Reader(_BlockReader[AsyncReader]):
         return self._inner.stream
 
     def position(self) -> StreamCut:
-        """The cut behind the events that are done with."""
+        """The cut after the events that were read."""
         return self._inner.position()
 
     def close(self) -> None:
@@ -176,9 +176,9 @@ class Reader(_BlockReader[AsyncReader]):
 class GroupReader(_BlockReader[AsyncGroupReader]):
     """One reader of a group: reads the segments that the group gives it. For one thread at a time.
 
-    It reports to its group in the background. Events handed out count as done with once the next one is asked for; a clean
-    close reports the last one too. After an exception the next reader gets it again. A block or batch counts as a whole,
-    unless the program iterates the block: then its events count one by one.
+    It reports to its group in the background. An event counts as read when the next one is requested; a clean close
+    reports the last one too. After an exception the next reader gets that event again. A block or batch counts as a
+    whole, unless the program iterates the block: then its events count one by one.
     """
 
     @property
@@ -196,9 +196,10 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
     sync = blocking(AsyncGroupReader.sync)
 
     def close(self, *, clean: bool = True) -> None:
-        """Leave the group. ``clean``: the program is done with everything that was returned to it.
+        """Leave the group. ``clean``: the program has processed everything that was returned to it.
 
-        Raises UnavailableError where the group could not be told: it finds out when the reader's lease has run out.
+        Raises UnavailableError if the departure could not be reported: the group removes the reader when its lease
+        expires.
         """
         if self._forget_request():
             self._thread.call(self._inner.close(clean=clean))

@@ -1,4 +1,4 @@
-"""The blocking face of the client: the same names, no ``await``. Works in scripts, threads, notebooks and running loops.
+"""The blocking client: the same names, no ``await``. Works in scripts, threads, notebooks and running loops.
 
 A ``Store`` runs one event loop in one background thread. Single events never cross between threads: writers hand over
 closed blocks, readers take whole blocks. Interrupting a wait (Ctrl-C) leaves every object usable.
@@ -64,7 +64,7 @@ class _SystemRng:
 
 
 class Stream(Blocking[AsyncStream]):
-    """One stream by name. Having one does no I/O; calls raise StreamNotFoundError where there is no such stream, and
+    """One stream by name. Creating one does no I/O; calls raise StreamNotFoundError where there is no such stream, and
     UnavailableError where the store cannot be reached."""
 
     def __repr__(self) -> str:
@@ -162,8 +162,8 @@ class Store(Blocking[AsyncStore]):
     def close(self) -> None:
         """End the background thread and close the store. Idempotent.
 
-        Close writers first, and learn of their errors: what open ones hold is flushed for up to 10 seconds, then dropped.
-        Open transactions are left to be aborted by the store when their lease runs out.
+        Close writers first, to see their errors: the events of open writers are flushed for up to 10 seconds, then
+        dropped. The store aborts open transactions when their leases expire.
         """
         self._thread.close()
 

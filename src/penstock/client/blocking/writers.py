@@ -1,4 +1,4 @@
-"""Writers of the blocking face: single events stay in the caller's thread, blocks of them cross to the loop's."""
+"""Blocking writers: single events stay in the caller's thread; blocks of events cross to the loop's thread."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Writer:
     doubled, but their order is not defined, and a flush covers only the events of its own thread.
 
     Use it in a ``with`` block, which flushes at its end. Without one, the first write opens it, and ``close`` must be called;
-    what is then still here when the store is closed, or the process ends, is flushed for up to 10 seconds. A write adds to a
-    list, without a lock or a thread switch.
+    events that are still buffered when the store is closed, or the process ends, are flushed for up to 10 seconds. A
+    write adds to a list, without a lock or a thread switch.
 
-    Where a backlog quota refuses writers, the next call raises QuotaExceededError, once, and to every flush that waits. What
-    was written and not acknowledged by then is dropped, all of it, so that nothing overtakes it when it is written again;
-    its fields ``unacked_events`` and ``unacked_bytes`` tell how much. The writer can be used on.
+    If a backlog quota refuses an append, the next call and every waiting flush raise QuotaExceededError, once. All
+    events that were not acknowledged by then are dropped, so that no later event overtakes them when they are written
+    again. The error's fields ``unacked_events`` and ``unacked_bytes`` count them. The writer stays usable.
     """
 
     def __init__(self, thread: LoopThread, layout: Layout, rng: Rng, settings: WriterSettings) -> None:
@@ -61,7 +61,7 @@ class Writer:
         self._lanes = ForkedLanes()
 
     def open(self) -> None:
-        """Find the stream's segments; entering ``with`` does it, and so does the first write. Repeating does nothing.
+        """Find the stream's segments. Entering ``with`` and the first write do it too. Repeating does nothing.
 
         Raises StreamNotFoundError, StreamSealedError, UnavailableError, InvalidArgumentError (closed).
         """
@@ -84,7 +84,7 @@ class Writer:
 
     def _on_change(self) -> None:
         self._lanes = self._core.lanes
-        # Whoever waits has taken the mark away, and looked again: what changed before that was seen then.
+        # A waiting thread clears the mark and then checks again, so it sees every change made before that.
         if not self._changed.is_set():
             self._changed.set()
 
@@ -93,8 +93,8 @@ class Writer:
 
         Waits only while more than ``max_pending_bytes`` are unacknowledged. Raises EventTooLargeError (over 64 MiB),
         InvalidArgumentError (an event or key of another type; a closed writer), QuotaExceededError (see the class), and
-        what the writer failed with:
-        StreamSealedError, StreamNotFoundError, DeadlineExceededError, StorageFullError (full until the deadline).
+        the error that ended the writer: StreamSealedError, StreamNotFoundError, DeadlineExceededError, StorageFullError
+        (full until the deadline).
         """
         if type(event) is not bytes:
             event = as_bytes(event)
@@ -128,7 +128,7 @@ class Writer:
                 return
         if core.direct.active:
             core.direct.leave(self._thread)
-        # The next call comes a block later, should the loop be slow to take this one.
+        # If the loop is slow to take this block, the next call comes one block later.
         lane.limit = lane.size + block_bytes
         self._lanes.rotate(lane)
         self._thread.post(core.drain, lane)
@@ -185,7 +185,7 @@ class Writer:
         await self._core.room()
 
     def flush(self) -> None:
-        """Return once every event written so far is durable. Raises what the writer failed with."""
+        """Return once every event written so far is durable. Raises the error that ended the writer."""
         self._flush(ends=False)
 
     def _flush(self, *, ends: bool) -> None:
@@ -195,18 +195,18 @@ class Writer:
             self._thread.check_caller()
             if direct.flush(self._thread):
                 return
-        told = self._core.rejections.told
+        reported = self._core.rejections.reported
         self._thread.call_back(self._core.flush_then)
         self._check()
-        self._core.rejections.check_since(told)
+        self._core.rejections.check_since(reported)
         if direct.wanted is not None and not ends:
             lane, direct.wanted = direct.wanted, None
             with suppress(NotConnectedError, InvalidArgumentError):  # closed meanwhile: the next call says so
                 self._thread.call(direct.open(lane))
 
     def close(self) -> None:
-        """Flush and end. Raises as ``flush``; the writer is closed all the same. If interrupted, it stays open and can be
-        closed again."""
+        """Flush and close. The writer is closed even if this raises, as ``flush`` does. If interrupted, it stays open
+        and can be closed again."""
         if self._closed or self._thread.is_inherited:
             return
         try:
@@ -223,7 +223,7 @@ class Writer:
         self._thread.disown(self)
 
     def abort(self) -> None:
-        """End without sending what is still here."""
+        """Close without sending the buffered events."""
         if not self._closed and not self._thread.is_inherited:
             self._end()
 
@@ -259,7 +259,7 @@ class Transaction(Blocking[AsyncTransaction]):
         return self._inner.id
 
     def open(self) -> None:
-        """Begin; entering ``with`` does it. Nothing happens where it is open.
+        """Begin; entering ``with`` does it. Does nothing if the transaction is open.
 
         Raises StreamNotFoundError, StreamSealedError, UnavailableError, TransactionStateError (committed or aborted: a
         decided transaction is not begun again).
@@ -286,7 +286,7 @@ class Transaction(Blocking[AsyncTransaction]):
             self._thread.call(self._write_taken())
 
     async def _write_taken(self) -> None:
-        # Taken here: interrupted before it begins, the events are still the caller's.
+        # Removed from the list here: if interrupted before this, the caller still has the events.
         if self._written:
             await self._inner.write_many(*self._taken())
 
@@ -357,7 +357,7 @@ class Transaction(Blocking[AsyncTransaction]):
             return  # The parent commits or aborts it.
         self._thread.disown(self)
         if kind is not None and self._thread.closed:
-            return  # the caller's exception tells more than that nothing can be aborted any more
+            return  # the caller's exception is more useful than the report that nothing can be aborted any more
         if kind is None:
             self._thread.call(self._leave())
         else:

@@ -37,7 +37,7 @@ class AsyncBlockReader(ABC):
     async def next_block(self, timeout_s: float | None = None) -> Block | None:
         """The next block of whole events, or None at the end. The previous block counts as read.
 
-        Raises TimeoutError after ``timeout_s`` seconds,; the next call continues to wait. Otherwise as ``take_block``.
+        Raises TimeoutError after ``timeout_s`` seconds; the next call continues to wait. Otherwise as ``take_block``.
         """
         block = await _within(timeout_s, self.take_block)
         if block is not None:
@@ -87,7 +87,7 @@ class AsyncBlockReader(ABC):
 
 
 class _Iterator(AsyncIterator[T], Generic[T]):
-    """Iterator over what ``ask`` returns, up to its first None.
+    """Iterator over the results of ``ask``, up to its first None.
 
     Unlike an async generator, which ends for good when it is cancelled, it can be asked again:
     ``asyncio.wait_for(anext(events), 1)``.

@@ -1,6 +1,6 @@
-"""Events that were erased, among those that were read: zeros of the old length, which readers of ours pass over.
+"""Find erased events in a block that was read. They are zeros of the old length, and our readers skip them.
 
-An event of zeros may be a writer's own, so the store is asked; and only where there is one, so that others cost nothing.
+A writer may write an event of zeros itself, so the reader asks the store, but only if a block contains such an event.
 Source: docs/how-to/erasure.md.
 """
 
@@ -14,14 +14,14 @@ from penstock.codec.events import HEADER_BYTES
 from penstock.core.segments.erasure import covers
 
 _PIECE_BYTES = 64 << 10
-"""What is read at once at least, while there is more."""
+"""Smallest read while more data is available."""
 
 
 def blank_events(raw: bytes, bounds: Sequence[int], *, torn: bool = False) -> list[int]:
-    """The numbers of the events that hold nothing but zeros, and at least one. ``bounds`` as of ``event_bounds``.
+    """The indexes of events that consist of one or more zeros only. ``bounds``: from ``event_bounds``.
 
-    ``torn``: the first event was read in several pieces, some of which may be older than its erasure. It is among them where
-    it begins or ends with a zero, or, where a piece may lie in its middle, holds any.
+    ``torn``: the first event was read in several pieces, some of which may be older than its erasure. It is included if
+    it begins or ends with a zero, or, if a piece may lie in its middle, contains any zero.
     """
     found = _blank_events(raw, bounds)
     if torn and len(bounds) > 1 and found[:1] != [0]:
@@ -36,7 +36,7 @@ def _blank_events(raw: bytes, bounds: Sequence[int]) -> list[int]:
         return []
     if isinstance(bounds, range):
         return _among_equals(raw, bounds)
-    # The first byte of each payload, in C; of an event without one it is the next header's, or nobody's.
+    # The first byte of each payload, in C; for an empty event this is a byte of the next header, or past the end.
     starts = [start + HEADER_BYTES for start in bounds[:-1]]
     if starts[-1] < len(raw) and 0 not in map(raw.__getitem__, starts):
         return []
@@ -67,7 +67,7 @@ def _is_blank(raw: bytes, start: int, end: int) -> bool:
 
 
 def without_erased(block: Block, blank: Sequence[int], erased: Sequence[tuple[int, int]]) -> list[Block]:
-    """The block without the events that were erased: the runs between them, each a block.
+    """The block without the erased events: one block for each run between them.
 
     ``blank``: its events of zeros, in order. ``erased``: ordered, joined ranges of the segment.
     """

@@ -1,4 +1,4 @@
-"""What readers hand out: blocks of whole events, and the events in them."""
+"""What readers return: blocks of whole events, and the events in them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _event_of: Callable[[Iterable[object]], Event] = partial(tuple.__new__, Event)
 class Block:
     """Whole events of one segment, in order: ``offset <= event < end_offset``.
 
-    ``position`` is where a reader that has finished with some of the events would go on. Iterating moves it: past an
-    event when the next one is asked for. ``events()`` and ``framed`` leave it; ``finish()`` sets it to the end.
+    ``position`` is where a reader continues after the events that were read. Iterating moves it past an event when the
+    next event is requested. ``events()`` and ``framed`` leave it; ``finish()`` sets it to the end.
     """
 
     __slots__ = ("_handed_out", "_iterated", "_raw", "bounds", "offset", "position", "segment", "stream")

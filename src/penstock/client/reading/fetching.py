@@ -1,4 +1,4 @@
-"""Reads several segments at once, ahead of whoever takes the blocks."""
+"""Reads several segments at once, ahead of the consumer of the blocks."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ from penstock.ports.rng import Rng
 READ_BYTES = 1 << 20
 READ_BYTES_MIN = 64 << 10
 AHEAD_READS = 4
-"""Reads of a segment that are under way behind the one that is waited for, while its reader is behind the tail."""
+"""Further reads in flight per segment, beyond the one that is waited for, while its reader is behind the tail."""
 MEMORY_BYTES = 64 << 20
-"""What all segments of a reader may read ahead together; with many segments each reads less at a time, and less far."""
+"""Read-ahead limit of all segments of a reader together; with many segments, each reads less at a time, and less far
+ahead."""
 
 T = TypeVar("T")
 SegmentKey: TypeAlias = tuple[StreamName, SegmentId]
@@ -43,8 +44,8 @@ SegmentKey: TypeAlias = tuple[StreamName, SegmentId]
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """Nothing more is to be read of the segment: it is sealed and read to its end, or its limit is reached, or it is gone
-    with all that was unread (``truncated``)."""
+    """The segment has no more to read: it is sealed and read to its end, its limit is reached, or it was deleted with
+    unread data (``truncated``)."""
 
     stream: StreamName
     segment: SegmentId
@@ -67,7 +68,8 @@ Fetched: TypeAlias = Block | SegmentEnd | SegmentFailure
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ahead:
-    """A read under way of ``offset <= byte < end``. Its failure is its result: it may never be wanted."""
+    """A read in flight of ``offset <= byte < end``. A failure is stored as its result, because the read may never be
+    used."""
 
     offset: int
     end: int
@@ -76,9 +78,9 @@ class _Ahead:
 
 @dataclass(slots=True, eq=False)
 class _Segment:
-    """``offset``: behind the last block. ``carry``: the beginning of a cut event, which lies there. ``known``: bytes before
-    it are there to be read. ``ahead``: reads without gap or overlap, all before ``known``. ``runs``: read, and not handed
-    over yet, because events between them were erased."""
+    """``offset``: the end of the last block. ``carry``: the beginning of an incomplete event at that offset. ``known``:
+    the bytes before this offset can be read. ``ahead``: reads without gap or overlap, all before ``known``. ``runs``:
+    blocks that were read but not returned yet; erased events lie between them."""
 
     key: SegmentKey
     offset: int
@@ -99,9 +101,9 @@ class _Segment:
 class SegmentFetcher:
     """Some reads per segment in flight and one block per segment waiting; blocks come in the order in which they arrived.
 
-    At the tail of a segment one read waits there. Behind it the next ones are asked for before they are wanted.
+    At the tail of a segment one read waits for data. Behind the tail, reads are sent before their data is needed.
 
-    What was read of a segment comes in order; between segments there is none. Owns its tasks.
+    Blocks of one segment come in order; there is no order between segments. Owns its tasks.
     """
 
     def __init__(
@@ -134,7 +136,7 @@ class SegmentFetcher:
         state.task = self._tasks.start(self._fetch(state))
 
     def remove(self, stream: StreamName, segment: SegmentId) -> None:
-        """Stop reading; blocks that wait are dropped. No error where it is not being read."""
+        """Stop reading; blocks that wait are dropped. No error if it is not being read."""
         state = self._active.pop((stream, segment), None)
         if state is None:
             return
@@ -207,7 +209,7 @@ class SegmentFetcher:
                 self._put(state, item)
                 if not isinstance(item, Block):
                     return
-        except Exception as error:  # noqa: BLE001 - handed to whoever reads, whatever it is
+        except Exception as error:  # noqa: BLE001 - every error is passed to the reader
             self._put(state, SegmentFailure(*state.key, error))
         finally:
             state.forget_ahead()
@@ -264,9 +266,10 @@ class SegmentFetcher:
                 return runs[0]
 
     async def _erased(self, name: str, block: Block, blank: Sequence[int]) -> Sequence[tuple[int, int]]:
-        """What was erased in the block, asked for after it was read: all that can be blank in it is told of.
+        """The erased ranges of the block. The request is sent after the read, so it covers every event that was read as
+        blank.
 
-        Of what was truncated since nobody knows. Raises TruncatedError, SegmentNotFoundError: it is as if it had been before.
+        Raises TruncatedError or SegmentNotFoundError if the data is gone since: treat it as gone before the read.
         """
         try:
             erased = await self._asked(lambda: self._service.erased_ranges(name, block.offset, block.end_offset))
@@ -292,7 +295,7 @@ class SegmentFetcher:
         return min(READ_BYTES, max(READ_BYTES_MIN, MEMORY_BYTES // (2 * max(1, len(self._active)))))
 
     async def _read(self, state: _Segment, name: str, offset: int, size: int) -> tuple[bytes, bool]:
-        """What is there from ``offset`` on, behind what was carried; and whether the segment ends with it."""
+        """The available bytes from ``offset`` on, after the carried ones; and whether the segment ends with them."""
         backoff = Backoff(self._rng)
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._deadline_s
@@ -309,11 +312,11 @@ class SegmentFetcher:
                 await backoff.sleep()
                 continue
             if count or found.end_of_segment:
-                # The one copy: it joins what was cut, and lets go of the memory that was received into.
+                # The only copy: it joins the pieces of a split event, and releases the receive buffer.
                 return b"".join((before, *found.parts)), found.end_of_segment
 
     async def _answer(self, state: _Segment, name: str, offset: int, size: int) -> SegmentRead:
-        """The read that was asked for ahead, where there is one; else one of now, up to where those ahead begin."""
+        """The read that was sent ahead, if there is one; else a new read up to the start of those sent ahead."""
         if state.ahead:
             gap = state.ahead[0].offset - offset
             if gap <= 0:
@@ -325,7 +328,7 @@ class SegmentFetcher:
         return await self._service.read(name, offset, size)
 
     async def _look_ahead(self, state: _Segment, name: str, end: int, *, at_tail: bool) -> None:
-        """Ask for what lies behind ``end``, as far as it is there: a read beyond the tail would wait, or fail."""
+        """Send reads for the bytes after ``end`` that exist: a read beyond the tail would wait, or fail."""
         if at_tail and not state.ahead:
             state.known = end
             return
@@ -333,7 +336,7 @@ class SegmentFetcher:
             try:
                 length = (await self._service.info(name)).length
             except PenstockError:
-                length = end  # what was read counts; the next read meets what there is to meet
+                length = end  # the bytes that were read count; the next read reports the error
             state.known = length if state.limit is None else min(length, state.limit)
         unit = self._unit_bytes
         depth = min(AHEAD_READS, MEMORY_BYTES // (unit * max(1, len(self._active))) - 1)
@@ -346,5 +349,5 @@ class SegmentFetcher:
     async def _ask(self, name: str, offset: int, size: int) -> SegmentRead | Exception:
         try:
             return await self._service.read(name, offset, size)
-        except Exception as error:  # noqa: BLE001 - raised by whoever takes the answer
+        except Exception as error:  # noqa: BLE001 - raised to the caller that takes the answer
             return error

@@ -72,7 +72,7 @@ def log_departure(group: str, stream: StreamName, unread: Mapping[SegmentKey, in
         return
     # The segment may end at the last position: then everything was read, but not reported.
     log.warning(
-        "stream was deleted before its reader group had reported all of it as read; what lay behind the positions is lost",
+        "stream was deleted before its reader group had reported all of it as read; data after the positions is lost",
         extra={"group": group, "stream": str(stream), "positions": {key[1]: at for key, at in sorted(unread.items())}},
     )
 
@@ -80,11 +80,11 @@ def log_departure(group: str, stream: StreamName, unread: Mapping[SegmentKey, in
 class AsyncGroupReader(AsyncBlockReader):
     """Reads a share of the group's segments; the group's readers together read every event, in order per key.
 
-    At least once: an event counts as done with when the next one is asked for, or when ``async with`` is left without an
-    exception. A block or Arrow batch counts as a whole, unless the program iterates the block: then its events count one by
-    one. Events that a dead reader had not reported go to another reader. Every ``refresh_s`` the reader reports, takes free
-    segments, gives up a surplus, and removes readers that have not reported for ``lease_s``. A newer reader of the same name
-    replaces it: then it returns no more events and raises ReaderFencedError.
+    At least once: an event counts as read when the next one is requested, or when ``async with`` ends without an
+    exception. A block or Arrow batch counts as a whole, unless the program iterates the block: then its events count
+    one by one. Events that a dead reader had not reported go to another reader. Every ``refresh_s`` the reader reports,
+    takes free segments, gives up a surplus, and removes readers that have not reported for ``lease_s``. A newer reader
+    of the same name replaces it: then it returns no more events and raises ReaderFencedError.
 
     A stream that is deleted leaves the group, and the reader continues with the others. If the group had not read all of it,
     a warning is logged with the positions. Iteration ends when all streams are sealed and read, or deleted. Not for several
@@ -125,7 +125,7 @@ class AsyncGroupReader(AsyncBlockReader):
         self._events: Iterator[Event] = iter(())
         self._silences = Silences(lease_s=lease_s, refresh_s=refresh_s)
         self._incarnation = ""
-        # Chosen before it is used: a change that was cancelled may have joined us under it.
+        # Chosen before it is used: a cancelled change may have joined the group under this number.
         self._next_incarnation = rng.uuid().hex
         self._finished = False
         self._idle = False
@@ -360,7 +360,7 @@ class AsyncGroupReader(AsyncBlockReader):
                 raise
             await self._leave_stream(key[0])
             return
-        if self._ending == key:  # else it was taken from us meanwhile
+        if self._ending == key:  # else another reader took it meanwhile
             self._ended[key] = found
             self._ending = None
             await self.sync()
@@ -386,15 +386,16 @@ class AsyncGroupReader(AsyncBlockReader):
             if self._fetcher.is_inherited:
                 raise forks.refusal()
             if not self.holds(block):
-                return  # the group took the segment from us; another reader goes on with it
+                return  # the group took the segment from this reader; another one continues it
             yield event
 
     # --- leaving -------------------------------------------------------------------------------------------
 
     async def close(self, *, clean: bool = True) -> None:
-        """Leave the group; its other readers continue where this one was. ``clean``: the program is done with all it got.
+        """Leave the group; its other readers continue where this one was. ``clean``: the program has processed all
+        events.
 
-        Raises UnavailableError where the group could not be told: then it finds out after ``lease_s``.
+        Raises UnavailableError if the departure could not be reported: the group removes the reader after ``lease_s``.
         """
         if self._fetcher.is_inherited:
             return
@@ -406,7 +407,7 @@ class AsyncGroupReader(AsyncBlockReader):
             async with self._syncing:
                 await self._table.update(self._leave)
         except NotFoundError:
-            return  # the group is gone, and we with it
+            return  # the group was deleted, and with it this reader's membership
 
     def _leave(self, state: GroupState) -> None:
         if state.has(self.name, self._incarnation):
@@ -418,7 +419,7 @@ class AsyncGroupReader(AsyncBlockReader):
             state.leave(self.name)  # A cancelled call joined us again. Positions from before no longer count.
 
     async def abandon(self) -> None:
-        """Stop without a word, as a crash does: the group finds out after ``lease_s``."""
+        """Stop without a report, as in a crash: the group removes the reader after ``lease_s``."""
         if self._fetcher.is_inherited:
             return
         await self._tasks.close()

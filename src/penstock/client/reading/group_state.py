@@ -1,7 +1,7 @@
 """The shared state of a reader group, and every decision on it, as functions of the state. No I/O, no clock.
 
-The state is one value of a table, changed by compare-and-set: each change is made on a private copy and stored only if
-nobody was faster. Positions are of events that are done with, so that any state is a safe place to resume from.
+The state is one table value, changed by compare-and-set: each change is made on a private copy and stored only if the
+stored state is still the same. Positions count only events that were read, so any state is a safe place to resume from.
 
 Source: docs/design/0008-client.md, "Reader groups".
 """
@@ -40,7 +40,7 @@ class Member:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Positions being collected: of nobody's segments at once, of each waiting reader's when it next reports."""
+    """Positions being collected: of free segments at once, of a reader's segments at its next report."""
 
     number: int
     waiting: list[str]
@@ -49,7 +49,7 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class GroupState:
-    """``free``: segments nobody reads. ``future``: known, but an older segment with keys of theirs is unfinished.
+    """``free``: segments that no reader has. ``future``: segments that wait for an older segment with the same keys.
 
     ``done``: finished segments that nothing follows (their stream is sealed), with their lengths. ``last``: positions of
     the last complete checkpoint, number ``last_number``; ``published`` is the number of the last one that was published.
@@ -84,7 +84,7 @@ class GroupState:
         return reader in self.members and not self.has(reader, incarnation)
 
     def leave(self, reader: str) -> None:
-        """Give what the reader holds to whoever asks next, at its last positions."""
+        """Free the reader's segments at its last positions; the next reader that asks gets them."""
         member = self.members.get(reader)
         if member is None:
             return
@@ -119,7 +119,8 @@ class GroupState:
         for key in sorted(self.free):
             mine = len(member.held)
             least = min(len(other.held) for other in self.members.values())
-            # Beyond the even share only whoever has least, or two readers would take turns with the odd segment.
+            # Above the even share, only the reader with the fewest segments takes one. Otherwise two readers would swap
+            # it.
             if not (mine < share or (mine == share and rest and mine == least)):
                 break
             member.held[key] = self.free.pop(key)
@@ -142,7 +143,8 @@ class GroupState:
                 self.free[key] = held.pop(key)
 
     def finish(self, reader: str, key: SegmentKey, successors: Sequence[Successor]) -> None:
-        """The reader has read a sealed segment to its end: what follows may now, or later, be read."""
+        """The reader has read a sealed segment to its end: its successors may be read now, or after other
+        predecessors."""
         member = self.members.get(reader)
         if member is None or key not in member.held:
             return
@@ -251,7 +253,7 @@ class GroupState:
             return
         checkpoint.waiting.remove(reader)
         for key, offset in member.held.items():
-            # A segment that changed hands counts where it was first; later is further, and must not release more.
+            # If a segment moved between readers, the first position counts: a later position would release more.
             checkpoint.positions.setdefault(key, offset)
         self._complete()
 

@@ -95,9 +95,9 @@ class GroupTable:
         return state, entries
 
     async def update(self, change: Callable[[GroupState], T], *, full_s: float = FULL_S) -> tuple[GroupState, T]:
-        """Apply ``change`` to a private copy and store it; again on a fresh one where somebody was faster.
+        """Apply ``change`` to a private copy and store it; repeat on a fresh copy if another client stored one first.
 
-        ``change`` may be applied though an answer was lost, so it must bear being applied twice. ``full_s``: how long to
+        ``change`` must be idempotent: it is applied again if an answer was lost. ``full_s``: how long to
         wait for space on a full disk. Raises ReaderGroupNotFoundError, StorageFullError, UnavailableError.
         """
         backoff = Backoff(self._rng)
@@ -141,7 +141,7 @@ class GroupTable:
         return _Entries(state, owner)
 
     async def _put(self, value: bytes, seen: _Entries, full_s: float = FULL_S) -> bool:
-        """Store the state, unless it is another one than was seen. Returns whether it was stored."""
+        """Store the state if the stored one is still the one that was read. Returns whether it was stored."""
         if len(value) > VALUE_MAX_BYTES:
             raise EventTooLargeError("reader group has too many segments", size_bytes=len(value), limit=VALUE_MAX_BYTES)
         puts = [
@@ -151,7 +151,7 @@ class GroupTable:
             TablePut(key=seen.owner.key, value=b"", version=seen.owner.version),
         ]
         try:
-            # A repeat after a lost answer finds another version and is refused: the caller then looks anew.
+            # A repeat after a lost answer finds another version and is refused: the caller then reads the state again.
             await retrying(lambda: self._segments.table_update(self.table, puts), self._rng, full_s=full_s)
         except (BadKeyVersionError, KeyNotFoundError):
             return False

@@ -26,7 +26,7 @@ OnTruncated: TypeAlias = Literal["raise", "skip"]
 
 
 async def resolve_cut(controller: ControlPlane, stream: StreamName, bound: Bound) -> StreamCut:
-    """An explicit cut for head, tail (now), or a cut of this stream as it is. Raises InvalidCutError for another one's."""
+    """The cut for the head, the current tail, or a given cut. Raises InvalidCutError for a cut of another stream."""
     if isinstance(bound, StreamCut) and not bound.is_unbounded:
         if bound.stream != stream:
             raise InvalidCutError("cut belongs to another stream", stream=str(stream), cut_of=str(bound.stream))
@@ -47,8 +47,9 @@ async def ranges_of(controller: ControlPlane, cut: StreamCut) -> Mapping[Segment
 class AsyncReader(AsyncBlockReader):
     """Reads one stream from a start to an end. Open with ``async with``; iterate events, blocks or Arrow batches.
 
-    Without an end it waits at the tail for more, and ends when the stream is sealed and read. A segment is begun once all
-    older segments with keys of its own are read to their end. Blocks are fetched ahead while earlier ones are used.
+    Without an end it waits at the tail for more, and ends when the stream is sealed and read. A segment is started once
+    all older segments that share keys with it are read to their end. Blocks are fetched ahead while earlier ones are
+    used.
 
     Data truncated before it was read raises TruncatedError, or is passed over with ``on_truncated="skip"``.
     Not for several tasks at once.
@@ -170,7 +171,7 @@ class AsyncReader(AsyncBlockReader):
         self._begin_readable()
 
     def position(self) -> StreamCut:
-        """The cut behind the events that are done with: where another reader would go on without a gap."""
+        """The cut after the events that were read: another reader can continue there without a gap."""
         positions = dict.fromkeys(self._waiting, NOT_STARTED)
         positions.update(self._finished)
         positions.update(self._unfinished)
@@ -190,7 +191,7 @@ class AsyncReader(AsyncBlockReader):
         await self._fetcher.close()
 
     async def abandon(self) -> None:
-        """As ``close``: nobody else knows of this reader."""
+        """As ``close``: a single reader has no group to leave."""
         await self._fetcher.close()
 
     async def __aenter__(self) -> AsyncReader:

@@ -72,7 +72,8 @@ class AsyncReaderGroup:
     """A reader group that exists. ``retention`` says when its progress releases data of its streams:
 
     none: never; manual: when ``publish`` is called; automatic: at each completed checkpoint, which its readers begin every
-    ``checkpoint_interval_ms`` while they read. Registering published the start, so that nothing behind it goes away first.
+    ``checkpoint_interval_ms`` while they read. Registering published the start, so no data after it is released before
+    it is read.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class AsyncReaderGroup:
         """Acknowledge everything before the cuts, so that retention may release it.
 
         ``cuts``: one cut, its text, or a mapping as ``positions`` returns it. Raises UnsupportedError (retention is not
-        manual), InvalidCutError (behind the last one, or no position of its stream), SubscriberNotFoundError,
+        manual), InvalidCutError (before the last one, or not a position of its stream), SubscriberNotFoundError,
         GenerationMismatchError. Cuts of deleted streams of the group are ignored: they have nothing to release.
         """
         if self.retention is not ReaderGroupRetention.MANUAL:
@@ -321,7 +322,7 @@ class AsyncReaderGroup:
                 await self._publish_cut(info.cut)
 
     async def _publish_last(self, state: GroupState) -> None:
-        """Publish the last checkpoint, unless that was done. Whoever notices does it; twice does no harm."""
+        """Publish the last checkpoint, unless that was done. Any reader may do it, and doing it twice is harmless."""
         last = state.last_number
         if state.published >= last:
             return
@@ -329,7 +330,7 @@ class AsyncReaderGroup:
             try:
                 await self._publish_unless_deleted(cut)
             except InvalidCutError as error:
-                # Another reader published a later checkpoint first; the next one is published whatever comes of this.
+                # Another reader published a later checkpoint first; the next one is published anyway.
                 log.warning("checkpoint was not published", extra={"group": self.config.full_name, "error": str(error)})
 
         def mark(shared: GroupState) -> None:

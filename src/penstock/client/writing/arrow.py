@@ -36,7 +36,7 @@ PIECE_BYTES_MAX = 16 << 20
 _KEYLESS_BLOCKS = 4  # blocks framed at once where events have no keys
 _CODED_ROWS = 1 << 17
 _TABLE_COLUMNS = frozenset({"event", "routing_key", "segment_id", "offset"})
-"""What a table may hold: what is written, and what ``read_arrow`` adds, which is not written."""
+"""Columns that a table may have: those that are written, and those that ``read_arrow`` adds, which are not written."""
 
 ArrowEvents: TypeAlias = "pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table"
 ArrowKeys: TypeAlias = "pa.Array | pa.ChunkedArray"
@@ -96,7 +96,7 @@ KeysOf = Callable[[int, int], list[str | None]]
 
 
 class PieceMemory:
-    """Memory that pieces are framed into, used again once nobody looks at it any more.
+    """Memory that pieces are framed into. It is reused once no view of it exists.
 
     The first touch of fresh memory costs more than copying events. All views of a piece end at its one buffer. Python refuses
     to resize a buffer while a view of it exists, for example in a socket, a log or a cache. Reference counts are not used:
@@ -165,7 +165,7 @@ class ArrowBatch:
 
     @property
     def left(self) -> tuple[int, int]:
-        """How many events no piece has held yet, and their bytes with headers."""
+        """Number of events that are in no piece yet, and their bytes with headers."""
         return len(self._data) - self._next, int(self._bounds[-1] - self._bounds[self._next])
 
     def pieces(self, lanes: Callable[[], LaneMap]) -> Iterator[list[tuple[Lane, WriteBlock]]]:

@@ -1,9 +1,10 @@
 """One event at a time: the writing thread sends each append itself, and reads its acknowledgement itself.
 
 A switch to the loop's thread and back costs as much as the sync. So once a writer has flushed single events a few times in
-a row, each of its segments gets a line of its own (``ports.data.direct_appends``), with the same writer id and the same event
-numbers as the loop's. Whatever is not one small event after another goes back to the loop, whose sender is told what was sent
-and not acknowledged: it asks the segment what it holds, as after a lost connection. Source: docs/design/0008-client.md.
+a row, each of its segments gets a line of its own (``ports.data.direct_appends``), with the same writer id and the same
+event numbers as the loop's. Anything but one small event after another goes back to the loop. The loop's sender then
+gets the unacknowledged events and queries the segment for the last stored event, as after a lost connection. Source:
+docs/design/0008-client.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ EVENT_MAX_BYTES = 32 << 10
 
 LINES_MAX = 8  # connections of one writer, each with a socket of its own
 ANSWER_S = 0.25
-"""How long the thread waits for an acknowledgement before the loop takes over, which knows why there is none."""
+"""How long the thread waits for an acknowledgement before the loop takes over, which knows why it is missing."""
 
 _DIAL_S = 1.0
 _WATCH_S = 0.05
@@ -104,12 +105,13 @@ class DirectPath:
     # --- in the event loop -----------------------------------------------------------------------------------
 
     def flushed(self, events: int, lane: Lane | None) -> None:
-        """The writer was flushed, so many events after it was flushed before, the last of them by that lane."""
+        """The writer was flushed. The arguments count the events since the flush before, and name the lane of the last
+        one."""
         self._streak = self._streak + 1 if events == 1 else 0
         self.wanted = lane if self._dial is not None and self._streak >= self._needed else None
 
     async def open(self, lane: Lane) -> bool:
-        """Give the lane's segment to the calling thread, which waits for this. False: it stays the loop's."""
+        """Give the lane's segment to the calling thread, which waits for this. False: the loop keeps it."""
         if await self._open(lane):
             return True
         if not self.active:
@@ -146,7 +148,7 @@ class DirectPath:
         return self.active or not any(lane.written for lane in core.lane_list())
 
     def resume(self) -> None:
-        """Everything is the loop's again. For the writing thread to post as it leaves."""
+        """Return everything to the loop. The writing thread posts this when it stops sending directly."""
         with self.lock:
             self._resume()
 
@@ -168,12 +170,13 @@ class DirectPath:
             del lane_of_sent.written[:1]
 
     def _reckon(self) -> None:
-        """Many appends were worth the lines, few were not: then it takes more to convince us the next time."""
+        """If the lines carried too few appends to pay for opening them, the next attempt needs a longer streak."""
         worth, self._appends, self._streak = self._appends >= _WORTH_IT, 0, 0
         self._needed = _STREAK_MIN if worth else min(_STREAK_MAX, 2 * self._needed)
 
     def _watch(self) -> None:
-        """Take over what the thread has sent and not asked about since: if it is not stored, nobody else would see to it."""
+        """Take over the events that the thread has sent without checking: if they are not stored, nothing else resends
+        them."""
         self._watcher = None
         if self.lock.acquire(blocking=False):
             try:
@@ -201,7 +204,7 @@ class DirectPath:
     # --- in the writing thread --------------------------------------------------------------------------------
 
     def send(self, thread: LoopThread, lane: Lane) -> bool:
-        """Send what is in the lane. False: that, and all that comes after, is for the loop."""
+        """Send the events in the lane. False: the loop must send them and all later ones."""
         if not self.active:
             return False
         size = lane.size
@@ -260,7 +263,7 @@ class DirectPath:
         return True
 
     def leave(self, thread: LoopThread) -> None:
-        """Let the loop go on with what was sent and not acknowledged, before anything that it is told after."""
+        """Return unacknowledged events to the loop, ahead of anything posted later."""
         if self.active:
             thread.post(self.resume)
             self.active = False

@@ -1,4 +1,4 @@
-"""The map from key to lane: where events wait between ``write`` and the segment that they go to.
+"""The map from key to lane: where events wait between ``write`` and their segment.
 
 A lane is filled by the writing thread and emptied by the event loop alone, which may be another thread. No lock is
 needed: the writer only adds to one list, key and event in one step, and the loop only removes a counted prefix. Each step is
@@ -57,7 +57,7 @@ class LaneMap(dict[str | None, Lane]):
 
 
 class WriterNotOpenError(InvalidArgumentError):
-    """The writer has no segments yet, or no more. Caught by writers, which then open themselves, or say that they are
+    """The writer has no segments yet, or no longer. Writers catch this and open themselves, or report that they are
     closed."""
 
 
@@ -79,7 +79,7 @@ class NoLanes(LaneMap):
         raise WriterNotOpenError("writer is not open: use it in a with block")
 
     def rotate(self, lane: Lane) -> None:
-        """Nothing: what comes late to a closed writer goes nowhere."""
+        """No lanes: a closed writer accepts no late event."""
 
 
 class ForkedLanes(NoLanes):
@@ -110,7 +110,7 @@ def check_tiling(pieces: Sequence[Piece]) -> None:
 def replace_pieces(
     pieces: Sequence[Piece], old: Lane, successors: Sequence[SegmentRange], lane_of: Callable[[SegmentRange], Lane]
 ) -> list[Piece]:
-    """The pieces with those of ``old`` handed to the successors, each only as far as ``old`` had it.
+    """The pieces, with those of ``old`` given to its successors, each limited to the keys of ``old``.
 
     A successor of several segments takes over the keys of the others when those are replaced in turn: until then their
     events go on to them, so that none overtakes an older one of its key.

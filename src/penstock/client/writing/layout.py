@@ -15,7 +15,7 @@ from penstock.ports.control.plane import ControlPlane
 
 
 class Layout(Protocol):
-    """Which segments a writer writes to, and what follows a segment that takes no more."""
+    """The segments that a writer writes to, and the successors of a segment that is sealed."""
 
     stream: StreamName
 
@@ -30,7 +30,7 @@ class Layout(Protocol):
         ...
 
     async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
-        """Raises what the writer is to fail with where nothing follows."""
+        """Raises the error that ends the writer if there are no successors."""
         ...
 
 

@@ -88,15 +88,15 @@ def prepare_events(
 
 
 def count_unsent(error: QuotaExceededError, events: int, size_bytes: int) -> None:
-    """What was refused was part of one call: the rest of that call's events is not written either, and counts."""
+    """If part of a call was refused, the rest of its events is not written either, and is counted as lost."""
     for name, value in (("unacked_events", events), ("unacked_bytes", size_bytes)):
         error.fields[name] = int(error.fields.get(name, 0)) + value
 
 
 def _check_sequence(name: str, given: object) -> None:
-    # Text and buffers are sequences too: of characters and numbers, which nobody wants as events.
+    # Text and buffers are sequences too, of characters and numbers, which are not meant as events.
     if isinstance(given, str | bytes | bytearray | memoryview):
-        raise InvalidArgumentError(f"{name} are given as a list; one alone is for write", type=type(given).__name__)
+        raise InvalidArgumentError(f"{name} must be a list; use write for a single one", type=type(given).__name__)
 
 
 def _prepare_mixed(

@@ -1,4 +1,4 @@
-"""What a quota refused of a writer, until its user knows."""
+"""Events of a writer that a quota refused, until the refusal is reported to the user."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from penstock.model.errors import InternalError, QuotaExceededError
 
 
 class Rejections:
-    """Refusals of one writer, each told once. While one is not told, all that is written is dropped, and counted: stored
-    behind a gap, it would have overtaken what the user is going to write again.
+    """Refusals of one writer, each reported once. Until it is reported, all written events are dropped and counted: if
+    they were stored, they would overtake the refused events that the user is going to write again.
 
-    ``open_blocks``: of so many it is not known yet whether they are stored. They are waited for, so that what is told to be
-    lost is lost. ``told`` counts the refusals that the user was told of.
+    ``open_blocks``: number of blocks in flight, which may or may not be stored. The report waits for them, so that
+    every event that it counts as lost is lost. ``reported`` counts the refusals that were reported.
     """
 
-    __slots__ = ("_bytes", "_cause", "_events", "_last", "_stream", "open_blocks", "told")
+    __slots__ = ("_bytes", "_cause", "_events", "_last", "_stream", "open_blocks", "reported")
 
     def __init__(self, stream: str) -> None:
         self.open_blocks = 0
-        self.told = 0
+        self.reported = 0
         self._stream = stream
         self._cause: QuotaExceededError | None = None
         self._last: QuotaExceededError | None = None
@@ -27,12 +27,12 @@ class Rejections:
 
     @property
     def is_on(self) -> bool:
-        """Whether something was refused that the user does not know of."""
+        """Whether there is a refusal that was not reported yet."""
         return self._cause is not None
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known what was lost: the user may be told. May be asked in any thread."""
+        """Whether the loss is fully known, so that it can be reported. May be read in any thread."""
         return self._cause is not None and not self.open_blocks
 
     def begin(self, cause: QuotaExceededError) -> None:
@@ -45,7 +45,7 @@ class Rejections:
         self._bytes += block.size
 
     def take(self) -> QuotaExceededError:
-        """What to tell the user, after which the writer goes on."""
+        """The error to raise to the user; afterwards the writer continues."""
         cause = self._cause
         if cause is None:
             raise InternalError("nothing was refused", stream=self._stream)
@@ -55,10 +55,11 @@ class Rejections:
         error.__cause__ = cause
         self._cause, self._last = None, error
         self._events = self._bytes = 0
-        self.told += 1
+        self.reported += 1
         return error
 
-    def check_since(self, told: int) -> None:
-        """Raise what was told to another caller since so many were told: it is this one's loss as well."""
-        if self.told != told and self._last is not None:
+    def check_since(self, reported: int) -> None:
+        """Raise the last refusal again if another caller got it since ``reported``: this caller's events are lost
+        too."""
+        if self.reported != reported and self._last is not None:
             raise QuotaExceededError(self._last.message, **self._last.fields)

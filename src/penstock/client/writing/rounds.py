@@ -1,4 +1,4 @@
-"""When the lanes of a writer are looked at: together, and no more often than it pays."""
+"""When the lanes of a writer are drained: together, and no more often than it pays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLICE_LANES = 256
 
 
 class LaneRounds:
-    """Looks at the busy lanes of a writer, all in one go, ``linger_s`` after it looked last.
+    """Drains all busy lanes of a writer together, ``linger_s`` after the last round.
 
     The first event of an idle lane does not wait. But a block costs as much as dozens of events: where draining takes more
     than a quarter of the time, what waits gathers for longer, at most a quarter of a second: three times as long as the round
@@ -48,7 +48,7 @@ class LaneRounds:
         self._on_their_way = on_their_way
         self._busy: dict[Lane, None] = {}
         self._timer: asyncio.Handle | None = None
-        self._timer_at = 0.0  # not asked of the handle: uvloop gives one without a time where that has come already
+        self._timer_at = 0.0  # not read from the handle: uvloop returns one without a time if that time has passed
         self._rested_at = 0.0
         self._ended_at = float("-inf")
         self._lane_s = 0.0  # what draining a lane took last
@@ -56,7 +56,7 @@ class LaneRounds:
         self._took_s = 0.0
 
     def wake(self, lane: Lane) -> None:
-        """The lane got its first event since it was left idle."""
+        """The lane got its first event since it became idle."""
         self._busy[lane] = None
         if self._left:
             return  # A round is under way; the next one has it.

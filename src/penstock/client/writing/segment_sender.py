@@ -29,8 +29,8 @@ from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
 _REFUSALS = (WriterFencedError, WriterForgottenError, SegmentSealedError)
-"""With these the store refuses an append that it does not hold. The second comes from a line that could not be set up,
-for all that waits to be sent by it."""
+"""Errors after which the append is certainly not stored. A line that could not be set up raises the second one for all
+appends that wait for it."""
 
 
 class SenderHost(Protocol):
@@ -64,7 +64,7 @@ class SenderHost(Protocol):
         ...
 
     async def replace(self, sender: SegmentSender, cause: PenstockError) -> None:
-        """The segment takes no more: send what is left, and all that follows, to its successors."""
+        """The segment is sealed: send the remaining and all later events to its successors."""
         ...
 
     def fail(self, error: BaseException) -> None:
@@ -72,7 +72,7 @@ class SenderHost(Protocol):
         ...
 
     def reject(self, error: QuotaExceededError) -> None:
-        """The store refuses what is written: drop it, in all senders, and go on with what comes after the user knows."""
+        """The store refuses the events: drop them in all senders, and continue with events written after the report."""
         ...
 
     def dropped(self, block: WriteBlock) -> None:
@@ -80,7 +80,7 @@ class SenderHost(Protocol):
         ...
 
     def note(self, error: BaseException) -> None:
-        """Remember what keeps the writer from making progress."""
+        """Record the reason why the writer makes no progress."""
         ...
 
 
@@ -92,7 +92,7 @@ class SenderState(enum.Enum):
     """An append failed; the answers of the others in flight are awaited before anything is sent again."""
     LARGE = "large"
     LENT = "lent"
-    """The writing thread appends by a line of its own; nothing is here meanwhile."""
+    """The writing thread appends over its own line; meanwhile this sender has no blocks."""
     RETIRED = "retired"
 
 
@@ -176,7 +176,7 @@ class SegmentSender:
         self._sent_number = NO_EVENT
         self._outstanding = 0
         self._none_stored = False
-        """What is in flight is not stored: the first of it was refused."""
+        """No block in flight is stored: the first of them was refused."""
         self._used_at = host.loop.time()
         self._failure: PenstockError | None = None
         self._backoff = Backoff(host.rng)
@@ -219,7 +219,7 @@ class SegmentSender:
         return self.state in (SenderState.NEW, SenderState.OPEN) and not self.queue and not self.in_flight
 
     def lend(self, last_number: int) -> bool:
-        """Let the writing thread go on behind ``last_number``. False: that is not what was appended last."""
+        """Let the writing thread continue after ``last_number``. False: another event was appended last."""
         if self.state is SenderState.OPEN and last_number != self._sent_number:
             return False
         self._sent_number = last_number
@@ -234,7 +234,7 @@ class SegmentSender:
         return block
 
     def take_back(self) -> None:
-        """Go on from here: the next block asks the segment first what it holds."""
+        """Take over again: before the next block, the sender queries the segment for the last stored event."""
         if self.state is SenderState.LENT:
             self.state = SenderState.NEW
 
@@ -248,7 +248,7 @@ class SegmentSender:
         return [*self.in_flight, *self.queue]
 
     def retire(self) -> list[WriteBlock]:
-        """Stop for good; hand back what is not durable, in order."""
+        """Stop; return the blocks that are not durable, in order."""
         left = self.unacknowledged()
         self.in_flight.clear()
         self.queue.clear()
@@ -256,7 +256,8 @@ class SegmentSender:
         return left
 
     def reject(self) -> int:
-        """Drop what is not on its way; returns of how many blocks it is not known yet whether they are stored."""
+        """Drop the blocks that are not in flight; returns the number of blocks in flight, which may or may not be
+        stored."""
         open_blocks = [block for block in self.in_flight if not block.done]
         if self.state is SenderState.LARGE:
             open_blocks.append(self.queue.popleft())
@@ -325,7 +326,8 @@ class SegmentSender:
         self.host.start(self, recover=True)
 
     async def recover(self) -> None:
-        """Learn what the segment holds of this writer, and go on behind it. The writer's deadline ends the trying."""
+        """Query the last event of this writer in the segment, and continue after it. Retries until the writer's
+        deadline."""
         failure, self._failure = self._failure, None
         while True:
             if failure is not None:
@@ -342,7 +344,7 @@ class SegmentSender:
             try:
                 last = await self.host.segments.setup_append(self.name, self.writer)
             except SegmentNotFoundError as error:
-                # Truncated away, and with it whatever of ours it held.
+                # The segment was truncated away, with all events of this writer in it.
                 await self.host.replace(self, error)
                 return
             except WriterForgottenError as error:
@@ -457,7 +459,7 @@ class SegmentSender:
                 )
                 last = number
         except (*RETRYABLE, QuotaExceededError):
-            # Begin anew rather than find out how far this one came.
+            # Starting over is simpler than finding out how far this attempt came.
             await self._drop(name)
             raise
         return name
@@ -466,7 +468,7 @@ class SegmentSender:
         try:
             await self.host.segments.delete(source)
         except (SegmentNotFoundError, *RETRYABLE) as error:
-            # Nobody reads a transient segment; its parent's deletion takes it along.
+            # No one reads a transient segment; it is deleted with its parent.
             self.host.note(error)
 
 

@@ -1,4 +1,4 @@
-"""How a writer batches, and how long it tries."""
+"""Batching and retry settings of a writer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WriterSettings:
     """How a writer batches and how long it tries.
 
     ``block_bytes``: size at which a block of events is closed; larger costs less per event and more memory per segment.
-    ``linger_s``: how long events of a busy segment wait for company; the first event of an idle one never waits.
+    ``linger_s``: how long events of a busy segment wait for more events; the first event of an idle one never waits.
     ``max_in_flight``: unacknowledged blocks per segment. ``max_pending_bytes``: events in memory; writes wait above.
     ``deadline_s``: how long to go on without any acknowledgement before the writer fails, with StorageFullError where the
     disk is full, else with DeadlineExceededError.

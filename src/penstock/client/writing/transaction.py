@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HELD_MAX_BYTES = 64 << 10
-"""Events of so many bytes wait for the commit and go with it, in one call: a small transaction then needs no line to any
-segment. Of more, all are sent while others are written."""
+"""Up to this many bytes, events wait for the commit and are sent with it, in one call: a small transaction then needs
+no line to any segment. Above it, events are sent while others are written."""
 
 _COMMIT_PAUSE_S = 0.002
 _ABORT_S = 10.0
-"""How long leaving a block by an exception may take: the caller's exception waits for it."""
+"""How long the abort may take when a block ends with an exception: the caller's exception waits for it."""
 
 
 class _TransactionLayout:
-    """The transaction's own segments. Nothing follows them: when they are gone, so is the transaction."""
+    """The transaction's own segments. They have no successors: when they are deleted, the transaction is over."""
 
     def __init__(self, stream: StreamName, transaction: Transaction) -> None:
         self.stream = stream
@@ -102,8 +102,8 @@ class _Held:
 class AsyncTransaction:
     """An open transaction on one stream. ``async with`` commits on success and aborts on an exception.
 
-    Scaling of the stream neither disturbs nor waits for it. While it is open its lease is renewed in the background; a
-    process that dies leaves it to be aborted by the store after ``lease_s``.
+    Scaling of the stream neither disturbs nor waits for it. While it is open its lease is renewed in the background; if
+    the process dies, the store aborts the transaction after ``lease_s``.
     """
 
     def __init__(
@@ -132,7 +132,8 @@ class AsyncTransaction:
         self._held: _Held | None = _Held()
         """None: what is written goes to the writer."""
         self._asked: Prepared | None = None
-        """What a commit was asked for with, and is again: it may have been heard, and nothing less may be committed."""
+        """The arguments of the first commit request. A repeat uses the same: the first one may have succeeded with
+        them."""
         self._lost: BaseException | None = None
         self._decided = False
         self._commits = False
@@ -152,7 +153,7 @@ class AsyncTransaction:
         return self._transaction, self._writer
 
     async def open(self) -> None:
-        """Begin. Nothing happens where it is open.
+        """Begin. Does nothing if the transaction is open.
 
         Raises StreamNotFoundError, StreamSealedError, UnavailableError, TransactionStateError (committed or aborted: a
         decided transaction is not begun again).
@@ -210,15 +211,15 @@ class AsyncTransaction:
             raise TransactionStateError("lease was not renewed", txn=txn, state=status.value)
 
     def check(self) -> None:
-        """Raise what keeps it from taking events: InvalidArgumentError (not open), TransactionStateError (decided, or asked
-        to commit), or how its lease was lost."""
+        """Raises the reason why it takes no events: InvalidArgumentError (not open), TransactionStateError (decided, or
+        a commit was requested), or the error that ended its lease."""
         self._taking()
 
     def _taking(self) -> AsyncWriter:
         writer = self._writable()
         if self._asked is not None:
             raise TransactionStateError(
-                "transaction takes no more events, for its commit was asked for: commit it again, or abort it",
+                "transaction takes no more events after a commit request: commit it again, or abort it",
                 txn=self.id,
             )
         return writer
@@ -271,8 +272,8 @@ class AsyncTransaction:
         await writer.flush()
 
     def _let_go(self, writer: AsyncWriter) -> None:
-        """Send what waits for the commit, and all that comes after, without waiting for it. At once, so that whoever is
-        interrupted in what follows has written all of it."""
+        """Send the events that wait for the commit, and all later ones, without waiting for them. This happens in one
+        step, so that an interruption after it loses no event."""
         held = self._held
         if held is not None and held.events:
             writer.take(writer.prepare(held.events, held.given_keys))
@@ -376,7 +377,7 @@ class AsyncTransaction:
             await self._wait_for(TransactionStatus.ABORTED, deadline_s)
 
     async def abandon(self) -> None:
-        """End this side of it without a word: the store aborts it when its lease runs out."""
+        """Close this side without a call to the store, which aborts the transaction when its lease expires."""
         if self._writer is not None:
             await self._writer.abort()
         self._lost = self._lost or InvalidArgumentError("store is closed")
@@ -401,7 +402,7 @@ class AsyncTransaction:
                 return
             if wanted is TransactionStatus.ABORTED:
                 if status is TransactionStatus.UNKNOWN:
-                    return  # gone, and forgotten by now
+                    return  # deleted, and no longer remembered
             elif status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED, TransactionStatus.UNKNOWN):
                 raise TransactionStateError("transaction was not committed", txn=self.id, state=status.value)
             if asyncio.get_running_loop().time() > give_up_at:
@@ -425,7 +426,7 @@ class AsyncTransaction:
                 await self._opened()[1].abort()
             return
         try:
-            # Whoever was interrupted does not want to wait.
+            # An interrupted caller does not want to wait.
             await self.abort(wait=issubclass(kind, Exception), deadline_s=_ABORT_S)
         except PenstockError as failure:
             # The caller's exception tells more; the store aborts the transaction when its lease runs out.

@@ -19,9 +19,9 @@ class WriteBlock:
     """Framed events that are appended as one. ``keys=None``: none of them has a key.
 
     ``group`` counts flushes: a flush waits for the blocks of its group and of those before. ``number`` is the event
-    number of the last event in its segment. ``large``: one event beyond the size of an append. ``rejected``: written before
-    the writer was told that a quota refuses it, so it is not sent again. On its way, it is called with the outcome, and hands
-    that to ``answer``: an object less for each of tens of thousands, all of which the garbage collector looks at.
+    number of the last event in its segment. ``large``: one event beyond the size of an append. ``rejected``: written
+    before a refusal by a quota was reported, so it is not sent again. The block itself is the callback of its append
+    and passes the outcome to ``answer``: this saves the garbage collector one object per block, of tens of thousands.
     """
 
     data: Buffer
@@ -49,7 +49,7 @@ def close_blocks(
     """Frame the events into blocks of about ``block_bytes``, at most twice that unless one event alone is larger."""
     count = len(events)
     limit = 2 * block_bytes
-    # Framing tells the size: all lengths are added up only where the first event's makes more than one block likely.
+    # Framing yields the size: all lengths are added up only where the first event's makes more than one block likely.
     if count == 1 or count * (HEADER_BYTES + len(events[0])) <= limit or _framed_bytes(events) <= limit:
         data = frame_events(events)
         if count == 1 or len(data) <= limit:

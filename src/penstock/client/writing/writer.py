@@ -33,13 +33,13 @@ class AsyncWriter:
 
     A write returns when the event is buffered; ``flush`` returns when all earlier ones are durable. Whatever connection
     fails, each event is stored exactly once. Without any acknowledgement for ``deadline_s`` the writer fails with
-    DeadlineExceededError, or with StorageFullError where a full disk is what it waits for; the fields name what is not
-    acknowledged, and it cannot be used afterwards. Until then it goes on by itself as soon as there is space again. The same
-    goes for QuotaHeldError, where a backlog quota lets writers wait.
+    DeadlineExceededError, or with StorageFullError if it waits for a full disk; the fields count the unacknowledged
+    events, and the writer cannot be used afterwards. Until then it continues by itself as soon as there is space again.
+    If a backlog quota makes writers wait, the error is QuotaHeldError.
 
-    Where a backlog quota refuses writers, the next call raises QuotaExceededError, once, and to every flush that waits. What
-    was written and not acknowledged by then is dropped, all of it, so that nothing overtakes it when it is written again;
-    fields ``unacked_events`` and ``unacked_bytes`` tell how much. The writer can be used on.
+    If a backlog quota refuses an append, the next call and every waiting flush raise QuotaExceededError, once. All
+    events that were not acknowledged by then are dropped, so that no later event overtakes them when they are written
+    again. The error's fields ``unacked_events`` and ``unacked_bytes`` count them. The writer stays usable.
     """
 
     def __init__(self, layout: Layout, segments: SegmentService, rng: Rng, settings: WriterSettings) -> None:
@@ -138,16 +138,16 @@ class AsyncWriter:
             raise
 
     def prepare(self, events: Sequence[bytes], keys: Sequence[str | None] | None) -> Prepared:
-        """Events framed for their segments, and not taken yet; the writer is open. Raises as ``write_many``."""
+        """Frame events for their segments without taking them; the writer must be open. Raises as ``write_many``."""
         return prepare_events(self._core.lanes, events, keys, self.settings.block_bytes)
 
     def take(self, prepared: Prepared) -> None:
-        """Take what ``prepare`` gave, at once: what is written next waits for room. Raises as ``write``."""
+        """Take the result of ``prepare`` at once; the next write waits for room. Raises as ``write``."""
         self._core.enqueue(prepared)
 
     async def adopt(self, prepared: Prepared) -> None:
-        """Take what ``prepare`` gave, the first block of each segment, which may be stored already under its sender's id and
-        number. Raises as ``write``."""
+        """Take the result of ``prepare``. The first block of each segment may be stored already under its sender's id
+        and number. Raises as ``write``."""
         for lane, block in prepared:
             lane.sender.number(block)
             self._core.adopt(lane.sender, block)
@@ -158,11 +158,11 @@ class AsyncWriter:
         await self._core.room()
 
     async def flush(self) -> None:
-        """Return once every event written so far is durable. Raises what the writer failed with."""
+        """Return once every event written so far is durable. Raises the error that ended the writer."""
         await self._core.flush()
 
     async def close(self) -> None:
-        """Flush and end. Raises as ``flush``; the writer is closed all the same."""
+        """Flush and close. The writer is closed even if this raises, as ``flush`` does."""
         if self._closed or self._core.is_inherited:
             return
         self._closed = True
@@ -172,7 +172,7 @@ class AsyncWriter:
             await self._core.close()
 
     async def abort(self) -> None:
-        """End without sending what is still here."""
+        """Close without sending the buffered events."""
         self._closed = True
         await self._core.close()
 
@@ -190,4 +190,4 @@ class AsyncWriter:
 
 
 def _nothing() -> None:
-    """Nobody in another thread waits for an AsyncWriter."""
+    """No other thread waits for an AsyncWriter."""

@@ -44,8 +44,9 @@ LANE_BYTES_MIN = 4 << 10
 class WriterCore:
     """Takes events from lanes and prepared blocks, and makes them durable. Lives in one event loop.
 
-    Owns its senders' tasks. After a failure every call raises that error; ``unacknowledged`` says what it left. A quota that
-    refuses events is no failure: what was written until the user is told of it is dropped, then it goes on.
+    Owns its senders' tasks. After a failure every call raises that error; ``unacknowledged`` describes the events that
+    are left. A refusal by a quota is not a failure: events written before it is reported are dropped, then the writer
+    continues.
     """
 
     def __init__(
@@ -118,18 +119,18 @@ class WriterCore:
 
     @property
     def lane_bytes(self) -> int:
-        """At what size a lane is drained: a block, or less where very many lanes share the memory of the writer."""
+        """The size at which a lane is drained: a block, or less if very many lanes share the memory of the writer."""
         share = self.settings.max_pending_bytes // (2 * max(1, len(self._senders)))
         return min(self.settings.block_bytes, max(LANE_BYTES_MIN, share))
 
     # --- filling -------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise what the writer failed with, if it did; or, once, what was refused. In the event loop alone."""
+        """Raise the error that ended the writer, or, once, a refusal. Call it only in the event loop."""
         if self.error is not None:
             raise self.error
         if self.rejections.is_known:
-            # What is in the lanes was written by someone who did not know yet.
+            # The events in the lanes were written before the refusal was reported.
             self.drain_all()
             raise self.rejections.take()
 
@@ -138,7 +139,7 @@ class WriterCore:
         self.check()
 
     def wake(self, lane: Lane) -> None:
-        """The lane got its first event since it was left idle."""
+        """The lane got its first event since it became idle."""
         if self.error is None and self._rounds is not None:
             self._rounds.wake(lane)
 
@@ -147,7 +148,7 @@ class WriterCore:
         self._drain([*replaced, *(lane for lane in lanes if lane.sender.state is not SenderState.RETIRED)])
 
     def drain(self, lane: Lane) -> None:
-        """Close what is in the lane and send it, behind the events that were late for replaced segments."""
+        """Send the events of the lane, after the late events of replaced segments."""
         lanes = [old.lane for old in self._retired]
         self._drain([*lanes, lane] if lane.sender.state is not SenderState.RETIRED else lanes)
 
@@ -159,8 +160,8 @@ class WriterCore:
         return [old.lane for old in self._retired] + [sender.lane for sender in self._senders.values()]
 
     def _drain(self, lanes: Sequence[Lane]) -> None:
-        # Newest first: whoever wrote to a newer lane had finished with the older one, so what is taken from the older one
-        # afterwards includes all that came before. Then sent oldest first.
+        # Drain the newest lane first: a thread that wrote to a newer lane had finished with the older one, so the older
+        # lane then holds all earlier events. Then send the oldest first.
         taken = [(lane, lane.take()) for lane in reversed(lanes)]
         limit, block_bytes = self.lane_bytes, self.settings.block_bytes
         for lane, (events, keys) in reversed(taken):
@@ -208,7 +209,7 @@ class WriterCore:
         self._group_events[block.group] = self._group_events.get(block.group, 0) + block.count
 
     def adopt(self, sender: SegmentSender, block: WriteBlock) -> None:
-        """Take over a block that the writing thread has sent: it is not known whether it is stored."""
+        """Take over a block that the writing thread has sent, and that may or may not be stored."""
         if self.error is None:
             block.group = self._group
             self._count(block)
@@ -217,11 +218,11 @@ class WriterCore:
     # --- waiting -------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Return once everything written so far is durable. Raises what the writer failed with."""
+        """Return once everything written so far is durable. Raises the error that ended the writer."""
         if not self.is_inherited:
             await self.direct.give_back()
         self.check()
-        told = self.rejections.told
+        reported = self.rejections.reported
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def durable() -> None:
@@ -231,7 +232,7 @@ class WriterCore:
         self.flush_then(durable)
         await waiter
         self.check()
-        self.rejections.check_since(told)
+        self.rejections.check_since(reported)
 
     def flush_then(self, done: Callable[[], None]) -> None:
         """Call ``done`` once everything written so far is durable, or the writer has failed; perhaps at once.
@@ -255,7 +256,7 @@ class WriterCore:
             self._flushed(done)
 
     def _flushed(self, done: Callable[[], None]) -> None:
-        """All that was to be flushed is on its way."""
+        """All events to flush have been sent."""
         self.direct.flushed(self._unflushed_events, self._last_lane)
         self._unflushed_events = 0
         upto = self._group
@@ -266,7 +267,7 @@ class WriterCore:
             self._flushes.append((upto, done))
 
     async def room(self) -> None:
-        """Return once ``pending_bytes`` is below its bound. Raises what the writer failed with."""
+        """Return once ``pending_bytes`` is below its bound. Raises the error that ended the writer."""
         while self.pending_bytes > self.settings.max_pending_bytes and self.error is None:
             waiter = self._loop.create_future()
             self._room.append(waiter)
@@ -305,7 +306,7 @@ class WriterCore:
         self.fail(self._overdue())
 
     def _overdue(self) -> PenstockError:
-        """What the writer fails with when its deadline passes: a full disk or quota by name, for waiting longer will not
+        """The error for a passed deadline. A full disk or a quota has its own error, because waiting longer will not
         help."""
         trouble, deadline_s = self._last_trouble, self.settings.deadline_s
         error: PenstockError
@@ -317,13 +318,13 @@ class WriterCore:
         else:
             error = DeadlineExceededError("events are not acknowledged", deadline_s=deadline_s)
         if trouble is None:
-            # A store that is slow takes no more bytes, and its protocol has no words to say so.
-            error.fields["hint"] = "nothing was answered; the store may be overloaded, see its log"
+            # A slow store stops reading from the connection, and its protocol has no message to report that.
+            error.fields["hint"] = "the store sent no answer and may be overloaded; see its log"
         error.__cause__ = trouble
         return error
 
     def unacknowledged(self) -> Mapping[str, object]:
-        """What is not durable: stream, events, bytes, segments, and the last trouble met."""
+        """The events that are not durable: stream, events, bytes, segments, and the last failure."""
         busy = [sender for sender in self._senders.values() if sender.in_flight or sender.queue]
         return {
             "stream": str(self.layout.stream),
@@ -333,7 +334,7 @@ class WriterCore:
             "last_error": None if self._last_trouble is None else str(self._last_trouble),
         }
 
-    # --- what senders ask for ------------------------------------------------------------------------------
+    # --- calls from senders ------------------------------------------------------------------------------
 
     def submit(self, request: Append, done: AppendDone) -> None:
         if self._submit_local is not None:
@@ -399,7 +400,7 @@ class WriterCore:
         if self.error is not None:
             return
         self.rejections.begin(error)
-        self.rejections.open_blocks += 1  # not known before all senders are asked
+        self.rejections.open_blocks += 1  # held until all senders have answered
         for sender in list(self._senders.values()):
             self.rejections.open_blocks += sender.reject()
         self.drain_all()
@@ -419,7 +420,7 @@ class WriterCore:
             self.rejections.open_blocks -= 1
 
     def fail(self, error: BaseException) -> None:
-        """Stop: wake all who wait, and raise ``error`` from now on. The first one counts."""
+        """Stop: wake all waiting callers, and raise ``error`` from now on. The first error counts."""
         if self.error is not None:
             return
         if isinstance(error, PenstockError):
@@ -453,7 +454,7 @@ class WriterCore:
             return
         if self.error is not None:
             return
-        # From here on nothing is awaited: no event can slip between the old segment's and the new one's.
+        # No await from here on, so no event can get between those of the old and the new segment.
         pieces = replace_pieces(self.lanes.pieces, sender.lane, found, lambda item: self._sender(item).lane)
         left = sender.retire()
         self._senders.pop(segment, None)

@@ -411,7 +411,7 @@ def test_the_commands_and_their_statuses(data: Path) -> None:
     new = data.with_name("new")
     status, output = call("rebuild", "--source", str(data), "--data", str(new))
     assert status == 7
-    assert "what nobody can know" in output
+    assert "what cannot be known" in output
     (data / "metadata/store.db").unlink()
     status, output = call("doctor", "--data", str(data))
     assert status == 7

@@ -36,6 +36,7 @@ from penstock.spark.reading.planning import batch_ranges, left_of
 from penstock.spark.reading.positions import Offset, ranges_of
 from penstock.spark.reading.stream import StreamReader
 from tests.example_answers import explanation
+from tests.flat_control import FlatControl
 
 STREAM = StreamName("s", "t")
 PARTS = 8
@@ -47,7 +48,7 @@ _IDLE_STEPS = 12
 Place = tuple[SegmentId, int]
 
 
-class World:
+class World(FlatControl):
     """The stream, as a controller and a store that answer at once."""
 
     def __init__(self, rng: random.Random, *, truncated: bool) -> None:
@@ -120,29 +121,29 @@ class World:
 
     # --- ControlPlane ---
 
-    async def head(self, stream: StreamName) -> StreamCut:
+    async def cuts_head(self, stream: StreamName) -> StreamCut:
         return StreamCut(stream, dict(self.head_positions))
 
-    async def tail(self, stream: StreamName) -> StreamCut:
+    async def cuts_tail(self, stream: StreamName) -> StreamCut:
         return StreamCut(stream, self.tail_positions())
 
-    async def segment_ranges(self, stream: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
+    async def layout_ranges(self, stream: StreamName, segments: Sequence[SegmentId]) -> Mapping[SegmentId, KeyRange]:
         return {item: self.history.index.ranges[item] for item in segments}
 
-    async def successors(self, stream: StreamName, segment: SegmentId) -> Sequence[Successor]:
+    async def layout_successors(self, stream: StreamName, segment: SegmentId) -> Sequence[Successor]:
         return [Successor(range=item, predecessors=tuple(old)) for item, old in successors(self.history, segment)]
 
-    async def segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
+    async def cuts_segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
         return segments_between(self.history, start.positions, end.positions)
 
-    async def is_cut_valid(self, stream: StreamName, cut: StreamCut) -> bool:
+    async def cuts_is_valid(self, stream: StreamName, cut: StreamCut) -> bool:
         try:
             check_cut(self.history, cut.positions)
         except InvalidCutError:
             return False
         return all(offset <= len(self.keys[item]) for item, offset in cut.positions.items())
 
-    async def measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
+    async def cuts_measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
         for cut in (start, end):
             check_cut(self.history, cut.positions)
         found = []
@@ -153,7 +154,7 @@ class World:
                 found.append(SegmentSpan(segment=item, start=low, end=high, events=None))
         return found
 
-    async def explain_retention(self, stream: StreamName, *, position: StreamCut) -> Explanation:
+    async def retention_explain(self, stream: StreamName, *, position: StreamCut) -> Explanation:
         return explanation()
 
     # --- SegmentService ---
@@ -314,7 +315,7 @@ class GroupReaders:
                 state.report(reader, {key: until})
                 return True
             if segment in world.sealed:
-                state.finish(reader, key, await world.successors(STREAM, segment))
+                state.finish(reader, key, await world.layout_successors(STREAM, segment))
                 return True
         return len(state.members) > 1 and state.free != {}
 
@@ -341,7 +342,7 @@ class BatchReads:
         world = self._world
         services = _services(world)
         begin = StreamCut(STREAM, upper_bound(world.history, [self._at.positions, world.head_positions]))
-        end = await world.tail(STREAM)
+        end = await world.cuts_tail(STREAM)
         if begin == end:
             return False
         ranges = await batch_ranges(services, STREAM, begin, end)

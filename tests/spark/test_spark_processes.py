@@ -24,7 +24,7 @@ import penstock.spark.jobs.export.task, penstock.spark.jobs.scrub_task
 from penstock.spark.connect import Link, dial
 link = Link(dial, sys.argv[1])
 async def scopes(services):
-    return await services.controller.scope_exists("plant")
+    return await services.controller.scopes.exists("plant")
 print(link.run(scopes))
 link.close()
 print(*sorted(sys.modules))

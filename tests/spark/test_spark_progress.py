@@ -109,8 +109,8 @@ def test_a_store_of_an_earlier_version_tells_losses_as_far_as_it_can(
         async def cuts_measure(self, *_: object) -> None:
             raise UnsupportedError("the call is not offered by this server", rpc="Measure")
 
-        async def retention_explain(self, *_: object, position: object) -> dict[str, object]:
-            return {}
+        async def retention_explain(self, *_: object, position: object) -> SimpleNamespace:
+            return SimpleNamespace(gone=None)
 
     async def ask(_: connect.Services) -> tuple[Loss, ...]:
         services: Any = SimpleNamespace(controller=Older())

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 import msgspec
 import pytest
 
+from penstock.codec.control.policies import HoldRecord
 from penstock.codec.values import Call
 from penstock.model.errors import InvalidArgumentError, PenstockError, ProtocolError
 from penstock.model.names import StreamName
+from penstock.model.policies import LONG_MAX
 from penstock.net.native.calls import control_calls, segment_calls
 from tests.drawn_values import value_of
 
@@ -136,6 +138,16 @@ def test_values_of_other_types_are_refused_and_never_converted(name: str) -> Non
         except PenstockError:
             continue
         assert is_part(msgspec.msgpack.decode(call.encode_request((), found)), junk), junk
+
+
+def test_a_hold_stored_with_an_end_beyond_64_bits_does_not_hide_the_others() -> None:
+    call, stored = CALLS["holds.list"], (None, 1, LONG_MAX, 1 << 64, 1 << 70)
+    holds = [
+        HoldRecord(stream=None, incarnation=0, owner="o", reason="r", created_ms=0, until_ms=end).info("s", "h")
+        for end in stored
+    ]
+    found = call.decode_reply(call.encode_reply(holds))
+    assert [hold.until_ms for hold in found] == [None, 1, LONG_MAX, LONG_MAX, LONG_MAX]
 
 
 def test_values_that_are_nested_too_deeply_are_refused() -> None:

@@ -10,6 +10,7 @@ from penstock.codec.control.record import Field, Fields, JsonRecord, Positions, 
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
 from penstock.model.names import StreamName
+from penstock.model.policies import LONG_MAX
 from penstock.model.retention import HoldInfo, PolicyDocument
 
 POLICY_VERSION = 1
@@ -70,7 +71,8 @@ class HoldRecord(JsonRecord):
             owner=self.owner,
             reason=self.reason,
             created_ms=self.created_ms,
-            until_ms=self.until_ms,
+            # Earlier versions stored ends beyond 64 bits, which no protocol carries.
+            until_ms=None if self.until_ms is None else min(self.until_ms, LONG_MAX),
             cut=None if name is None or self.cut is None else StreamCut(name, self.cut),
         )
 

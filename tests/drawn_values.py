@@ -46,6 +46,8 @@ def value_of(rng: random.Random, hint: Any) -> Any:
         return PLAIN[hint](rng)
     if isinstance(hint, types.UnionType) or origin is typing.Union:
         return value_of(rng, rng.choice(parts))
+    if origin is tuple and parts[-1:] != (...,):
+        return tuple(value_of(rng, part) for part in parts)
     if origin in (collections.abc.Sequence, tuple):
         found = some(rng, lambda: value_of(rng, parts[0]))
         return tuple(found) if origin is tuple else found

@@ -17,7 +17,8 @@ from penstock.codec.values import Call
 from penstock.model.errors import InvalidArgumentError, PenstockError, ProtocolError
 from penstock.model.names import StreamName
 from penstock.model.policies import LONG_MAX
-from penstock.net.native.calls import control_calls, segment_calls
+from penstock.net.native.calls import REPLY_BYTES_MAX, control_calls, segment_calls
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange
 from tests.drawn_values import value_of
 
 CALLS = {call.name: call for calls in control_calls().values() for call in calls.values()} | {
@@ -138,6 +139,55 @@ def test_values_of_other_types_are_refused_and_never_converted(name: str) -> Non
         except PenstockError:
             continue
         assert is_part(msgspec.msgpack.decode(call.encode_request((), found)), junk), junk
+
+
+def blocks_of(count: int) -> list[ChunkBlock]:
+    """Blocks as a store with the default settings writes them."""
+    rng, size = random.Random(count), (1 << 20) + 500
+    return [
+        ChunkBlock(
+            start_offset=number * size,
+            end_offset=(number + 1) * size,
+            crc32c=rng.randrange(1 << 32),
+            event_count=rng.randrange(10_000),
+            first_ms=1_795_000_000_000 + number * 1000,
+            last_ms=1_795_000_000_900 + number * 1000,
+        )
+        for number in range(count)
+    ]
+
+
+def test_a_reply_describes_millions_of_blocks() -> None:
+    call, count = CALLS["segments.chunk_ranges"], 10_000
+    chunk = ChunkRange(name="c", location=None, start_offset=0, end_offset=1 << 60, blocks=blocks_of(count))
+    reply = call.encode_reply([chunk])
+    assert plain(call.decode_reply(reply)) == plain([chunk])
+    assert REPLY_BYTES_MAX / (len(reply) / count) > 2_500_000
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    call = CALLS["segments.chunk_ranges"]
+    chunk = ChunkRange(name="c", location=None, start_offset=0, end_offset=1 << 60, blocks=blocks_of(3))
+    for name in ("crc32c", "first_ms"):
+        reply = msgspec.msgpack.decode(call.encode_reply([chunk]))
+        reply[0]["blocks"][name].pop()
+        with pytest.raises(ProtocolError):
+            call.decode_reply(msgspec.msgpack.encode(reply))
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_replies_arrive_as_they_are(name: str) -> None:
+    rng, call = random.Random(name), CALLS[name]
+    hint = typing.get_type_hints(call.declared)["return"]
+    if any(name in repr(hint) for name in ("model.answers", "EffectivePolicy", "PolicyDocument")):
+        pytest.skip("policies and answers of the planner have their own forms and tests")
+    for _ in range(100):
+        try:
+            given = value_of(rng, hint)
+            reply = call.encode_reply(given)
+        except (PenstockError, OverflowError, UnicodeEncodeError):
+            continue
+        assert plain(call.decode_reply(reply)) == plain(given)
 
 
 def test_a_hold_stored_with_an_end_beyond_64_bits_does_not_hide_the_others() -> None:

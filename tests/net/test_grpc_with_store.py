@@ -11,6 +11,7 @@ import pytest
 from controller_stub import ControllerStub
 from grpc_store_world import WRITER, running
 
+from penstock.client.store import AsyncStore
 from penstock.codec.control.streams import BatchRecord
 from penstock.controller import keys
 from penstock.model.cuts import NOT_STARTED, StreamCut
@@ -24,18 +25,23 @@ from penstock.model.errors import (
     StreamSealedError,
     TransactionNotFoundError,
     TransactionStateError,
+    UnavailableError,
     WriterInUseError,
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, make_segment_id
-from penstock.net.dial.controller import RemoteController
+from penstock.net.dial.controller import RemoteController, dial_controller
+from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.layout import ScaleStatus
 from penstock.ports.control.transactions import PingStatus, TransactionStatus
 from penstock.ports.data.tables import TablePut
+from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.rng import RealRng
+from tests.flat_control import Around
 
 S = StreamName("s", "events")
 FIRST, SECOND = make_segment_id(0, 0), make_segment_id(0, 1)
@@ -295,3 +301,36 @@ def test_a_scope_with_a_held_stream_is_refused_before_anything_of_it_is_deleted(
             assert not await remote.scopes.exists("s")
 
     asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_a_hold_whose_answer_was_lost_is_placed_once() -> None:
+    lost: list[str] = []
+
+    def losing(name: str, call: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def answer(*arguments: object, **named: object) -> object:
+            found = await call(*arguments, **named)
+            if name == "holds.add" and len(lost) % 2 == 0:
+                lost.append(name)
+                raise UnavailableError("the answer is lost")
+            lost.append("")
+            return found
+
+        return answer
+
+    async def play() -> None:
+        async with running() as world:
+            await world.remote.scopes.create("s")
+            await world.remote.streams.create(S, CONFIG)
+            async with (
+                GrpcServer(Around(world.controller, losing), world.store, port=0) as server,
+                dial_controller(f"localhost:{server.port}") as remote,
+            ):
+                store = AsyncStore(world.store, remote, RealClock(), RealRng())
+                for holds in (store.stream(S).retention.holds, store.holds("s")):
+                    lost.clear()
+                    placed = await holds.add(owner="o", reason="r")
+                    assert lost
+                    assert placed in await holds.list()
+            assert len(await world.controller.holds.list()) == 2
+
+    asyncio.run(play())

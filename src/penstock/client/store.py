@@ -158,7 +158,7 @@ class AsyncStream:
     @property
     def retention(self) -> AsyncRetention:
         """The stream's retention: its policy, ``plan``, ``explain``, ``reclaim``, ``forecast``, ``holds``."""
-        return AsyncRetention(self.name, self._controller)
+        return AsyncRetention(self.name, self._controller, self.rng)
 
     async def subscribers(self) -> Sequence[SubscriberInfo]:
         """Reader groups, as ``scope/group``, whose progress holds the stream's data: where they are, how far behind in
@@ -525,7 +525,7 @@ class AsyncStore:
     def holds(self, target: StreamName | str | None = None) -> AsyncHolds:
         """Holds on the ``target``: a stream (``scope/stream``), a scope, or (None) all of the store."""
         chosen = StreamName.parse(target) if isinstance(target, str) and "/" in target else target
-        return AsyncHolds(chosen, self.controller)
+        return AsyncHolds(chosen, self.controller, self.rng)
 
     def erasures(self, stream: StreamName | str | None = None) -> AsyncErasures:
         """Erasures of a stream (``scope/stream``), or (None) all of the store, with their receipts."""

@@ -146,23 +146,23 @@ def test_small_batches_move_into_the_loop_once_the_disk_proves_fast_and_large_on
 def test_slow_disk_keeps_syncs_out_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meter = real_files._SyncMeter()
     for seconds in (0.0001, 0.0001, 0.0001):
-        meter.took(seconds, in_place=False)
+        meter.record(seconds, in_place=False)
     assert meter.fast
     for seconds in (0.0001, 0.0001, 0.1):
-        meter.took(seconds, in_place=True)
+        meter.record(seconds, in_place=True)
     assert meter.fast
     for _ in range(15):
-        meter.took(0.002, in_place=True)
+        meter.record(0.002, in_place=True)
     assert not meter.fast
 
 
 def test_a_fast_disk_is_found_fast_through_threads_that_wait_for_the_interpreter() -> None:
     meter = real_files._SyncMeter()
     for seconds in (0.006, 0.0055, 0.007, 0.0001, 0.006, 0.0002, 0.0051, 0.0001):
-        meter.took(seconds, in_place=False)
+        meter.record(seconds, in_place=False)
     assert meter.fast
     for _ in range(8):
-        meter.took(0.0007, in_place=True)
+        meter.record(0.0007, in_place=True)
     assert not meter.fast
 
 

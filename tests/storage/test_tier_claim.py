@@ -88,7 +88,7 @@ def test_chunks_of_nobody_are_not_adopted(tmp_path: Path) -> None:
             (tmp_path / name).mkdir()
         for objects in (MemoryObjects(), FileObjects(files_of(tmp_path / "shared"))):
             await objects.put("chunks/0/1-1-0", b"x")
-            with pytest.raises(InvalidArgumentError, match="does not say whose"):
+            with pytest.raises(InvalidArgumentError, match="chunks of an unknown store"):
                 await claim(objects, files_of(tmp_path / "data"))
             assert list(await objects.list("chunks")) == ["chunks/0/1-1-0"]
 
@@ -215,7 +215,7 @@ def test_a_full_tier_2_keeps_the_claim_of_the_last_opening(tmp_path: Path) -> No
 def test_a_tier_2_that_lost_its_mark_is_not_begun_anew(tmp_path: Path) -> None:
     async def work(files_of: Callable[[Path], RealFiles]) -> None:
         await claim(MemoryObjects(), files_of(tmp_path))
-        with pytest.raises(InvalidArgumentError, match="not where this store has its chunks"):
+        with pytest.raises(InvalidArgumentError, match="lacks the chunks of this store"):
             await claim(MemoryObjects(), files_of(tmp_path), "s3://bucket/typo")
         record = await load_record(files_of(tmp_path))
         assert record is not None
@@ -321,7 +321,7 @@ def test_a_store_stays_where_its_chunks_are(tmp_path: Path) -> None:
     opened(tmp_path / "data", tier2=str(tmp_path / "shared"))
     opened(tmp_path / "data")
     assert (tmp_path / "shared" / MARK).exists()
-    with pytest.raises(InvalidArgumentError, match="not where this store has its chunks"):
+    with pytest.raises(InvalidArgumentError, match="lacks the chunks of this store"):
         opened(tmp_path / "data", tier2=str(tmp_path / "other"))
     (tmp_path / "old" / "chunks" / "0").mkdir(parents=True)
     with pytest.raises(InvalidArgumentError, match="chosen when a store is new"):
@@ -335,7 +335,7 @@ def test_a_store_stays_where_its_chunks_are(tmp_path: Path) -> None:
         ({"tier2": "missing"}, "is not there"),
         ({"tier2": "data/inside"}, "must not hold each other"),
         ({"tier2": "."}, "must not hold each other"),
-        ({"tier2": "ftp://host/x"}, "reads s3://"),
+        ({"tier2": "ftp://host/x"}, "must be s3://"),
         ({"tier2": "s3://bucket", "tier2_endpoint": "http://192.0.2.1:9000"}, "without TLS"),
         ({"tier2": "s3://bucket", "tier2_endpoint": "192.0.2.1:9000"}, "must have the form https://"),
         ({"tier2": 5}, "a URL or a path"),

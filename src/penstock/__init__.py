@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from penstock.ports.control.layout import ScaleResult
     from penstock.ports.control.streams import DeletedStream, RestoredStream, StreamDescription
     from penstock.ports.control.subscribers import SubscriberInfo
-    from penstock.ports.control.transactions import TransactionStatus
+    from penstock.ports.control.transactions import OpenTransaction, TransactionStatus
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
@@ -106,7 +106,7 @@ _HOMES = {
     "ports.control.layout": "ScaleResult",
     "ports.control.streams": "DeletedStream RestoredStream StreamDescription",
     "ports.control.subscribers": "SubscriberInfo",
-    "ports.control.transactions": "TransactionStatus",
+    "ports.control.transactions": "OpenTransaction TransactionStatus",
 }
 
 __version__ = "0.1.0"
@@ -145,6 +145,7 @@ __all__ = [
     "LevelPolicy",
     "Measure",
     "OnExceed",
+    "OpenTransaction",
     "PenstockError",
     "PolicyDocument",
     "Reader",

@@ -38,6 +38,7 @@ from penstock.ports.control.layout import ScaleResult, ScaleStatus
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.streams import DeletedStream, RestoredStream, StreamDescription
 from penstock.ports.control.subscribers import SubscriberInfo
+from penstock.ports.control.transactions import OpenTransaction
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
@@ -300,6 +301,10 @@ class AsyncStream:
         """
         chosen = settings or settings_of(WriterSettings, "a transaction", options)
         return AsyncTransaction(self.name, self._segments, self._controller, self.rng, chosen, lease_s=lease_s)
+
+    async def open_transactions(self) -> Sequence[OpenTransaction]:
+        """All transactions of the stream that have not ended: whether each is decided, and when it expires."""
+        return await self._controller.transactions.list_open(self.name)
 
 
 class AsyncStore:

@@ -95,6 +95,7 @@ class Stream(Blocking[AsyncStream]):
     set_acknowledged = blocking(AsyncStream.set_acknowledged)
     remove_subscriber = blocking(AsyncStream.remove_subscriber)
     erase = blocking(AsyncStream.erase)
+    open_transactions = blocking(AsyncStream.open_transactions)
 
     @property
     def erasures(self) -> Erasures:

@@ -29,6 +29,7 @@ from penstock.core.streams.transactions import (
     PingVerdict,
     Verb,
     decide_ping,
+    is_stray,
     make_transaction_id,
     open_record,
     renewed_until,
@@ -43,7 +44,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, SegmentRange
-from penstock.ports.control.transactions import EventBlock, PingStatus, Transaction, TransactionStatus
+from penstock.ports.control.transactions import EventBlock, OpenTransaction, PingStatus, Transaction, TransactionStatus
 from penstock.ports.data.segments import NO_EVENT, Append
 
 COMPLETED_MAX = 500  # transactions that one call lists, newest first
@@ -292,6 +293,29 @@ class Transactions:
         loaded = await load_transactions(self._ctx, stream, [txn])
         state = loaded.facts[0].state
         return TransactionStatus.UNKNOWN if state is None else _STATUS[state]
+
+    async def list_open(self, stream: StreamName) -> Sequence[OpenTransaction]:
+        """See ``ControlPlane.transactions.list_open``. Records that cannot be read are left out."""
+        ctx = self._ctx
+        view = await ctx.stream(stream)
+        txns: list[UUID] = []
+        async for entry in ctx.metadata.scan_all(keys.transactions(stream)):
+            txn, record = ctx.set_aside.key(entry, keys.txn_of), ctx.set_aside.read(entry, TransactionRecord)
+            if txn is None or record is None:
+                continue
+            if not is_stray(txn, record, incarnation=view.record.incarnation, active_epoch=view.record.epoch):
+                txns.append(txn)
+        return [
+            OpenTransaction(
+                id=item.txn,
+                state=_STATUS[item.state],
+                epoch=transaction_epoch(item.txn),
+                expires_ms=item.record.expires_ms,
+                deadline_ms=item.record.deadline_ms,
+            )
+            for item in (await load_transactions(ctx, stream, txns)).facts
+            if item.record is not None and item.state is not None and item.completed is None
+        ]
 
     async def list_completed(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
         """Newest first, at most 500."""

@@ -33,6 +33,7 @@ from penstock.net.http.retention_documents import (
 from penstock.net.removal_plan import plan_removal
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.streams import DeletedStream, RestoredStream
+from penstock.ports.control.transactions import OpenTransaction
 
 SCOPE = "/v1/scopes/{scope}"
 STREAM = f"{SCOPE}/streams/{{stream}}"
@@ -46,6 +47,7 @@ AT_MS = Parameter("at_ms", Kind.WHOLE, "As if it were then, in milliseconds sinc
 CUT = Parameter("cut", Kind.CUT, _FORMS, needed=True)
 DRY_RUN = Parameter("dry_run", Kind.FLAG, "Change nothing, and return what would be done; in the query or in the body")
 
+streams = Calls("Streams")
 retention = Calls("Retention")
 holds = Calls("Holds")
 erasures = Calls("Erasures")
@@ -61,6 +63,15 @@ async def _position(control: ControlPlane, stream: StreamName, value: object, *,
             return await control.cuts.tail(stream)
         case _:
             return cut_of(stream, value, field=field)
+
+
+# --- transactions ----------------------------------------------------------------------------------------------
+
+
+@streams.add("GET", f"{STREAM}/transactions", under="transactions")
+async def list_open_transactions(control: ControlPlane, given: Given) -> Sequence[OpenTransaction]:
+    """Transactions that have not ended."""
+    return await control.transactions.list_open(given.stream)
 
 
 # --- policies --------------------------------------------------------------------------------------------------
@@ -311,4 +322,4 @@ def _subscriber(given: Given) -> str:
     return subscriber_name(given.stream, given.path["subscriber"])
 
 
-OWN_CALLS: Sequence[RestCall] = (*retention.made, *holds.made, *erasures.made, *subscribers.made)
+OWN_CALLS: Sequence[RestCall] = (*streams.made, *retention.made, *holds.made, *erasures.made, *subscribers.made)

@@ -47,6 +47,21 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A transaction that has not ended. Times are wall clock, milliseconds since the Unix epoch.
+
+    ``state``: OPEN, COMMITTING or ABORTING. ``epoch``: the stream's when it was begun. An open one is aborted at
+    ``expires_ms`` unless its lease is renewed, and at ``deadline_ms`` in any case.
+    """
+
+    id: UUID
+    state: TransactionStatus
+    epoch: int
+    expires_ms: int
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventBlock:
     """Events of a transaction for one of its segments, framed: all that ``writer`` ever appends there."""
 
@@ -94,6 +109,13 @@ class Transactions(Protocol):
         ...
 
     async def status(self, stream: StreamName, txn: UUID) -> TransactionStatus: ...
+
+    async def list_open(self, stream: StreamName) -> Sequence[OpenTransaction]:
+        """Those that have not ended: all open ones, and decided ones until their events are merged or removed.
+
+        Sorted by epoch, then in the order of their ids. Not one moment: one that begins or ends meanwhile may be missing.
+        """
+        ...
 
     async def list_completed(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
         """Newest first, at most 500."""

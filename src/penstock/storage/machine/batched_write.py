@@ -31,7 +31,7 @@ _QUICK_FILE_S = 0.00015
 _NEWEST_SHARE = 0.2  # weight of the newest duration in the moving average
 _SLOW_FOR_S = 10.0
 _SYNCFS_REPORTS_ERRORS = (5, 8)
-"""From this version of Linux on ``syncfs`` reports_errors what could not be written."""
+"""From this version of Linux on ``syncfs`` reports lost writes."""
 
 
 class BatchedWrite:

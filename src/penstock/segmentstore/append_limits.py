@@ -14,7 +14,7 @@ from penstock.segmentstore.segment import Segment
 
 
 class _Bound(NamedTuple):
-    """One bound of a limit. ``quota``: how much may be unread, None if unknown; ``used``: the present total."""
+    """One bound of a limit. ``quota``: how much may be unread, None if unknown; ``used``: the current total."""
 
     rule: str
     total: int
@@ -24,7 +24,7 @@ class _Bound(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing before the bound is unread."""
+        """Whether everything before the bound has been read."""
         return bool(self.quota) and self.used <= self.total - (self.quota or 0)
 
     def unread(self) -> dict[str, object]:
@@ -35,13 +35,13 @@ class _Bound(NamedTuple):
 
 
 class StreamGate:
-    """The limit of one stream, and what its segments hold with everything that is queued for them.
+    """The limit of one stream, and the size of its segments including queued appends.
 
-    Segments in memory are counted as they grow. One that leaves memory counts with the length it had: it cannot grow before
-    it comes back. So does one that is deleted, for the bounds were meant to include it.
+    Segments in memory are counted as they grow. One that leaves memory counts with its last length: it cannot grow
+    until it is loaded again. So does a deleted one, because the bounds were meant to include it.
 
-    Where other stores have segments of the stream too, ``counts`` says what they hold. ``used_bytes`` and ``used_events`` are
-    this store's own.
+    If other stores also have segments of the stream, ``counts`` reports their sizes. ``used_bytes`` and ``used_events``
+    are this store's own.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class StreamGate:
         counts = self._counts
         if counts is None:
             return self._take(segment, size_bytes, events)
-        # From the look at what the others hold until our own is told, none of them may decide.
+        # From reading the others' counts until our own is published, no other store may decide.
         if not counts.lock():
             return ThrottledError("another worker decides about this limit", resource="limit", stream=self.limit.stream)
         try:
@@ -106,7 +106,8 @@ class StreamGate:
                 self._tell()
 
     def take_part(self, segment: Segment) -> PenstockError | None:
-        """May something grow that is to be merged into the stream? It counts then, and is refused while nothing fits."""
+        """Decide whether a transaction or transient segment may grow. It counts once merged; it is refused while the
+        stream is full."""
         self._look(self._counts)
         for bound in self._bounds():
             if bound.used >= bound.total:
@@ -146,7 +147,7 @@ class StreamGate:
         )
 
     def _met_bounds(self, would_bytes: int, would_events: int) -> Sequence[_Bound]:
-        """The bounds that apply to an append. If nothing before a bound is unread, it does not apply: waiting would not
+        """The bounds that apply to an append. A bound with nothing unread before it does not apply: waiting would not
         help."""
         if not self._passed(would_bytes, would_events):
             return ()
@@ -167,7 +168,8 @@ class StreamGate:
         return QuotaExceededError("backlog quota is reached", **fields)
 
     def tell_if_past(self) -> None:
-        """A notice that is past already when it is set: what was appended while it was decided would else go unnoticed."""
+        """Report a limit that is already exceeded when it is set: otherwise appends made meanwhile would go
+        unnoticed."""
         self._look(self._counts)
         if any(item.action is LimitAction.NOTIFY and item.used > item.total for item in self._bounds()):
             self._tell()
@@ -180,20 +182,20 @@ class StreamGate:
     # --- members ------------------------------------------------------------------------------------------
 
     def attach(self, segment: Segment) -> None:
-        """A member is in memory: from here on it is counted as it grows."""
+        """A member was loaded: from here on it is counted as it grows."""
         was = self._members.get(segment.name, (0, 0))
         if was is segment:
             return
         if isinstance(was, tuple):
             self._add(segment.next_length - was[0], segment.next_events - was[1])
         else:
-            # Another one of this name is about to go, and is counted as it was.
+            # An older segment of this name is being deleted, and counts with its last length.
             self._add(segment.next_length, segment.next_events)
         self._members[segment.name] = segment
         segment.gate = self
 
     def born(self, segment: Segment) -> None:
-        """A segment of the stream is created: its growth is the stream's, though no one has listed it yet."""
+        """A segment of the stream is created: its growth counts, though no limit lists it yet."""
         self._born[segment.name] = None
         self.attach(segment)
 
@@ -206,18 +208,18 @@ class StreamGate:
             self._members[segment.name] = (segment.next_length, segment.next_events)
 
     def replace(self, limit: AppendLimit) -> Sequence[str]:
-        """Take over a new limit; returns the members that it does not name."""
+        """Adopt a new limit. Returns the members that it does not name."""
         self.limit = limit
         self._was_met = False
         for name in limit.segments:
             self._born.pop(name, None)
-            # One that there is not counts nothing, until it is created.
+            # A segment that does not exist counts as empty until it is created.
             self._members.setdefault(name, (0, 0))
         listed = dict.fromkeys([*limit.segments, *self._born])
         return [name for name in self._members if name not in listed]
 
     def remove(self, name: str) -> None:
-        """Count the member no more."""
+        """Stop counting the member."""
         member = self._members.pop(name, (0, 0))
         if isinstance(member, tuple):
             self._add(-member[0], -member[1])
@@ -241,15 +243,16 @@ class StreamGate:
             self._counts.publish(self.used_bytes, self.used_events)
 
     def counted(self) -> None:
-        """All members that there are have been attached: what is held may be told to the others from here on.
+        """All existing members are attached: from here on the counts may be published.
 
-        Before, it would be too little, and a store that came back would let the others pass the bound."""
+        Earlier, the counts would be too low, and a restarted store would let the others exceed the bound."""
         self._counting = False
         self._publish()
 
 
 class _PartGate:
-    """Of a transaction's or transient segment: whether its parent may grow. The part itself counts once it is merged."""
+    """Gate of a transaction or transient segment: checks whether its parent may grow. The part counts once it is
+    merged."""
 
     __slots__ = ("_gates", "_parent")
 
@@ -262,21 +265,21 @@ class _PartGate:
         return None if gate is None else gate.take_part(segment)
 
     def count(self, segment: Segment, size_bytes: int, events: int) -> None:
-        """Nothing: parts are not counted."""
+        """Does nothing: parts are not counted."""
 
 
 class AppendLimits:
-    """The limits of a store, by stream. Segments are attached as they come into memory."""
+    """The limits of a store, by stream. Segments are attached as they are loaded."""
 
     def __init__(self, shared: SharedCounts | None = None) -> None:
-        """``shared`` tells what other stores hold of the same streams. It is borrowed."""
+        """``shared`` reports what other stores hold of the same streams. It is borrowed."""
         self._shared = shared
         self._by_stream: dict[str, StreamGate] = {}
         self._by_segment: dict[str, StreamGate] = {}
         self._met: dict[str, None] = {}
         self._wake = asyncio.Event()
 
-    # --- told by the directories --------------------------------------------------------------------------
+    # --- called by the directories --------------------------------------------------------------------------
 
     def segment_created(self, segment: Segment) -> None:
         """The creation is queued."""
@@ -299,20 +302,20 @@ class AppendLimits:
                 gate.attach(segment)
 
     def segment_left(self, segment: Segment) -> None:
-        """The segment is in memory no more."""
+        """The segment left memory."""
         if isinstance(segment.gate, StreamGate):
             segment.gate.detach(segment)
 
     # --- limits -------------------------------------------------------------------------------------------
 
     def unknown(self, limit: AppendLimit) -> Sequence[str]:
-        """The segments of the limit that are not counted yet: they must be in memory when it is set."""
+        """The segments of the limit that are not counted yet: load them before it is set."""
         gate = self._by_stream.get(limit.stream)
         names = dict.fromkeys(limit.segments)
         return [name for name in names if gate is None or not gate.knows(name)]
 
     def set(self, limit: AppendLimit, loaded: Sequence[Segment]) -> None:
-        """Put a limit in force. ``loaded``: those of its segments that exist, of those that were unknown."""
+        """Put a limit in force. ``loaded``: the existing ones among its unknown segments."""
         gate = self._by_stream.get(limit.stream)
         if limit.total_bytes is None and limit.total_events is None:
             if gate is not None:

@@ -1,4 +1,4 @@
-"""Which segments have grown or were sealed since someone looked."""
+"""Segments that have grown or were sealed since the last poll."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from penstock.segmentstore.segment import Segment
 
 
 class Changes:
-    """Names of changed segments, for one caller that comes again with the mark it was given.
+    """Names of changed segments, for one caller that polls with the mark of its last answer.
 
-    An append costs one comparison: a segment is noted once for each mark. What the last answer told is kept until its mark
-    comes back, so that an answer that was lost can be asked for again. Above ``limit`` names all are forgotten, and the
-    next answer says so. Marks begin with the epoch of the log: one from before a restart is no mark of now.
+    An append costs one comparison: a segment is noted once for each mark. The last answer is kept until its mark comes
+    back, so that a lost answer can be requested again. Above ``limit`` names all are dropped, and the next answer
+    reports that. Marks begin with the epoch of the log, so a mark from before a restart is not valid.
     """
 
     def __init__(self, *, epoch: int, limit: int) -> None:
@@ -23,7 +23,7 @@ class Changes:
         self._lost = False
 
     def note(self, segment: Segment) -> None:
-        """The segment has changed. Parts are not told of: their merge is a change of the target."""
+        """The segment has changed. Parts are not noted: their merge is a change of the target."""
         segment.change_mark = self.mark
         if segment.is_part or self._lost:
             return

@@ -1,4 +1,4 @@
-"""A container: segments with one queue of operations, one state, one stream of log frames."""
+"""A container: segments that share one queue of operations, one state, and one stream of log frames."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ _SAY_THROTTLED_S = 10.0
 
 
 class Container:
-    """Owns segments, and the order of the operations on them. Arguments are borrowed; ``start`` begins the background work,
+    """Owns segments, and orders the operations on them. Arguments are borrowed; ``start`` begins background work,
     ``close`` ends it.
 
-    State is changed twice: the ``next_`` fields when an operation is queued, so that the next one is decided against
-    them; the rest when its frame is durable. Readers and all answers see the latter alone.
+    State changes twice: the ``next_`` fields when an operation is queued, so that the next one is decided against them;
+    the rest when its frame is durable. Readers and answers see only durable state.
 
-    Tiering, checkpoints, freeing and erasure share ``state``, and get the few functions that they need of others from
-    here. None of them knows the container.
+    Tiering, checkpoints, freeing and erasure share ``state``. The container gives them the few functions of each other
+    that they need; none of them depends on the container.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Container:
         self._wire()
 
     def _wire(self) -> None:
-        """Make what works on the state, each part from those before it."""
+        """Create the parts that work on the state, each from those before it."""
         state, parts = self.state, self.parts
         self.writers = WriterMemory(state, parts.clock, parts.telemetry)
         self.catalogue = Catalogue(state, parts, self._ask_checkpoint)
@@ -167,14 +167,14 @@ class Container:
     # --- life ---------------------------------------------------------------------------------------------
 
     async def load(self, checkpoint: ContainerRecord | None) -> None:
-        """Load what the rows hold beside segments, before the log is replayed. ``checkpoint``: None in a new store."""
+        """Load the rows that are not segments, before the log is replayed. ``checkpoint``: None in a new store."""
         await self.catalogue.recover(checkpoint)
         await self.writers.recover()
         await self.reclaimer.recover()
 
     def recovered(self, complete_upto: int, lowest_aside: int | None) -> None:
-        """The log is replayed. The rows are complete up to the first address. What the log alone holds begins at the second
-        one for segments that were set aside."""
+        """The log is replayed. The rows are complete up to ``complete_upto``. For segments that were set aside, data
+        that only the log holds begins at ``lowest_aside``."""
         lowest = [address for address in (self.tiering.lowest_address(), lowest_aside) if address]
         self.checkpointer.recovered(complete_upto, min(lowest, default=None))
 
@@ -188,7 +188,7 @@ class Container:
         self._tasks.spawn(self.reclaimer.collect_orphans(), f"container-{self.index}-orphans")
 
     async def close(self, *, checkpoint: bool) -> None:
-        """Refuse new calls, answer the queued ones, and checkpoint unless told not to. Parked reads are refused."""
+        """Refuse new calls and parked reads, answer the queued calls, and checkpoint if ``checkpoint``."""
         if checkpoint and self._offline is None:
             await self.drain()
             await self.checkpointer.last()
@@ -245,11 +245,11 @@ class Container:
         self.checkpointer.ask()
 
     async def next_commit(self) -> None:
-        """Ask for a checkpoint, and return once rows are committed, or the container has gone offline."""
+        """Request a checkpoint, and return once rows are committed or the container is offline."""
         await self.checkpointer.next_commit()
 
     def _crowded(self) -> None:
-        """More segments are in memory than there should be, and none of them is idle: let them become so."""
+        """Too many segments are in memory, and none is idle: tier and checkpoint so that they become idle."""
         self.tiering.force()
         self.checkpointer.ask()
 
@@ -301,17 +301,17 @@ class Container:
         held_bytes = memory.unflushed_bytes + memory.queued_bytes
         limit_bytes = memory.unflushed_limit_bytes
         if held_bytes + size <= limit_bytes and not self._log.shortage.is_known:
-            return None  # As of nearly all appends: asking each rule costs as much as taking one.
+            return None  # The usual case: evaluating each rule costs as much as an append.
         full = self._log.shortage.refusal()
         throttled = None if full else append_throttled(held_bytes, limit_bytes=limit_bytes, adding_bytes=size)
         if throttled is not None and asyncio.get_running_loop().time() >= self._say_throttled_at:
-            # A peer is told nothing, it only waits: here it is said why.
+            # The peer only sees a delay: log the reason here.
             self._say_throttled_at = asyncio.get_running_loop().time() + _SAY_THROTTLED_S
             _log.warning("appends wait: tier 2 does not keep up", extra={"container": self.index, **throttled.fields})
         return full or throttled
 
     def _park_append(self, request: Append, done: AppendDone) -> None:
-        """The segment or the writer is not in memory: load them, then decide, in order of submission."""
+        """The segment or writer is not in memory: load it, then decide, in order of submission."""
         error: PenstockError | None = self._offline
         if error is None and self._parked_count >= self._settings.max_parked_appends:
             error = ThrottledError(
@@ -328,7 +328,7 @@ class Container:
         self._parked_count += 1
 
     async def parked_decided(self, name: str) -> None:
-        """Return once the appends that wait for the segment to be loaded have taken their places in the queue."""
+        """Return once the appends that wait for the segment to load have been queued."""
         parked = self._parked.get(name)
         if parked is not None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -368,11 +368,11 @@ class Container:
     # --- commit -------------------------------------------------------------------------------------------
 
     def submit(self, mutation: Mutation) -> None:
-        """Queue; it is answered exactly once, after all that were queued before it."""
+        """Queue a mutation. It is answered exactly once, after all mutations queued before it."""
         if self._offline is not None:
             mutation.withdraw(self._memory)
             error = ContainerOfflineError(self._offline.message, **self._offline.fields)
-            # Never from within the call: the caller may not be ready for its answer yet.
+            # Never answer from within the call: the caller may not be ready yet.
             asyncio.get_running_loop().call_soon(self._call, mutation.done, error)
             return
         if mutation.segment is not None:
@@ -385,7 +385,7 @@ class Container:
 
     @property
     def _rests(self) -> bool:
-        """Whether the commit loop waits for something to do."""
+        """Whether the commit loop is idle."""
         return self._wake is not None and not self._wake.done()
 
     def take_frame(self) -> tuple[Sequence[Buffer], int] | None:
@@ -414,7 +414,7 @@ class Container:
         except Exception as error:  # noqa: BLE001 - as above
             self.go_offline("commit failed", error)
         if self._queue:
-            # Queued by an answer of another container, after this one's frame had been taken.
+            # Queued by an answer of another container, after this container's frame was taken.
             self._log.commit_soon(self)
 
     def commit_later(self) -> None:
@@ -477,7 +477,7 @@ class Container:
         self.checkpointer.nudge()
 
     def _refuse_all(self, error: StorageFullError) -> None:
-        """Nothing was written: refuse the batch and all that was decided after it, and go back to durable state."""
+        """Nothing was written: refuse the batch and everything decided after it, and return to durable state."""
         self.parts.telemetry.add("log_full_refusals")
         failed = [*self._in_flight, *self._queue]
         self._in_flight = ()
@@ -487,7 +487,7 @@ class Container:
             for segment in (mutation.segment, mutation.other):
                 if segment is not None:
                     self.segments.restore(segment)
-        # Refusals too: what they were decided against will not happen.
+        # Refusals too: the operations that they were decided against will not happen.
         for mutation in failed:
             self._call(mutation.done, StorageFullError(error.message, **error.fields))
 
@@ -500,6 +500,6 @@ class Container:
             )
 
     def log_free_upto(self) -> int | None:
-        """The address up to which the container needs no frame; None: it needs none that is known by now."""
+        """The address up to which the container needs no frame; None: it needs none of the known frames."""
         needed = self.checkpointer.needed_from()
         return self._log_floor if needed is None else needed - 1

@@ -1,4 +1,4 @@
-"""The segments of a container that are in memory, by name and by id; the others are loaded when asked for."""
+"""The segments of a container in memory, by name and by id; others are loaded on demand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
 
 class _Removed:
-    """In place of a segment whose removal is queued."""
+    """Stands for a segment whose removal is queued."""
 
 
 _REMOVED: Final = _Removed()
@@ -35,8 +35,8 @@ class _Watch:
 class SegmentDirectory:
     """Two views of the names: as queued operations will leave them, and as they durably are.
 
-    ``loaded`` is told of each segment that comes into memory, ``crowded`` when there are too many and none may leave.
-    ``check`` is called where a caller may have waited; it raises once the container is offline.
+    ``loaded`` is called for each segment that is loaded, ``crowded`` when too many are in memory and none can leave.
+    ``check`` is called after possible waits; it raises once the container is offline.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class SegmentDirectory:
         self._watches: dict[str, list[_Watch]] = {}
 
     def pending(self, name: str) -> Segment | None:
-        """The segment in memory as queued operations leave it. None: it may be elsewhere, or nowhere."""
+        """The segment in memory, including queued operations. None: it may be on disk, or not exist."""
         known = self._names.get(name)
         return known if isinstance(known, Segment) else None
 
     def visible(self, name: str) -> Segment | None:
-        """The durable segment, where it is in memory."""
+        """The durable segment, if it is in memory."""
         return self._visible.get(name)
 
     def announce(self, segment: Segment) -> None:
@@ -105,7 +105,7 @@ class SegmentDirectory:
         self._limits.segment_left(segment)
 
     async def find(self, name: str) -> Segment | None:
-        """The segment as queued operations leave it, or None."""
+        """The segment, including queued operations, or None."""
         while True:
             self._check()
             known = self._names.get(name)
@@ -137,13 +137,13 @@ class SegmentDirectory:
         return segment
 
     def is_current(self, segment: Segment) -> bool:
-        """Whether queued operations still find the segment: what was looked up before an await may have gone."""
+        """Whether queued operations still find the segment: it may have left since a lookup before an await."""
         return self._names.get(segment.name) is segment
 
     @contextmanager
     def _watching(self, name: str) -> Iterator[_Watch]:
-        """Record whether the segment leaves memory during a load. Other segments do not count: they change nothing here, and
-        if many came and went, a load that they disturbed might never end."""
+        """Record whether the segment leaves memory during a load. Other segments do not count: they change nothing
+        here, and if many came and went, a load might never end."""
         watch = _Watch()
         self._watches.setdefault(name, []).append(watch)
         try:
@@ -202,7 +202,7 @@ class SegmentDirectory:
             return row
 
     async def attribute(self, segment: Segment, key: int) -> AttributeState:
-        """State of an attribute. The segment may have gone, or have been loaded anew, when this returns."""
+        """State of an attribute. When this returns, the segment may have left memory or have been reloaded."""
         while True:
             state = segment.attributes.get(key)
             if state is not None:
@@ -220,8 +220,8 @@ class SegmentDirectory:
                 return AttributeState(NO_EVENT)
 
     def forget_attribute(self, segment: Segment, key: int) -> bool:
-        """Let an attribute's state leave memory, because its row is about to be deleted. False: queued operations, changes
-        that are not in the rows, or bytes that are not tiered still need it."""
+        """Drop an attribute's state from memory, because its row is about to be deleted. False: queued operations,
+        changes not yet in the rows, or untiered bytes still need it."""
         state = segment.attributes.get(key)
         if key in segment.dirty_attributes or key in segment.queued_attributes or key in segment.cache.behind:
             return False
@@ -235,7 +235,7 @@ class SegmentDirectory:
         return records.uid_key(records.TAG_ATTRIBUTE, self._container_index, segment.uid, key.to_bytes(16, "big"))
 
     def _make_room(self) -> None:
-        """Before one more comes: a client may ask for each of a million segments between two checkpoints."""
+        """Before another load: a client may request a million segments between two checkpoints."""
         if len(self._visible) < self._evict_at:
             return
         limit = self._settings.max_loaded_segments
@@ -244,9 +244,9 @@ class SegmentDirectory:
             self._crowded()
 
     def evict_idle(self, limit: int) -> None:
-        """Let idle segments leave memory, those longest unused first, down to ``limit``; none while segments are held.
+        """Evict idle segments, least recently used first, down to ``limit``; none while segments are held.
 
-        A caller that holds them loads several until all are there. If one left for each that came, it would never end.
+        A caller holds segments while it loads several. If each load evicted another, it would never end.
         """
         excess = 0 if self.held else len(self._visible) - limit
         if excess > 0:
@@ -254,7 +254,7 @@ class SegmentDirectory:
                 if excess <= 0:
                     break
                 if segment.touched:
-                    # A second chance, behind all others: what is in use is touched again before its turn comes.
+                    # A second chance: move it to the end. A segment in use is touched again before its next turn.
                     segment.touched = False
                     self._visible[segment.name] = self._visible.pop(segment.name)
                 elif segment.is_idle and self.is_current(segment):
@@ -263,11 +263,11 @@ class SegmentDirectory:
                     excess -= 1
         for segment in self._visible.values():
             if len(segment.attributes) > self._settings.max_loaded_attributes:
-                # Also of one that is never idle: a busy segment may have had a million writers, each for a while.
+                # Also for a segment that is never idle: a busy one may have had a million short-lived writers.
                 segment.forget_settled()
                 self._departed(segment)
 
-        # What could not leave is not looked at again for each one that comes.
+        # Do not check the segments that could not leave again on each load.
         self._evict_at = _crowd(max(limit, len(self._visible)))
 
     def loaded(self) -> Iterable[Segment]:
@@ -275,7 +275,7 @@ class SegmentDirectory:
         return self._visible.values()
 
     def restore(self, segment: Segment) -> None:
-        """The queued operations on the segment will not happen: find what is durable again."""
+        """The queued operations on the segment will not happen: return to the durable state."""
         segment.forget_pending()
         durable = self._visible.get(segment.name)
         if durable is None:
@@ -287,5 +287,5 @@ class SegmentDirectory:
 
 
 def _crowd(count: int) -> int:
-    """A quarter above: so many are let in between two looks for idle ones."""
+    """A quarter above the limit: this many may load between two searches for idle ones."""
     return count + max(1, count // 4)

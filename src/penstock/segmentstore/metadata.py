@@ -1,4 +1,4 @@
-"""Rows of a container that have changed since the last checkpoint, over those in the key-value store."""
+"""Rows of a container: changes since the last checkpoint, layered over the key-value store."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _KNOWN_VALUE_BYTES = 2048
 class _Changes:
     """Changed rows (None: deleted), their keys in order, and the ranges deleted before them.
 
-    Ranges are those of whole prefixes, none of which is the beginning of another: they are equal or apart. ``born`` are the
-    keys of rows that the store does not hold: deleted again, they leave no trace.
+    Ranges cover whole prefixes, none a prefix of another: two ranges are equal or disjoint. ``born`` are the keys of
+    rows that the store does not hold: if deleted again, they leave no trace.
     """
 
     __slots__ = ("_starts", "born", "keys", "ranges", "rows")
@@ -34,7 +34,7 @@ class _Changes:
         self._starts: list[bytes] = []
 
     def put(self, key: bytes, value: bytes | None) -> int:
-        """Returns by how many bytes the changes grew."""
+        """Returns how many bytes the changes grew by."""
         old = self.rows.get(key, b"") or b""
         if key not in self.rows:
             insort(self.keys, key)
@@ -42,7 +42,7 @@ class _Changes:
         return len(key) + len(value or b"") - len(old)
 
     def add(self, key: bytes, value: bytes) -> int:
-        """As ``put``, of a row that neither the changes nor the store hold."""
+        """As ``put``, for a row that neither the changes nor the store hold."""
         self.born[key] = None
         return self.put(key, value)
 
@@ -78,12 +78,12 @@ class _Changes:
 
 
 class Outbox(Protocol):
-    """What goes along with each commit, to say what it changed."""
+    """Extra rows of each commit that record what it changed."""
 
     def take(
         self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], ranges: Sequence[tuple[bytes, bytes]]
     ) -> tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]:
-        """Rows to put, and keys to delete, beside these changes."""
+        """Rows to put and keys to delete along with these changes."""
         ...
 
     def taken(self) -> None:
@@ -122,11 +122,11 @@ class MetadataRows:
         self.changed_bytes += self._changes.put(key, value)
 
     def put_new(self, key: bytes, value: bytes) -> None:
-        """As ``put``, where no row has the key now. Deleted again before the next commit, it never was: of what lives for a
-        moment, as transactions do, the store is not told."""
+        """As ``put``, where no row has the key now. If it is deleted before the next commit, the store never sees it,
+        as with short-lived transactions."""
         before = self._committing
         if key in self._changes.rows or (before is not None and (key in before.rows or before.covers(key))):
-            self.put(key, value)  # There is a row in the store, or there may be.
+            self.put(key, value)  # The store has a row, or may have one.
         else:
             self.changed_bytes += self._changes.add(key, value)
 
@@ -179,8 +179,8 @@ class MetadataRows:
                 return [value if known else next(stored) for known, value in seen]
 
     def _moment(self) -> tuple[int, bool]:
-        """Equal before and after a read of the store: no commit has begun or ended meanwhile, of which the read may have
-        seen what was changed after the look at what is in memory."""
+        """A value that changes when a commit begins or ends. If it is equal before and after a read of the store, the
+        read is consistent with the changes in memory."""
         return self.generation, self._committing is not None
 
     async def _read(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
@@ -243,9 +243,9 @@ class MetadataRows:
                 page = await self._store.scan(start, upto, limit=limit - len(found))
             except DamagedRowError as error:
                 if not start <= error.row_key < upto:
-                    raise  # Pages of the store are damaged: its rows are out of order, and reading on would never end.
+                    raise  # Pages of the store are damaged: its rows are out of order, and reading would never end.
                 upto = error.row_key
-                if start >= upto:  # All rows before it were read, or there are none.
+                if start >= upto:  # All rows before it were read, or none exist.
                     damaged.append(upto)
                     start, upto = upto + b"\0", end
                 continue
@@ -284,14 +284,14 @@ class MetadataRows:
         return rows
 
     async def commit(self) -> None:
-        """Make all changes durable in one step. The changes of this instant are taken before the first await.
+        """Make all changes durable in one step. The current changes are taken before the first await.
 
-        Never called twice at once. Cancelled or failed: the changes stay, to go with the next commit. Raises what
+        Must not run concurrently. If cancelled or failed, the changes stay for the next commit. Raises what
         ``KeyValueStore.commit`` raises.
         """
         taken, self._changes = self._changes, _Changes()
         self._committing = taken
-        taken.born.clear()  # If this fails, the store may hold them all the same.
+        taken.born.clear()  # Even if this fails, the store may hold them.
         before, self.changed_bytes = self.changed_bytes, 0
         try:
             puts = [(key, value) for key, value in taken.rows.items() if value is not None]
@@ -330,7 +330,7 @@ class MetadataRows:
 
     def _take_back(self, taken: _Changes) -> None:
         newer, self._changes = self._changes, taken
-        # A range deletes what was put before it, so it comes first; what was put since comes last.
+        # A range deletes rows put before it, so it comes first; later puts come last.
         for start, end in newer.ranges.items():
             taken.delete_range(start, end)
         for key, value in newer.rows.items():

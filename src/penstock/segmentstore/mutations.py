@@ -1,4 +1,4 @@
-"""Queued operations: what each will do to pending state, how it is written, and what it answers once durable."""
+"""Queued operations: their effect on state, their encoding, and their answer once durable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.tiering.tail_cache import LARGE_BYTES, CacheMemory
 from penstock.segmentstore.transitions import Transitions
 
-# What a truncation, a retention run or a deletion consists of, the controller's records of it in tables included.
+# Operations of truncation, retention and deletion, including the controller's table records of them.
 _VITAL = (
     codec.TruncateOperation,
     codec.KeepOperation,
@@ -33,7 +33,8 @@ Done = Callable[[Any], None]
 
 
 class Mutation:
-    """One queued operation on one segment, or none: a no-op answers in its turn, once all before it is durable."""
+    """One queued operation on a segment, or a no-op: a no-op is answered in order, once everything before it is
+    durable."""
 
     __slots__ = ("answer", "done", "other", "segment", "size_bytes")
 
@@ -52,19 +53,19 @@ class Mutation:
         self.size_bytes = 0
 
     def encode(self) -> bytes | None:
-        """What precedes ``data`` in the frame, or None where nothing is written."""
+        """The bytes before ``data`` in the frame, or None if nothing is written."""
         return None
 
     @property
     def data(self) -> Buffer:
-        """What follows ``encode`` in the frame."""
+        """The bytes after ``encode`` in the frame."""
         return b""
 
     def apply(self, steps: Transitions, address: int, now_ms: int) -> None:
         """Change durable state, and set the answer. Runs once the frame at ``address`` is durable."""
 
     def withdraw(self, memory: CacheMemory) -> None:
-        """The operation will not happen: give back what was reserved."""
+        """The operation will not happen: release what was reserved."""
 
 
 class AppendMutation(Mutation):
@@ -91,7 +92,7 @@ class AppendMutation(Mutation):
         if not size:
             count = 0
         elif segment.is_transient:
-            # However many appends it takes, the segment holds one event.
+            # The segment holds one event, however many appends it takes.
             count = 0 if segment.next_events else 1
         self.count = count
         self.offset = segment.next_length
@@ -121,7 +122,7 @@ class AppendMutation(Mutation):
 
 
 class OperationMutation(Mutation):
-    """Any other operation: its bytes are made at once, ``act`` takes the time and changes durable state."""
+    """Any other operation: it is encoded at once. ``act`` takes the wall time and changes durable state."""
 
     __slots__ = ("_act", "_encoded", "operations", "vital")
 
@@ -151,7 +152,7 @@ class OperationMutation(Mutation):
 
 
 def refusal(segment: Segment | None, error: PenstockError, done: Done) -> Mutation:
-    """Deliver an error in its turn: it may rest on operations that are not durable yet."""
+    """Deliver an error in order: it may depend on operations that are not durable yet."""
     return Mutation(segment, done, error)
 
 
@@ -166,7 +167,7 @@ def waking(waiter: asyncio.Future[None]) -> Done:
 
 
 def flat(data: Buffer) -> Buffer:
-    """The same bytes, with ``len`` in bytes."""
+    """The same bytes, such that ``len`` counts bytes."""
     if type(data) is memoryview and (data.itemsize != 1 or data.ndim != 1 or not data.c_contiguous):
         return data.cast("B") if data.c_contiguous else data.tobytes()
     return data

@@ -1,4 +1,4 @@
-"""What a store is put together from: the ports that all its containers work on."""
+"""The ports that a store and its containers are built from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StoreParts:
 
     keyvalue: holds the rows of metadata.
     chunks: tier 2.
-    clock, rng, offload, telemetry: time, randomness, threads and figures.
+    clock, rng, offload, telemetry: time, randomness, threads and metrics.
     settings: how the store uses memory, disk and time.
     catalogue: tier 2, where rows of metadata are repeated (``segmentstore.tiering.catalogue``). Without it tier 2 alone
         cannot restore the store.

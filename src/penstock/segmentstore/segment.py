@@ -1,4 +1,4 @@
-"""One segment in memory: what is durable, and what will be once the queued operations are."""
+"""One segment in memory: its durable state, and its state once the queued operations are durable."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.segmentstore.tiering.tail_cache import CacheMemory, TailCache
 
 
 class Gate(Protocol):
-    """Counts what appends add to a segment, and says which go too far."""
+    """Counts what appends add to a segment, and refuses those beyond a limit."""
 
     def take(self, segment: Segment, size_bytes: int, events: int) -> PenstockError | None:
-        """Count an append that is about to be queued, or say why it must not be."""
+        """Count an append that is about to be queued, or return the error that refuses it."""
         ...
 
     def count(self, segment: Segment, size_bytes: int, events: int) -> None:
-        """The segment grows, or shrinks, without being asked."""
+        """The segment grows or shrinks without a check."""
         ...
 
 
@@ -42,9 +42,10 @@ TABLE_KINDS = {TableKind.HASH: KIND_HASH, TableKind.SORTED: KIND_SORTED}
 
 
 class AttributeState:
-    """An attribute or a writer's last event number: its value once all queued operations are durable, and now.
+    """An attribute or a writer's last event number: its pending value (once queued operations are durable), and its
+    durable one.
 
-    ``fixed``: set as an attribute, or by an earlier version that did not tell them apart. It is never forgotten.
+    ``fixed``: set as an attribute, or by an earlier version that did not distinguish them. It never expires.
     """
 
     __slots__ = ("durable", "fixed", "pending")
@@ -56,11 +57,12 @@ class AttributeState:
 
 
 class Chunk:
-    """A chunk of a segment. The byte of segment offset ``o`` lies at ``o - start`` in it; its first ``length`` count.
+    """A chunk of a segment. The byte of segment offset ``o`` is at ``o - start`` in it; only its first ``length`` bytes
+    are valid.
 
-    ``blocks`` are in chunk positions, not segment offsets, so that a merge moves a chunk without touching them; None
-    until they are needed. ``freed`` bytes at its head were given back. ``event_count``: None until its blocks were asked.
-    ``joined_ms``: when a merge brought it here, by which its blocks may be older than their place in the segment.
+    ``blocks`` are in chunk positions, not segment offsets, so that a merge moves a chunk without changing them; None
+    until needed. ``freed`` bytes at its head were freed. ``event_count``: None until its blocks were summed.
+    ``joined_ms``: when a merge moved it here; its blocks may be older than their neighbours in the segment.
     """
 
     __slots__ = ("block_count", "blocks", "event_count", "freed", "joined_ms", "length", "name", "start")
@@ -120,7 +122,7 @@ class ChunkList:
         return self.items[index] if index >= 0 and offset < self.items[index].end else None
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether one chunk after the other holds ``start <= offset < end``."""
+        """Whether chunks hold all of ``start <= offset < end`` without a gap."""
         while start < end:
             chunk = self.find(start)
             if chunk is None:
@@ -149,7 +151,7 @@ class ChunkList:
         return found
 
     def replace(self, chunk: Chunk, by: Chunk) -> None:
-        """Put another chunk in the place of one that is listed and begins at the same offset."""
+        """Replace a listed chunk by another one that begins at the same offset."""
         self.items[bisect_right(self._starts, chunk.start) - 1] = by
 
     def take_all(self) -> list[Chunk]:
@@ -163,10 +165,10 @@ class ChunkList:
 
 @dataclass(slots=True)
 class TableState:
-    """Of a table: how many entries it has, and what queued changes will make of keys.
+    """State of a table: its number of entries, and the pending changes of keys.
 
     ``next_versions`` holds the version (``KEY_ABSENT``: removed) and the position of the change that will set it: two
-    removals of one key look alike but for the position.
+    removals of one key differ only in the position.
     """
 
     entry_count: int
@@ -177,12 +179,13 @@ class TableState:
 class Segment:
     """State of a segment. Fields that begin with ``next_`` include the queued operations; readers never see them.
 
-    ``kept_offset <= start_offset``: what lies between is gone for readers, and stays here and on disk as what they may see.
-    ``is_part``: made to be merged, of a transaction or transient. ``gate`` is asked before appends, where they are limited.
-    ``change_mark``: the mark at which the segment was last noted as changed. ``marks``: what the rows say of writers with
-    bytes not tiered (``tiering.flushed``); False: there are none, None: not known. ``stored``: the key-value store may
-    hold rows of it; not so of one that was created since the last checkpoint, all of which is in memory. ``pins``: how many
-    calls keep it in memory (``pinned``).
+    ``kept_offset <= start_offset``: readers no longer see the bytes in between; they stay in memory and on disk like
+    visible ones.
+    ``is_part``: a transaction or transient segment, to be merged. ``gate`` checks appends if they are limited.
+    ``change_mark``: the mark at which the segment was last noted as changed. ``marks``: the rows about writers with
+    untiered bytes (``tiering.flushed``); False: none, None: unknown. ``stored``: the key-value store may hold rows of
+    it; False if it was created since the last checkpoint, so that all of it is in memory. ``pins``: how many calls keep
+    it in memory (``pinned``).
     """
 
     __slots__ = (
@@ -303,7 +306,7 @@ class Segment:
         return self
 
     def forget_pending(self) -> None:
-        """The queued operations will not happen: go back to what is durable."""
+        """The queued operations will not happen: return to the durable state."""
         if self.gate is not None:
             self.gate.count(self, self.length - self.next_length, self.event_count - self.next_events)
         self.next_start, self.next_kept, self.next_length = self.start_offset, self.kept_offset, self.length
@@ -318,12 +321,12 @@ class Segment:
             self.table.next_versions.clear()
 
     def forget_settled(self) -> None:
-        """Let the attributes leave memory that nothing queued changes, and that the rows hold as they are.
+        """Evict attributes that no queued operation changes and whose current value is in the rows.
 
         Equal values are not enough: of two queued changes, the second may restore the durable value. Appends alone cannot,
         because their numbers only grow.
 
-        Who is loading one meanwhile must look again: what was read may be older than what has left.
+        A caller that is loading an attribute meanwhile must retry: the row it read may be older than the evicted value.
         """
         self.attributes = {
             key: state
@@ -342,7 +345,7 @@ class Segment:
             self.queued_attributes[key] = left
 
     def wake(self) -> None:
-        """Let the parked reads look again, in the order in which they came."""
+        """Let the parked reads check again, in order of arrival."""
         waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             waiter.wake()
@@ -362,7 +365,7 @@ class Segment:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may leave memory: all of it is in the key-value store and the chunks, and no call uses it."""
+        """Whether it may be evicted: all of it is in the key-value store and chunks, and no call uses it."""
         return not (
             self.dirty
             or self.dirty_attributes

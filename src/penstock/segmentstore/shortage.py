@@ -1,4 +1,4 @@
-"""Lack of disk space: who of a store met it, and what appends are told meanwhile."""
+"""Lack of disk space: which work of a store ran into it, and how appends are refused meanwhile."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
 
 class Shortage:
-    """What a store lacks disk space for, shared by its containers. While it lasts, appends are refused at the door.
+    """The work that lacks disk space, shared by a store's containers. While it lasts, appends are refused on arrival.
 
-    At once, and not only when memory is used up: on a full disk the rest of the log is the way to truncation. It ends
-    when the work that failed succeeds; a log that could not grow is tried again after ``pause_s`` or a truncation.
+    They are refused at once, not only when memory is used up: on a full disk, truncation needs the rest of the log. The
+    shortage ends when the failed work succeeds; a log that could not grow is tried again after ``pause_s`` or a
+    truncation.
 
-    ``changed`` is told when background work begins and ceases to lack space, with the first error or None.
+    ``changed`` is called with the first error when background work starts to lack space, and with None when that ends.
     """
 
     def __init__(self, changed: Callable[[StorageFullError | None], None], *, pause_s: float) -> None:
@@ -28,7 +29,7 @@ class Shortage:
         self._log_again_at = 0.0
 
     def settle(self, work: object, failure: BaseException | None) -> None:
-        """Note how an attempt of background work ended; None: well."""
+        """Record the outcome of an attempt of background work; None: success."""
         before = bool(self._works)
         if failure is None:
             self._troubles.pop(work, None)
@@ -42,7 +43,7 @@ class Shortage:
             self._changed(next(iter(self._works.values()), None))
 
     def log_refused(self, error: StorageFullError) -> None:
-        """The log could not grow: trying costs writes, so it is not tried for every append."""
+        """The log could not grow. An attempt costs writes, so not every append tries again."""
         self._log_full = error
         self._log_again_at = asyncio.get_running_loop().time() + self._pause_s
 
@@ -56,11 +57,11 @@ class Shortage:
 
     @property
     def is_known(self) -> bool:
-        """Whether there may be a ``refusal``."""
+        """Whether ``refusal`` may return an error."""
         return self._log_full is not None or bool(self._works)
 
     def refusal(self) -> StorageFullError | None:
-        """An error of its own for an append that would need space, or None."""
+        """A new error for an append that would need space, or None."""
         if self._log_full is not None and asyncio.get_running_loop().time() >= self._log_again_at:
             self._log_full = None
         met = next(iter(self._works.values()), self._log_full)
@@ -70,7 +71,7 @@ class Shortage:
 def functions_not_ready(
     shortage: Shortage, memory: CacheMemory, offline: ContainerOfflineError | None
 ) -> Mapping[str, str]:
-    """Gather what ``readiness`` decides about: the functions of a store that do not work now, each with the reason."""
+    """Collect the input of ``readiness``: the functions of a store that do not work now, each with the reason."""
     full, trouble = shortage.refusal(), shortage.trouble
     return not_ready(
         ReadinessFacts(

@@ -1,4 +1,4 @@
-"""What one container holds in memory."""
+"""The in-memory state of one container."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
 
 class ContainerState:
-    """The segments and the rows of one container. Everything that works for the container shares it.
+    """The segments and the rows of one container. All parts of the container share it.
 
     Operations change it in the order that ``Container`` keeps, and only through ``Transitions``. Tiering, erasure and
     freeing change chunk lists between operations, without an await between their decision and the change.
 
     index: number of the container, which begins the keys of its rows.
     log, memory, changes: shared with the other containers of the store.
-    rows: what has changed since the last checkpoint, over what the key-value store holds.
-    dirty: the segments whose rows are older than they are.
+    rows: changes since the last checkpoint, layered over the key-value store.
+    dirty: the segments whose rows are outdated.
     applied_address: the log address up to which the state includes the container's frames.
     """
 
@@ -67,7 +67,7 @@ class ContainerState:
         self.dirty[segment] = None
 
     def new_uid(self) -> int:
-        """An id that no segment of this container ever had: epochs are not reused, nor are counts within one."""
+        """An id that no segment of this container ever had: neither epochs nor counts within one are reused."""
         uid = self.log.epoch << 32 | self._next_uid
         self._next_uid += 1
         return uid

@@ -57,8 +57,8 @@ from penstock.segmentstore.tiering.tail_cache import CacheMemory
 class SegmentStore:
     """Implements ``ports.data.service.LocalSegmentService``. Made by ``open_segment_store``.
 
-    A read's views may be kept as long as the caller likes: buffers are never written again. An appended memoryview of
-    16 KiB or more is kept for reads, so its buffer must not be written again while it is referenced.
+    The caller may keep a read's views indefinitely: their buffers are never written again. An appended memoryview of 16
+    KiB or more is kept for reads, so its buffer must not be written again while it is referenced.
     """
 
     withdraw_appends = None
@@ -116,11 +116,12 @@ class SegmentStore:
 
     @property
     def offline(self) -> ContainerOfflineError | None:
-        """Why a container has stopped, or None while all serve. What stopped comes back only by opening anew."""
+        """Why a container has stopped, or None while all serve. A stopped container comes back only when the store is
+        reopened."""
         return next((container.offline for container in self.containers if container.offline is not None), None)
 
     def not_ready(self) -> Mapping[str, str]:
-        """See ``core.segments.readiness``: the functions that do not work now, each with the reason. Not of the port."""
+        """See ``core.segments.readiness``: the functions that do not work now, each with the reason."""
         return functions_not_ready(self._shared_log.shortage, self._memory, self.offline)
 
     def _log_filled(self) -> None:
@@ -138,21 +139,21 @@ class SegmentStore:
 
     @property
     def cached_bytes(self) -> int:
-        """What the tail caches hold now."""
+        """Bytes that the tail caches hold now."""
         return self._memory.cached_bytes
 
     def allow_memory(self, *, cache_bytes: int, unflushed_bytes: int) -> None:
-        """Move the bounds of the tail caches and of what is not tiered, at once for what may be dropped; not above those of
-        the settings."""
+        """Change the limits of the tail caches and of untiered bytes, up to those of the settings. Evictable bytes are
+        dropped at once."""
         memory, settings = self._memory, self.settings
         memory.unflushed_limit_bytes = min(unflushed_bytes, settings.max_unflushed_bytes)
         memory.limit_bytes = min(cache_bytes, settings.cache_bytes)
         memory.trim()
 
     async def flush(self) -> None:
-        """Tier and checkpoint all that is durable now, let the log go, give space back.
+        """Tier and checkpoint everything durable now, truncate the log, free space.
 
-        Raises what the storage raises; what was done until then stays done.
+        Raises what the storage raises; the work done until then stays.
         """
         for container in self.containers:
             await container.drain()
@@ -379,7 +380,7 @@ class SegmentStore:
             self._parts.telemetry.add("scrub_findings", len(page.damage))
         return page
 
-    # --- what retention asks ------------------------------------------------------------------------------
+    # --- calls of retention ------------------------------------------------------------------------------
 
     async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
         for container in self.containers:
@@ -394,7 +395,8 @@ class SegmentStore:
         for limit in limits:
             absent: dict[str, None] = {}
             while True:
-                # In memory they are counted as they grow. Found in one step, since others may leave it while one is loaded.
+                # In memory they are counted as they grow. Find all in one step, since some may be evicted while another
+                # loads.
                 names = [name for name in self._limits.unknown(limit) if name not in absent]
                 known = [self._container(name).segments.pending(name) for name in names]
                 missing = [name for name, segment in zip(names, known, strict=True) if segment is None]
@@ -426,12 +428,12 @@ async def open_segment_store(
 ) -> AsyncIterator[SegmentStore]:
     """A recovered, serving store. The arguments are borrowed, and closed by their owners after it.
 
-    ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it. ``owned`` are the containers, of the
-    number in the settings, that this store owns (None: all); calls for segments of others raise ContainerOfflineError.
+    ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it. ``owned`` are the containers
+    that this store owns (None: all); calls for segments of others raise ContainerOfflineError.
     ``shared``: what the other stores hold, for limits on all of them together.
 
-    Left normally, what is queued is answered and checkpointed; left by an error, background work ends where it stands,
-    and the next opening recovers. Raises what ``SegmentStore.recover`` raises.
+    On normal exit, queued operations are answered and checkpointed. On an error, background work stops at once, and the
+    next opening recovers. Raises what ``SegmentStore.recover`` raises.
     """
     store = SegmentStore(log, parts, disk=disk, owned=owned, shared=shared)
     await store.recover()

@@ -1,4 +1,4 @@
-"""Background tasks with an owner: none is lost, and a failure is told at once."""
+"""Background tasks with an owner: none is lost, and a failure is reported at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class TaskOwner:
-    """Runs background tasks. ``failed`` is called with the error of a task that ends by one; siblings go on."""
+    """Runs background tasks. ``failed`` is called with the error of a failed task; its siblings continue."""
 
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
         self._failed = failed

@@ -18,7 +18,7 @@ from penstock.segmentstore.tiering.tier_writer import TierWriter
 
 
 class Transitions:
-    """The steps of one container. ``memory``: what its tail caches and its queue hold, shared with the other containers."""
+    """The steps of one container. ``memory``: bytes of tail caches and queues, shared with the other containers."""
 
     __slots__ = (
         "_changes",
@@ -50,7 +50,7 @@ class Transitions:
         self._reclaimer = reclaimer
         self._leases = leases
         self._garbage = garbage
-        # Each append takes these steps: what they need is one look away.
+        # Each append takes these steps, so what they need is one attribute lookup away.
         self._index, self._rows, self._changes = state.index, state.rows, state.changes
         self._mark_dirty = state.mark_dirty
         self.memory = state.memory
@@ -81,7 +81,8 @@ class Transitions:
         self._mark_dirty(segment)
 
     def append_run(self, segment: Segment, run: frames.AppendRun, address: int, now_ms: int) -> None:
-        """Many appends at once, with their writers' numbers. Their attributes are in memory, and nothing waits for them."""
+        """Many appends at once, with their writers' numbers. Their attributes are in memory, and no read waits for the
+        bytes."""
         if run.end > run.offset:
             if not segment.cache.untiered:
                 self._tiering.add(segment)
@@ -100,7 +101,7 @@ class Transitions:
         self._mark_dirty(segment)
 
     def untiered(self, segment: Segment) -> None:
-        """The segment is about to hold bytes not tiered, which recovery has found in the log."""
+        """The segment is about to hold untiered bytes that recovery found in the log."""
         self._tiering.add(segment)
 
     def seal(self, segment: Segment, now_ms: int) -> int:
@@ -112,24 +113,24 @@ class Transitions:
         return segment.length
 
     def truncate(self, segment: Segment, offset: int) -> None:
-        """The head moves, and what lies before it is given back."""
+        """The head moves, and the bytes before it are freed."""
         if offset > segment.start_offset:
             segment.start_offset = offset
             self._give_back(segment, offset)
 
     def keep(self, segment: Segment, offset: int) -> None:
-        """The head moves for readers alone."""
+        """The head moves only for readers."""
         if offset > segment.start_offset:
             segment.start_offset = offset
             self._mark_dirty(segment)
 
     def release(self, segment: Segment, offset: int) -> None:
-        """Kept bytes are given back."""
+        """Kept bytes are freed."""
         if offset > segment.kept_offset:
             self._give_back(segment, offset)
 
     def restore(self, segment: Segment, offset: int) -> int:
-        """Readers have kept bytes again; answers where the segment starts."""
+        """Readers see kept bytes again. Answers the new start of the segment."""
         start = max(offset, segment.kept_offset)
         if start < segment.start_offset:
             segment.start_offset = start
@@ -137,7 +138,7 @@ class Transitions:
         return segment.start_offset
 
     def _give_back(self, segment: Segment, offset: int) -> None:
-        """Chunks wholly before the offset are named no more."""
+        """Release the chunks that lie completely before the offset."""
         segment.kept_offset = offset
         segment.cache.drop_before(offset)
         if not segment.cache.untiered:
@@ -148,7 +149,7 @@ class Transitions:
         self._mark_dirty(segment)
 
     def delete(self, segment: Segment) -> None:
-        """The segment and everything of it is gone."""
+        """The segment and all its data are deleted."""
         self._garbage.ended(segment, segment.chunks.items, merged=False)
         for chunk in segment.chunks.take_all():
             self._release_chunk(segment, chunk)
@@ -166,7 +167,7 @@ class Transitions:
         return True
 
     def merge(self, target: Segment, source: Segment, offset: int, now_ms: int) -> int:
-        """The source's chunks and cached bytes become the target's, ``offset`` bytes further on; nothing is copied."""
+        """The source's chunks and cached bytes move to the target, shifted by ``offset`` bytes, without a copy."""
         self._garbage.ended(source, source.chunks.items, merged=True)
         for chunk in source.chunks.take_all():
             chunk.start += offset
@@ -176,7 +177,7 @@ class Transitions:
                 records.chunk_key(self._index, target.uid, chunk.start), records.encode_chunk(chunk.record())
             )
             self._reclaimer.chunk_moved(chunk.name)
-        # A chunk that came from elsewhere is never grown: its owner may be writing to it at this moment.
+        # A merged chunk is never extended: its previous owner may be writing to it right now.
         target.open_chunk = None
         if source.cache.untiered and not target.cache.untiered:
             self._tiering.add(target)
@@ -199,10 +200,11 @@ class Transitions:
         self._rows.put(records.merged_time_key(self._index, now_ms, target.uid, source), b"")
 
     def merge_damaged(self, target: Segment, source: int, name: str | None, length: int, now_ms: int) -> None:
-        """As ``merge``, for a source whose metadata is damaged. Its bytes keep their range, and reads of them are refused.
+        """As ``merge``, for a source whose metadata is damaged. Its bytes keep their range in the target, and reads of
+        them are refused.
         ``name``: None if the row of its name is damaged as well.
 
-        The range belongs to a chunk that nobody has written, and that has one block without a row. The source's own chunks
+        The range belongs to a chunk that was never written, with one block that has no row. The source's own chunks
         stay where they are, and its rows name them.
         """
         if length:
@@ -221,7 +223,7 @@ class Transitions:
         self._mark_dirty(target)
 
     def adopt(self, segment: Segment, operation: codec.AdoptOperation, now_ms: int) -> int:
-        """Change durable state: the chunks are the segment's. Recovery takes the same step."""
+        """Change durable state: add the chunks to the segment. Recovery takes the same step."""
         index = self._index
         at = operation.offset
         for item in operation.chunks:
@@ -234,7 +236,7 @@ class Transitions:
             chunk = Chunk(item.name, at, length=position, block_count=len(item.blocks), event_count=item.event_count)
             segment.chunks.add(chunk)
             self._rows.put(records.chunk_key(index, segment.uid, at), records.encode_chunk(chunk.record()))
-            # Looked for as orphans are: it is in no row that was read before.
+            # Report it to the search for orphans, which may have read the rows before it was added.
             self._reclaimer.chunk_moved(item.name)
             segment.event_count += item.event_count
             at = chunk.end
@@ -285,7 +287,7 @@ class Transitions:
         return records.uid_key(records.TAG_CHANGE, self._index, segment.uid, records.number(version))
 
     def _release_chunk(self, segment: Segment, chunk: Chunk) -> None:
-        """The segment names the chunk no more. Its file goes after the checkpoint that says so."""
+        """The segment no longer names the chunk. Its file is deleted after the checkpoint that records this."""
         if segment.open_chunk is chunk:
             segment.open_chunk = None
         self._rows.delete(records.chunk_key(self._index, segment.uid, chunk.start))

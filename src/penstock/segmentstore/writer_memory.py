@@ -1,7 +1,8 @@
-"""Forgetting the numbers of writers that have been silent for long, and refusing those that may come back too late.
+"""Forgets the numbers of writers that were silent for long, and refuses writers that may have come back too late.
 
 The rule is in ``core.segments``. Silence is counted in the container's age: the total time for which it was open, which
-nobody can set. A restart continues from the age of the last commit that holds it, so silence is never counted too long.
+no clock change affects. A restart continues from the age of the last commit that holds it, so silence is never counted
+too long.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ class WriterMemory:
 
     @property
     def age_s(self) -> int:
-        """Seconds for which the container was open in all; never more than that."""
+        """Total seconds for which the container was open; never overestimated."""
         return self._before_s + int(asyncio.get_running_loop().time() - self._opened)
 
     async def recover(self) -> None:
         """Load what earlier openings wrote: the higher values of both copies of the row.
 
-        If neither can be read, the floor may have been anywhere below now. Then each id that is not known and was born before
-        now is refused, unless no row of a writer holds an age: the first commit of such a row also writes this one.
+        If neither can be read, the floor may have been anywhere below now. Then each unknown id created before now is
+        refused, unless no row of a writer holds an age: the first commit of such a row also writes this one.
         """
         state = self._state
         self._opened = asyncio.get_running_loop().time()
@@ -109,11 +110,11 @@ class WriterMemory:
             start = page[-1][0] + b"\0"
 
     def is_refused(self, state: AttributeState, writer: int) -> bool:
-        """Whether the writer has no number, and may have had one."""
+        """Whether the writer has no number, but may have had one."""
         return state.pending == NO_EVENT and is_refused(writer, self.floor_ms)
 
     def check(self, segment: str, state: AttributeState, writer: int) -> None:
-        """Raises WriterForgottenError if the writer has no number, and may have had one."""
+        """Raises WriterForgottenError if the writer has no number, but may have had one."""
         if self.is_refused(state, writer):
             raise WriterForgottenError(
                 "writer was silent for so long that its last event number was forgotten; use a new writer",
@@ -137,10 +138,10 @@ class WriterMemory:
         rows.put(records.copy_key(key), row)
 
     async def forget_some(self) -> None:
-        """Look at the next thousand rows of a pass, if one is due, and forget what may be forgotten.
+        """Check the next thousand rows of a pass, if one is due, and forget the numbers that have expired.
 
-        The rows leave in one commit with the floor. Damaged rows stay, and are reported once. Raises what the key-value store
-        raises, except CorruptDataError; then the page is looked at again.
+        The rows are deleted in one commit with the floor. Damaged rows stay, and are reported once. Raises what the
+        key-value store raises, except CorruptDataError; then the page is checked again.
         """
         state = self._state
         start, end = records.range_of(records.prefix(records.TAG_ATTRIBUTE, state.index))
@@ -155,22 +156,23 @@ class WriterMemory:
         try:
             page = await state.rows.scan((self._at, end), limit=self._limit, damaged=damaged)
         except CorruptDataError as error:
-            # Not a row that fails its checksum: a page of the file, and with it any number of rows.
+            # Not a single row that fails its checksum: a page of the file, with any number of rows.
             self._report(error)
             if self._limit > 1:
-                self._limit //= 2  # Come as close as can be.
+                self._limit //= 2  # As close to the damage as possible.
             else:
                 self._at, self._limit = await self._behind(self._at, end), _PAGE
             return
         if damaged:
             self._report(DamagedRowError("value fails its checksum", key=damaged[0].hex(), rows=len(damaged)))
-        # No await from here on: each row below is as it was read, or is seen to have changed.
+        # No await from here on: each row below is unchanged since it was read, or its change is detected.
         if state.rows.generation == generation:
             self._forget([(key, value) for key, value in page if not state.rows.peek(key)[0]])
             self._at = page[-1][0] + b"\0" if len(page) >= self._limit else None
 
     async def _behind(self, start: bytes, end: bytes) -> bytes | None:
-        """Where reading succeeds again behind a damaged page: at the next segment, or at one further away. None: nowhere."""
+        """The key where reading succeeds again behind a damaged page: at the next segment or a later one. None:
+        nowhere."""
         index, uid = self._state.index, records.parse_number(start[3:_UID_END].ljust(8, b"\0"))
         for ahead in range(_UID_BITS):
             if uid + (1 << ahead) >= 1 << _UID_BITS:
@@ -221,7 +223,7 @@ class WriterMemory:
             self._telemetry.add("writers_forgotten", count)
 
     def _release(self, uid: int, writer: int) -> bool:
-        """Let the writer's state leave memory. False: an operation or bytes that are not tiered still need the number."""
+        """Evict the writer's state. False: an operation or untiered bytes still need the number."""
         segments = self._state.segments
         segment = segments.by_uid.get(uid)
         return segment is None or segments.forget_attribute(segment, writer)

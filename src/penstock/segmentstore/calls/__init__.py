@@ -1,1 +1,1 @@
-"""What callers ask of a container: changes of segments and tables, reads, adoption of imported chunks."""
+"""Calls of a container: changes of segments and tables, reads, adoption of imported chunks."""

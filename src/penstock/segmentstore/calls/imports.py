@@ -1,9 +1,9 @@
-"""Chunks that others wrote into tier 2: where they may write, and how the store adopts what they wrote.
+"""Chunks that clients write into tier 2: where they may write, and how the store adopts them.
 
-A place is granted for one segment of a transaction, and bears that segment's uid. While the segment exists, nothing of it is
-removed. Adopted chunks are named by the segment, and are deleted with it like any other. Once it is merged or deleted, what
-was not adopted is garbage (``tiering.import_garbage``), because its uid is never used again. So only references decide; a
-time decides at most when to look.
+A place is granted for one segment of a transaction, and contains that segment's uid. While the segment exists, nothing
+in the place is removed. The segment names adopted chunks, and they are deleted with it like any other. Once it is
+merged or deleted, chunks that were not adopted are garbage (``tiering.import_garbage``), because the uid is never
+reused. So only references decide what is garbage; time decides at most when to check.
 
 Source: docs/design/0016-sink.md.
 """
@@ -47,7 +47,7 @@ NO_SEGMENT = 0
 
 
 class Imports:
-    """Of one container."""
+    """The imports of one container."""
 
     def __init__(self, operations: Operations, parts: StoreParts, garbage: ImportGarbage) -> None:
         self._operations = operations
@@ -74,7 +74,7 @@ class Imports:
         state = self._state
         place = ImportName(container=state.index, uid=segment.uid, epoch=state.log.epoch, grant=self._count, number=0)
         self._garbage.granted(segment.uid, place.epoch, place.grant)
-        # A place for a segment that a crash takes back would be looked for by nobody.
+        # Wait until the segment is durable: nobody would clean up the place of a segment that a crash undoes.
         await segment_calls.agree(operations, segment, None)
         return ImportGrant(
             segment=name,
@@ -87,7 +87,7 @@ class Imports:
         )
 
     async def _marked(self) -> str:
-        """The name of the marker, which is there when this returns. One for each opening: an older one is garbage."""
+        """The name of the marker, which exists when this returns. Each opening has its own: older ones are garbage."""
         async with self._marking:
             if self._marker is None:
                 nonce = self._parts.rng.uuid().int
@@ -127,7 +127,7 @@ class Imports:
                 if error is not None:
                     await segment_calls.refuse(operations, segment, error)
                 adopted = await self._verified(chunks)
-                # Read over awaits: the transaction may have been decided.
+                # The chunks were read across awaits: the transaction may have been decided meanwhile.
                 return await self._adopt(name, names, offset, chunks, adopted)
 
     async def _adopt(
@@ -161,7 +161,7 @@ class Imports:
         return int(await prepared.submit())
 
     async def _verified(self, chunks: Sequence[ImportedChunk]) -> tuple[codec.AdoptedChunk, ...]:
-        """The chunks with the blocks that their sidecars tell. Raises CorruptDataError."""
+        """The chunks with the blocks that their sidecars describe. Raises CorruptDataError."""
         found: list[codec.AdoptedChunk] = []
         failure: PenstockError | None = None
         for start in range(0, len(chunks), _READS):
@@ -170,7 +170,7 @@ class Imports:
                     tasks = [group.create_task(self._look(chunk)) for chunk in chunks[start : start + _READS]]
             except* PenstockError as failed:
                 failure = next(leaves(failed))
-            # Not from within: Python before 3.11.4 makes a group of what is raised there.
+            # Not inside the task group: Python before 3.11.4 wraps what is raised there in an exception group.
             if failure is not None:
                 raise failure
             found += [task.result() for task in tasks]
@@ -180,7 +180,7 @@ class Imports:
         storage = self._parts.chunks
         try:
             index = await storage.read(index_name(chunk.name), 0, BLOCKS_MAX * RECORD_BYTES + 1)
-            # One byte where the chunk ends with it, more or less where it does not.
+            # One byte if the chunk has the expected length, more or less otherwise.
             last = await storage.read(chunk.name, chunk.size_bytes - 1, 2)
         except SegmentNotFoundError as error:
             raise CorruptDataError("imported chunk is not there", chunk=chunk.name) from error
@@ -237,7 +237,7 @@ def _misplaced(segment: Segment, names: Sequence[ImportName]) -> PenstockError |
 
 
 def _lies_there(segment: Segment, offset: int, chunks: Sequence[ImportedChunk]) -> bool:
-    """Whether these chunks are the last of the segment, from the offset on."""
+    """Whether these chunks are already the last of the segment, from the offset on."""
     found = [chunk for chunk in segment.chunks.items if chunk.start >= offset]
     return [(item.name, item.length) for item in found] == [(item.name, item.size_bytes) for item in chunks] and (
         found[0].start == offset and found[-1].end == segment.next_length
@@ -245,7 +245,7 @@ def _lies_there(segment: Segment, offset: int, chunks: Sequence[ImportedChunk]) 
 
 
 def _wrong_blocks(blocks: Sequence[IndexRecord], index: bytes, chunk: ImportedChunk) -> str | None:
-    """What the sidecar says otherwise than the chunk's writer; None: nothing."""
+    """How the sidecar contradicts the chunk's writer; None if it does not."""
     if not blocks or len(blocks) > BLOCKS_MAX or len(blocks) * RECORD_BYTES != len(index):
         return f"{len(blocks)} blocks in {len(index)} bytes"
     if blocks[-1].end != chunk.size_bytes:

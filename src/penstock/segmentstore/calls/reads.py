@@ -55,7 +55,7 @@ _NOBODY = object()
 
 
 class Reads:
-    """Of one container. ``parked``: how many reads wait at tails."""
+    """The reads of one container. ``parked``: how many reads wait at tails."""
 
     def __init__(
         self, state: ContainerState, parts: StoreParts, blocks: BlockReader, serves: Callable[[], bool]
@@ -78,7 +78,7 @@ class Reads:
         while True:
             segment = (await self._segments.find_visible(name)).require_plain()
             if uid is not None and segment.uid != uid:
-                # A waiting read must not go on with another segment of the same name.
+                # A waiting read must not continue on another segment of the same name.
                 raise SegmentNotFoundError("no such segment", segment=name)
             uid = segment.uid
             _check_offset(segment, offset)
@@ -141,7 +141,7 @@ class Reads:
         return TailWatch(self, segment, changed)
 
     async def _park(self, segment: Segment) -> None:
-        """Wait until the segment changes. Cancelled: nothing is left behind."""
+        """Wait until the segment changes. Cancellation leaves nothing behind."""
         if self.parked >= self._limit:
             raise ThrottledError("too many reads wait", resource="parked_reads", limit=self._limit)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -168,7 +168,7 @@ class Reads:
                 return ranges
 
     async def _tiered(self, segment: Segment, start: int, end: int) -> Sequence[ChunkRange] | None:
-        """None: the segment has changed, look again."""
+        """None: the segment has changed, try again."""
         chunks: list[tuple[Chunk, int, int]] = []
         position = start
         while position < end:
@@ -183,7 +183,7 @@ class Reads:
                 blocks = await named_blocks(self._state, segment, chunk)
                 if blocks is None:
                     return None
-                # If more was written since, return no more than was there at first.
+                # If more was written since, return only what existed at first.
                 shifted = [_shifted(block, begin, chunk.joined_ms) for block in blocks if block.end_offset <= length]
                 ranges.append(
                     ChunkRange(
@@ -214,7 +214,7 @@ class Reads:
                     return min(found, segment.length)
 
     async def _next_bound(self, segment: Segment, offset: int) -> int | None:
-        """The smallest known bound between appends at or behind ``offset``. None: the segment has changed, look again."""
+        """The smallest known append boundary at or behind ``offset``. None: the segment has changed, try again."""
         chunk = segment.chunks.find(offset)
         if chunk is None:
             found = segment.cache.boundary(offset)
@@ -231,7 +231,7 @@ class Reads:
         return length
 
     async def _begins_event(self, segment: Segment, offset: int) -> bool | None:
-        """Whether an event begins at a bound, or would: a large one takes several appends. None: look again."""
+        """Whether an event begins, or would begin, at a bound: a large one takes several appends. None: try again."""
         if offset >= segment.length:
             return True
         chunk = segment.chunks.find(offset)
@@ -267,7 +267,7 @@ def _answer(segment: Segment, offset: int, parts: Sequence[Buffer]) -> SegmentRe
 
 
 def _shifted(block: ChunkBlock, shift: int, joined_ms: int | None) -> ChunkBlock:
-    """The block as its segment has it: at its offset there, and no older than the merge that brought it."""
+    """The block as the segment has it: at its offset there, and no older than the merge that moved it."""
     first_ms, last_ms = block.first_ms, block.last_ms
     if joined_ms is not None:
         first_ms, last_ms = max(first_ms or 0, joined_ms), max(last_ms or 0, joined_ms)

@@ -1,4 +1,4 @@
-"""Calls that change plain segments: facts gathered, decided against pending state, queued, awaited."""
+"""Calls that change plain segments: gather facts, decide against pending state, queue, await."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAME_MAX_BYTES = 4096
 
 
 class Operations(Protocol):
-    """A container, as calls see it: what it holds, and the order in which operations change that."""
+    """A container, as calls see it: its state, and the queue of operations that change it."""
 
     @property
     def state(self) -> ContainerState: ...
@@ -45,16 +45,16 @@ class Operations(Protocol):
     def writers(self) -> WriterMemory: ...
 
     def submit(self, mutation: Mutation) -> None:
-        """Queue an operation. It is answered exactly once, after all that were queued before it."""
+        """Queue an operation. It is answered exactly once, after all operations queued before it."""
         ...
 
     async def parked_decided(self, name: str) -> None:
-        """Return once the appends that wait for the segment to be loaded have taken their places in the queue."""
+        """Return once the appends that wait for the segment to load have been queued."""
         ...
 
 
 class Answer:
-    """A future as the ``done`` of a mutation."""
+    """A future that serves as the ``done`` of a mutation."""
 
     __slots__ = ("future",)
 
@@ -71,7 +71,7 @@ class Answer:
 
 
 async def refuse(operations: Operations, segment: Segment | None, error: PenstockError) -> NoReturn:
-    """Raise the error once everything it may rest on is durable."""
+    """Raise the error once everything it may depend on is durable."""
     answer = Answer()
     operations.submit(refusal(segment, error, answer))
     await answer.future
@@ -79,7 +79,7 @@ async def refuse(operations: Operations, segment: Segment | None, error: Penstoc
 
 
 async def agree(operations: Operations, segment: Segment | None, result: object) -> Any:
-    """Return the result once everything it may rest on is durable."""
+    """Return the result once everything it may depend on is durable."""
     answer = Answer()
     operations.submit(Mutation(segment, answer, result))
     return await answer.future
@@ -102,7 +102,7 @@ async def create(
 def submit_creation(
     operations: Operations, name: str, *, kind: int = KIND_PLAIN, key_bytes: int = 0, rollover_bytes: int = 0
 ) -> Answer:
-    """Create a segment of which it is known that there is none."""
+    """Create a segment that is known not to exist."""
     record = records.SegmentRecord(
         name=name,
         kind=kind,
@@ -128,8 +128,8 @@ def submit_creation(
 
 
 class Prepared:
-    """An operation on a segment that could be encoded, and is not queued yet. Raises InvalidArgumentError if it cannot be
-    encoded, or if no frame of the log can hold it. So no argument of a caller can end the container.
+    """An encoded operation on a segment that is not queued yet. Raises InvalidArgumentError if it cannot be encoded or
+    does not fit into a log frame. So no caller's argument can stop the container.
 
     It is created before pending state changes. Otherwise an operation that cannot be written could change pending state, and
     later decisions would depend on state that the log never holds. No await is allowed between the change and ``submit``.
@@ -179,8 +179,8 @@ async def find(operations: Operations, name: str) -> Segment:
 
 
 async def setup_append(operations: Operations, name: str, writer: UUID) -> int:
-    # What the writer sent before, perhaps on a connection that is lost, is decided first: told that an append is not
-    # there, it must not be applied afterwards.
+    # First decide what the writer sent before, perhaps on a lost connection: an append must not be applied after we
+    # reported that it is missing.
     await operations.parked_decided(name)
     while True:
         segment = (await find(operations, name)).require_plain()
@@ -275,7 +275,7 @@ async def merge(
     """See ``LocalSegmentService.merge``."""
     while True:
         source = await operations.state.segments.find(source_name)
-        # Pinned, so that looking for one of them does not make the other leave memory.
+        # Pinned, so that loading one of them does not evict the other.
         with source.pinned() if source is not None else nullcontext():
             target = (await find(operations, target_name)).require_plain()
             merged = False
@@ -338,7 +338,7 @@ async def merge_run(operations: Operations, target_name: str, source_names: Sequ
             source is None or operations.state.segments.is_current(source) for source in found
         ):
             break
-    # From here on nothing is awaited until all have taken their places.
+    # From here on, no await until all are queued.
     answers: list[Answer] = []
     for source in found:
         if source is None or source is target or source.table is not None or source.next_start or target.next_sealed:
@@ -384,7 +384,8 @@ def _submit_merge(
 
 
 async def _merge_again(operations: Operations, target: Segment, source: str, *, known: bool) -> int:
-    """The source is gone: merged already, by a call whose answer was lost or is still on its way; or never there."""
+    """The source is missing: already merged, by a call whose answer was lost or is still in flight; or it never
+    existed."""
     with target.pinned():
         await agree(operations, target, None)
         if known or await _was_merged(operations, target, source):

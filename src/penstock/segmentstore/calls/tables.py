@@ -47,7 +47,7 @@ _PAGE_MAX = 10_000  # entries of one scan
 
 
 class TableOperations(Operations, Protocol):
-    """As ``Operations``, of a container whose changed rows are committed from time to time."""
+    """As ``Operations``, plus the commits of changed rows."""
 
     @property
     def parts(self) -> StoreParts: ...
@@ -57,7 +57,7 @@ class TableOperations(Operations, Protocol):
         ...
 
     async def next_commit(self) -> None:
-        """Ask for a checkpoint, and return once rows are committed, or the container has gone offline."""
+        """Request a checkpoint, and return once rows are committed or the container is offline."""
         ...
 
 
@@ -144,7 +144,7 @@ def _check_sizes(segment: Segment, items: Sequence[tuple[bytes, bytes | None]]) 
 async def _versions(
     operations: TableOperations, segment: Segment, table: TableState, keys: Sequence[bytes]
 ) -> dict[bytes, int] | None:
-    """Version of each key once the queued changes are durable; None: the table has gone meanwhile."""
+    """Version of each key once the queued changes are durable; None: the table was deleted meanwhile."""
     distinct = list(dict.fromkeys(keys))
     rows = {key: _entry_key(operations, segment, key) for key in distinct}
     while True:
@@ -166,7 +166,7 @@ async def _versions(
             elif changed or key in fetched:
                 value = row if changed else fetched[key]
                 versions[key] = KEY_ABSENT if value is None else records.decode_entry(value)[0]
-        # Changes that left memory while we read may be missing in what was read; a key that was pending may be durable.
+        # The rows read may lack changes that left memory meanwhile; a pending key may have become durable.
         if len(versions) == len(distinct) and operations.state.rows.generation == generation:
             return versions
 
@@ -196,7 +196,7 @@ def _condition_failed(
 
 
 def _behind(operations: TableOperations) -> bool:
-    """Whether more rows have changed than the next checkpoint should have to write."""
+    """Whether more rows have changed than one checkpoint should write."""
     return operations.state.rows.changed_bytes >= 4 * operations.parts.settings.checkpoint_rows_bytes
 
 
@@ -212,14 +212,14 @@ def _throttled(operations: TableOperations) -> StorageFullError | ThrottledError
 
 
 async def _room(operations: TableOperations) -> None:
-    """Wait, for a while, as long as metadata does not keep up; on a full disk nobody waits."""
+    """Wait up to a limit while metadata does not keep up; on a full disk, do not wait."""
     try:
         async with asyncio.timeout(operations.parts.settings.rows_wait_s):
             while _behind(operations) and operations.state.log.shortage.refusal() is None:
                 operations.check_online()
                 await operations.next_commit()
     except TimeoutError:
-        return  # What is decided next says why it is refused.
+        return  # The next decision reports why it refuses.
 
 
 def _foresee(segment: Segment, table: TableState, operation: codec.TableOperation) -> None:
@@ -294,7 +294,7 @@ async def scan(
 
 
 async def delta(operations: TableOperations, name: str, position: int, limit: int) -> TableDelta:
-    """See ``SegmentService.table_delta``. Nothing is ever compacted away: ``should_clear`` is False."""
+    """See ``SegmentService.table_delta``. Tables are never compacted: ``should_clear`` is False."""
     segment, _ = await _visible(operations, name)
     if segment.kind == KIND_SORTED:
         raise UnsupportedError("sorted table has no order of changes", segment=name)
@@ -312,13 +312,13 @@ async def delta(operations: TableOperations, name: str, position: int, limit: in
     entries: list[TableEntry] = []
     for (row, key), value in zip(changes, values, strict=True):
         entry = _entry(key, value)
-        # Changed again since the rows were listed: it comes again, behind this position.
+        # Changed again since the rows were listed: it is listed again, behind this position.
         if entry.version == records.parse_number(row[-8:]):
             entries.append(entry)
     full = len(changes) == limit
     if full:
         seen = records.parse_number(changes[-1][0][-8:])
-        # Where the last change's record ends: the smallest size serves, for the next one begins behind it.
+        # The end of the last change's record: the smallest size suffices, because the next record begins behind it.
         reached = seen + codec.TABLE_RECORD_BYTES + len(changes[-1][1])
         value = values[-1]
         if value is not None and records.decode_entry(value)[0] == seen:

@@ -25,10 +25,10 @@ Released: TypeAlias = tuple[dict[str, records.FreeRecord], dict[int, None]]
 
 @dataclass(slots=True, kw_only=True)
 class _Point:
-    """A checkpoint: its batch in the catalogue, the lowest log address not tiered, and the chunks that were named no more.
+    """A checkpoint: its batch in the catalogue, the lowest log address not tiered, and the chunks released by then.
 
-    ``next_frame``: the address of the container's first frame that its rows do not hold; None: there is none yet. What lies
-    between is of other containers: a container at rest for long must not keep it all for the first thing that it writes.
+    ``next_frame``: the address of the container's first frame that its rows do not hold; None: none yet. Frames in
+    between belong to other containers: an idle container must not keep them all when it writes again.
     """
 
     sequence: int
@@ -37,15 +37,15 @@ class _Point:
     next_frame: int | None = None
 
     def needed_from(self) -> int | None:
-        """The lowest address that the container needs after this checkpoint; None: none that is durable."""
+        """The lowest address that the container needs after this checkpoint; None: it needs no durable frame."""
         return min((one for one in (self.lowest_untiered, self.next_frame) if one is not None), default=None)
 
 
 class Checkpointer:
-    """Commits the changes of a container from time to time, then lets go of log frames and of files.
+    """Commits the changes of a container periodically, then releases log frames and files.
 
-    The order is the law: chunks are synced before a row names them, rows are durable, here and in the catalogue of tier 2,
-    before the log forgets, and rows that name a chunk no more are durable before its file goes.
+    The order matters. Chunks are synced before a row names them. Rows are durable, here and in the catalogue of tier 2,
+    before the log is truncated. Rows no longer name a chunk, durably, before its file is deleted.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Checkpointer:
         self.truncate_log = self._no_log
 
     async def _no_log(self) -> None:
-        """Until the store has wired the log of all its containers."""
+        """A placeholder until the store connects the shared log."""
 
     def recovered(self, complete_upto: int, lowest_untiered: int | None) -> None:
-        """Take up after recovery."""
+        """Start from the recovered state."""
         self._complete_upto = complete_upto
         applied = self._state.applied_address
-        # As long as tier 2 does not give back what is there by now, the log keeps all of it.
+        # Until tier 2 alone can restore the present state, the log keeps all frames.
         self._covered.next_frame = 1 if applied else None
         self._points.append(
             _Point(
@@ -100,7 +100,7 @@ class Checkpointer:
     # --- what the log must keep ---------------------------------------------------------------------------
 
     def framed(self, address: int) -> None:
-        """A frame of the container has become durable at the address, above all earlier ones."""
+        """A frame of the container became durable at the address, above all earlier ones."""
         if self._next_frame is None:
             self._next_frame = address
             for point in (*self._points, self._covered):
@@ -108,8 +108,8 @@ class Checkpointer:
                     point.next_frame = address
 
     def needed_from(self) -> int | None:
-        """Frames below this address are needed no more: their rows are committed, their bytes tiered. None: no frame is
-        needed that has become durable."""
+        """Frames below this address are no longer needed: their rows are committed, their bytes tiered. None: no
+        durable frame is needed."""
         return self._covered.needed_from()
 
     # --- the loop -----------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Checkpointer:
         await self._committed.wait()
 
     def wake(self) -> None:
-        """Let go whoever waits for a commit."""
+        """Wake all callers that wait for a commit."""
         self._committed.set()
         self._committed = asyncio.Event()
 
@@ -152,7 +152,7 @@ class Checkpointer:
                     _log.warning(
                         "checkpoint failed, will be tried again", extra={"container": state.index}, exc_info=error
                     )
-                # A part of chance, so that containers that failed together do not return together.
+                # Random jitter, so that containers that failed together do not retry together.
                 longest = min(settings.retry_max_s, settings.retry_min_s * 2 ** min(failures, 16))
                 pause_s = longest * (0.5 + parts.rng.random() / 2)
             else:
@@ -162,7 +162,7 @@ class Checkpointer:
             state.segments.evict_idle(settings.max_loaded_segments)
 
     async def _sleep(self, seconds: float, *, interruptible: bool) -> bool:
-        """Wait, or until asked. Returns whether somebody asked."""
+        """Wait until the time is over or a checkpoint is requested. Returns whether one was requested."""
         if not interruptible:
             await asyncio.sleep(seconds)
             return True
@@ -171,13 +171,13 @@ class Checkpointer:
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()
             except TimeoutError:
-                pass  # Nobody asked: the interval is over.
+                pass  # No request: the interval is over.
         asked, self._asked = self._asked, False
         self._wake.clear()
         return asked
 
     async def last(self) -> None:
-        """The checkpoint of an orderly close. Its failure costs time at the next start, nothing else."""
+        """The checkpoint of a clean close. If it fails, only the next start takes longer."""
         self._writers.put_if_old()
         try:
             await self.checkpoint()
@@ -186,7 +186,7 @@ class Checkpointer:
             _log.warning("last checkpoint failed", extra={"container": self._state.index}, exc_info=error)
 
     async def checkpoint(self) -> None:
-        """Commit what has changed, here and in tier 2, then let the log forget.
+        """Commit all changes, here and in tier 2, then truncate the log.
 
         Raises what the key-value store, tier 2 and the log raise.
         """
@@ -203,8 +203,8 @@ class Checkpointer:
                 try:
                     await catalogue.write()
                 except StorageFullError:
-                    # Space comes from the files that rows name no more. That the catalogue still names them, a rebuilt
-                    # store would take for damage: that is less than a disk that stays full.
+                    # Space comes from files that rows no longer name. The catalogue still names them, so a rebuilt
+                    # store would report damage: that is better than a disk that stays full.
                     self._release_all()
                     await self._reclaimer.free()
                     raise
@@ -215,7 +215,7 @@ class Checkpointer:
         state = self._state
         if not state.dirty and not state.rows.changed and state.applied_address == self._complete_upto:
             return
-        # No await from here to the commit's own first one: the rows are the state at this very address.
+        # No await from here until the commit's first await: the rows are the state at exactly this address.
         upto, self._next_frame = state.applied_address, None
         lowest = self._lowest_untiered()
         released = self._reclaimer.released_by_now()
@@ -234,7 +234,7 @@ class Checkpointer:
         )
 
     def _settle(self) -> None:
-        """Go by the newest checkpoint that tier 2 alone gives back."""
+        """Use the newest checkpoint that tier 2 alone can restore."""
         safe = self._catalogue.safe
         while self._points and self._points[0].sequence <= safe:
             self._covered = self._points.popleft()

@@ -1,4 +1,4 @@
-"""Recovery: what the key-value store holds, and what the log adds to it."""
+"""Recovery: the state in the key-value store, plus the later changes in the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """An append that the rows know already, whose bytes may live in the log alone. A merge brings no writer with it."""
+    """An append that the rows already include, whose bytes may be only in the log. A merge has no writer."""
 
     offset: int
     data: memoryview
@@ -41,7 +41,7 @@ class _Piece:
 
 
 async def recover(containers: Sequence[Container], total: int, *, log: DurableLog, keyvalue: KeyValueStore) -> None:
-    """Rebuild the containers of a store, of which there are ``total``, from its metadata and the frames of its log.
+    """Rebuild the containers of a store from its metadata and log frames. ``total``: the number of its containers.
 
     Raises: CorruptDataError, VersionTooNewError, InvalidArgumentError (another number of containers than the store was
     created with).
@@ -56,7 +56,7 @@ async def recover(containers: Sequence[Container], total: int, *, log: DurableLo
         if header.container not in recoveries:
             raise CorruptDataError("log frame of an unknown container", container=header.container)
         if is_new and first == 0 and address > 1:
-            # Frames before it were let go once the metadata held them. Without it no chunk has a name any more.
+            # Earlier frames were truncated once the metadata held them. Without the metadata no chunk has a name.
             raise CorruptDataError("metadata is gone, and the log does not hold all of it", first_address=address)
         first = address
         await recoveries[header.container].replay(address, header, frame)
@@ -100,7 +100,7 @@ async def _lacks_store_row(keyvalue: KeyValueStore) -> bool:
 
 
 async def _check_total(total: int, keyvalue: KeyValueStore) -> bool:
-    """Whether the metadata is empty, as that of a new store."""
+    """Whether the metadata is empty, as in a new store."""
     row = await _row_or_copy(keyvalue, records.STORE_KEY, records.STORE_COPY_KEY)
     if row is None:
         return True
@@ -114,7 +114,7 @@ async def _check_total(total: int, keyvalue: KeyValueStore) -> bool:
 
 
 def _check_log_reaches(state: ContainerState, log: DurableLog) -> None:
-    # Going on would delete the chunks that only the lost frames name, and use addresses a second time.
+    # Continuing would delete chunks that only the lost frames name, and reuse addresses.
     if state.applied_address > log.last:
         raise CorruptDataError(
             "log has lost its end: the metadata knows later frames",
@@ -125,10 +125,10 @@ def _check_log_reaches(state: ContainerState, log: DurableLog) -> None:
 
 
 class Recovery:
-    """Rebuilds one container. Nothing is written: recovering twice is recovering once.
+    """Rebuilds one container. Writes nothing, so recovery can be repeated.
 
-    Frames up to the checkpoint's address give only bytes, of those segments that the rows say are not tiered there;
-    frames behind it are applied as they were at first.
+    Frames up to the checkpoint's address provide only the bytes that the rows say are not tiered; later frames are
+    applied as they were originally.
     """
 
     def __init__(self, container: Container) -> None:
@@ -142,7 +142,7 @@ class Recovery:
         self._aside = SetAside(container.state, container.parts.telemetry)
 
     async def begin(self) -> None:
-        """Load the checkpoint. Raises CorruptDataError where the log is not the one that the rows go with."""
+        """Load the checkpoint. Raises CorruptDataError if the log does not belong to the rows."""
         state = self._state
         key, copy = records.prefix(records.TAG_CONTAINER, state.index), records.container_copy_key(state.index)
         row = await _row_or_copy(self._parts.keyvalue, key, copy)
@@ -161,7 +161,7 @@ class Recovery:
         await self._aside.recover(self._complete_upto)
 
     async def replay(self, address: int, header: frames.FrameHeader, frame: bytes) -> None:
-        """Take up one frame of the container; frames come in order."""
+        """Replay one frame of the container; frames come in order."""
         if address > self._complete_upto and not self._settled:
             await self._settle()
         if address <= self._complete_upto:
@@ -177,7 +177,7 @@ class Recovery:
         self._state.applied_address = max(self._state.applied_address, address)
 
     async def finish(self) -> None:
-        """All frames were replayed: check that nothing is missing, and get ready to serve."""
+        """All frames were replayed: check that nothing is missing, and prepare to serve."""
         if not self._settled:
             await self._settle()
         for segment in self._state.segments.loaded():
@@ -186,8 +186,8 @@ class Recovery:
         self._container.recovered(self._complete_upto, self._aside.put_rows())
 
     async def _check_complete(self, segment: Segment) -> None:
-        """A gap before later bytes, or in what was all tiered, is a lost chunk row: the store starts, and refuses reads
-        of those bytes. Raises CorruptDataError where the log has lost the segment's end."""
+        """A gap before later bytes, or in a fully tiered segment, is a lost chunk row: the store starts, and refuses
+        reads of those bytes. Raises CorruptDataError if the log has lost the segment's end."""
         gap = _first_gap(segment)
         if gap is None:
             return
@@ -229,10 +229,10 @@ class Recovery:
             case codec.DeleteOperation():
                 self._pieces.pop(operation.uid, None)
             case _:
-                pass  # The rows hold all that the others did.
+                pass  # The rows include the effects of all other operations.
 
     async def _keep(self, uid: int, piece: _Piece) -> None:
-        """Keep what is not tiered. Of a segment that the rows do not know all is kept: it was merged or deleted."""
+        """Keep untiered bytes. If the rows do not know the segment, keep everything: it was merged or deleted."""
         segment = await self._find(uid)
         if segment is None and uid in self._aside:
             self._aside.hold_bytes(uid, piece.offset, piece.data, piece.count, piece.address, piece.time_ms)
@@ -242,7 +242,7 @@ class Recovery:
         self._pieces.setdefault(uid, []).append(piece)
 
     async def _settle(self) -> None:
-        """The state is that of the checkpoint: put the bytes into their tail caches."""
+        """The state now equals the checkpoint: put the bytes into their tail caches."""
         self._settled = True
         pieces, self._pieces = self._pieces, {}
         for uid, items in pieces.items():
@@ -382,7 +382,8 @@ def _expect(segment: Segment, offset: int) -> None:
 
 
 def _first_gap(segment: Segment) -> int | None:
-    """The first offset from the first byte kept to the tail that neither chunks nor log hold; None: they hold all."""
+    """The first offset between the first kept byte and the tail that is in neither chunks nor log; None: all are
+    there."""
     if segment.table is not None:
         return None
     position = segment.kept_offset

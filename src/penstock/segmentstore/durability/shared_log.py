@@ -1,4 +1,4 @@
-"""The durable log as the containers of a store share it."""
+"""The durable log, shared by the containers of a store."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from penstock.segmentstore.shortage import Shortage
 
 
 class Committer(Protocol):
-    """A container, as its log sees it."""
+    """A container, as the shared log sees it."""
 
     def take_frame(self) -> tuple[Sequence[Buffer], int] | None:
-        """What is queued, as one frame and its size; None: nothing is. It is in flight from here on."""
+        """Take what is queued as one frame, with its size; None: nothing is queued. The frame is then in flight."""
         ...
 
     def committed(self, address: int) -> None:
-        """The frame that was taken is durable at the address."""
+        """The taken frame is durable at the address."""
         ...
 
     def commit_later(self) -> None:
-        """Append what is queued, or was taken, by the container's own task."""
+        """Let the container's own task append what is queued or was taken."""
         ...
 
     def go_offline(self, reason: str, error: BaseException | None) -> None: ...
 
 
 class SharedLog:
-    """Hands frames on, and knows the highest address that any container has seen become durable.
+    """Passes frames to the log, and tracks the highest durable address of all containers.
 
-    ``filled`` is called whenever another ``fill_bytes`` have been written, and when the log is full: time for everyone to
-    tier and checkpoint. ``shortage`` tells of a full disk; for ``pause_s`` after a refusal the log is not asked for appends.
+    ``filled`` is called after every ``fill_bytes`` written, and when the log is full: then all containers should tier
+    and checkpoint. ``shortage`` records a full disk; for ``pause_s`` after a refusal the log gets no appends.
     """
 
     def __init__(self, log: DurableLog, *, fill_bytes: int, pause_s: float) -> None:
@@ -54,13 +54,14 @@ class SharedLog:
         self.shortage = Shortage(log.refuse_waits, pause_s=pause_s)
 
     def commit_soon(self, committer: Committer) -> None:
-        """Commit what the container has queued by the end of this pass of the loop, with what others have queued by then."""
+        """At the end of this pass of the loop, commit what this and other containers have queued."""
         if not self._due:
             asyncio.get_running_loop().call_soon(self._commit_due)
         self._due[committer] = None
 
     def _commit_due(self) -> None:
-        """One write and one sync for all, here and now where the log can: a single append then costs no task and no hop."""
+        """One write and one sync for all, in place if the log can: then a single append costs no task and no thread
+        hop."""
         due, self._due = list(self._due), {}
         taken: list[tuple[Committer, Sequence[Buffer], int]] = []
         for committer in due:
@@ -99,7 +100,7 @@ class SharedLog:
         try:
             address = await self._log.append(parts, vital=vital)
         except StorageFullError as error:
-            # The way out of a full log is to need less of it.
+            # To make room in a full log, truncate it.
             self._since_bytes = 0
             self.shortage.log_refused(error)
             if self.filled is not None:
@@ -116,11 +117,11 @@ class SharedLog:
             self.filled()
 
     async def begin_wipe(self, frame: Sequence[Buffer]) -> None:
-        """See ``DurableLog.begin_wipe``. ``frame``, which changes nothing, is the first of the new file: the newest file of
-        a log alone knows its last address, so that older ones cannot go before it holds one."""
+        """See ``DurableLog.begin_wipe``. ``frame``, which changes nothing, is the first frame of the new file: only the
+        newest file knows the log's last address, so older files cannot go before it holds a frame."""
         await self._log.begin_wipe()
         await self.append(frame, sum(map(len, frame)), vital=True)
-        # What was truncated up to here still lies in the file that was written then.
+        # The file that was active until here still holds truncated frames.
         self._truncated = 0
 
     async def end_wipe(self) -> bool:
@@ -128,7 +129,7 @@ class SharedLog:
         return await self._log.end_wipe()
 
     async def truncate(self, upto: int) -> None:
-        """Forget the frames at and below ``upto``, unless that was done."""
+        """Truncate the log up to and including ``upto``, unless that was already done."""
         if upto > self._truncated:
             await self._log.truncate(LogAddress(upto))
             self._truncated = upto

@@ -1,9 +1,10 @@
-"""Erasure: bytes of chunks are blanked by writing the chunk anew, and what it replaced is overwritten and deleted.
+"""Erasure: rewrites chunks with blanked bytes, then overwrites and deletes the old chunks.
 
-A chunk list is no logged state: tiering changes it in memory, and a checkpoint makes that durable. So does an erasure, in
-this order: tiered, new chunk synced, rows (new chunk, blocks, blanked ranges, mark to wipe the old one) in one checkpoint,
-catalogue in tier 2, old chunk overwritten and deleted, log wiped. A crash before the checkpoint leaves the old chunk and an
-orphan that holds nothing that was to go; one behind it leaves marks that the next opening follows.
+Chunk lists are not logged: tiering changes them in memory, and a checkpoint makes that durable. Erasure does the same,
+in this order: tier the segment, sync the new chunk, commit the rows (new chunk, blocks, blanked ranges, mark to wipe
+the old chunk) in one checkpoint, update the catalogue in tier 2, overwrite and delete the old chunk, wipe the log. A
+crash before the checkpoint leaves the old chunk and an orphan without the erased bytes; a later crash leaves marks that
+the next opening follows.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _LENGTH_MAX = (1 << 31) - 1  # bytes; the header of an event has a signed 32-bit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Copy:
-    """A chunk written anew: durable, and named by nothing yet."""
+    """A rewritten chunk: durable, but not named by any row yet."""
 
     chunk: Chunk
     blocks: Sequence[ChunkBlock]
@@ -63,8 +64,8 @@ class _Copy:
 
 
 class Eraser:
-    """Blanks bytes of one container's segments. One erasure works at a time; tiering and freeing wait while a chunk is
-    written anew."""
+    """Blanks bytes of one container's segments. One erasure runs at a time; tiering and freeing wait while a chunk is
+    rewritten."""
 
     def __init__(
         self,
@@ -110,11 +111,11 @@ class Eraser:
                 if chunk is None:
                     if segment.cache.entry_at(offset) is None:
                         raise bytes_lost(segment, offset)
-                    # The segment has bytes that were not there when it was tiered.
+                    # The segment got new bytes after it was tiered.
                     raise UnavailableError("segment changed during the search for events; try again", segment=name)
                 blocks = await named_blocks(state, segment, chunk)
                 if blocks is None:
-                    continue  # It has changed: try again.
+                    continue  # The segment has changed: try again.
                 start = chunk.start
                 block = blocks[bisect_right(blocks, offset - start, key=_START) - 1]
                 count = bisect_left(wanted, start + block.end_offset, at) - at
@@ -125,7 +126,7 @@ class Eraser:
         return found
 
     async def _block(self, segment: Segment, chunk: Chunk, block: ChunkBlock) -> bytes | None:
-        """None: the segment has changed, look again."""
+        """None: the segment has changed, try again."""
         with segment.pinned():
             try:
                 return bytes(await self._blocks.whole(chunk.name, block))
@@ -167,7 +168,7 @@ class Eraser:
                 raise CorruptDataError("a chunk of the segment is missing", segment=name, **error.fields) from error
 
     async def _wipe_if_deleted(self, name: str) -> None:
-        """Raises SegmentNotFoundError if the segment is deleted, after no file holds bytes of it."""
+        """If the segment is deleted, wipe its files, then raise SegmentNotFoundError."""
         try:
             await self._state.segments.find_visible(name)
         except SegmentNotFoundError:
@@ -175,7 +176,7 @@ class Eraser:
             raise
 
     async def _wipe_deleted(self, name: str) -> None:
-        """Overwrite and delete the files of a deleted segment, whatever leases them."""
+        """Overwrite and delete the files of a deleted segment, even if leased."""
         await self._settle(self._reclaimer.wipe_released(name))
         await self._reclaimer.sweep(None)
 
@@ -205,8 +206,8 @@ class Eraser:
         return erased
 
     async def _trim(self, segment: Segment, wanted: Sequence[Range]) -> None:
-        """Overwrite what lies behind the ends of chunks: what a write that failed left there, or one whose row a crash took,
-        are bytes that later chunks hold."""
+        """Overwrite bytes behind the ends of chunks: a failed write, or one whose row a crash lost, may have left a
+        copy of bytes that later chunks hold."""
         end = wanted[-1][0] if wanted else 0
         with segment.pinned():
             for chunk in list(segment.chunks.items):
@@ -216,7 +217,7 @@ class Eraser:
                             await self._parts.chunks.trim(chunk.name, chunk.length)
 
     async def _next(self, segment: Segment, wanted: Sequence[Range], position: int) -> Chunk | None:
-        """A chunk behind ``position`` that is to be written anew: it holds bytes that are not blank yet, or dead ones."""
+        """A chunk behind ``position`` to rewrite: it holds requested bytes that are not blank yet, or dead bytes."""
         _require_there(segment)
         with segment.pinned():
             for chunk in list(segment.chunks.items):
@@ -224,7 +225,7 @@ class Eraser:
                 if chunk.start < position or not own:
                     continue
                 record = await self._record(chunk.name)
-                # A released chunk was truncated, or another erasure rewrote it. The check at the end finds out.
+                # A released chunk was truncated, or another erasure rewrote it. The check at the end detects it.
                 if segment.chunks.holds(chunk) and without(own, record.ranges):
                     return chunk
         return None
@@ -234,7 +235,8 @@ class Eraser:
         return _NOTHING if row is None else decode_erased(row)
 
     async def _rewrite(self, segment: Segment, chunk: Chunk, wanted: Sequence[Range], erasure: str) -> None:
-        """Replace a chunk by one without the bytes; where the segment let go of it, do nothing. Others rest meanwhile."""
+        """Replace a chunk by one without the bytes; do nothing if the segment released it. Tiering and freeing pause
+        meanwhile."""
         state = self._state
         with segment.pinned():
             before = await self._record(chunk.name)
@@ -281,7 +283,7 @@ class Eraser:
         before: ErasedRecord,
         erasure: str,
     ) -> _Copy:
-        """Write the chunk anew, block by block, each verified; durable when it returns."""
+        """Rewrite the chunk block by block, each verified; durable when it returns."""
         storage = self._parts.chunks
         live = clipped(own, dead, chunk.length)
         old, new = Digests(live), Digests(live)
@@ -323,7 +325,7 @@ class Eraser:
     async def _blanked(
         self, chunk: Chunk, block: ChunkBlock, own: Sequence[Range], dead: int, digests: tuple[Digests, Digests]
     ) -> tuple[bytearray, int]:
-        """What a block becomes, and its checksum. The digests are shown what is alive of it, before and after."""
+        """The block after erasure, and its checksum. The digests cover its live bytes, before and after."""
         size = block.end_offset - block.start_offset
         if block.end_offset <= dead:
             # Truncated as a whole, so no reader sees it. It may already be a hole whose row a crash lost. It becomes
@@ -340,7 +342,7 @@ class Eraser:
         return data, await checksum_of(self._parts.offload, [data])
 
     def _swap(self, segment: Segment, chunk: Chunk, copy: _Copy) -> None:
-        """The segment names the copy. The next checkpoint makes it so for ever, and lets the old chunk be wiped."""
+        """The segment names the copy. The next checkpoint makes that durable, and then the old chunk is wiped."""
         state, index = self._state, self._state.index
         new = copy.chunk
         segment.chunks.replace(chunk, new)
@@ -385,8 +387,8 @@ class Eraser:
         return found
 
     async def _settle(self, replaced: Sequence[str]) -> None:
-        """Return once the replaced chunks are durably named no more, overwritten and gone. Raises what storage raises,
-        UnavailableError where they are still there."""
+        """Return once the replaced chunks are durably unnamed, overwritten and deleted. Raises what storage raises, and
+        UnavailableError if they still exist."""
         await self._checkpoint()
         await self._reclaimer.free()
         left = [name for name in replaced if self._reclaimer.is_pending(name)]
@@ -400,13 +402,13 @@ def _require_there(segment: Segment) -> None:
 
 
 def _dead(segment: Segment, chunk: Chunk) -> int:
-    """Up to where in the chunk nobody reads it: truncated, and released."""
+    """The offset in the chunk up to which nobody reads it: truncated and released."""
     return max(chunk.freed, min(chunk.length, segment.kept_offset - chunk.start))
 
 
 def _own(segment: Segment, chunk: Chunk, wanted: Sequence[Range]) -> list[Range]:
-    """What of the chunk is to be blank, in its positions: what is wanted, and truncated bytes that the disk still has, for
-    among those may be what somebody wants erased and cannot find any more."""
+    """The ranges of the chunk to blank, in chunk positions: the requested ones, and truncated bytes still on disk. The
+    latter may hold data to erase that nobody can find any more."""
     dead = _dead(segment, chunk)
     live = clipped(shifted(clipped(wanted, chunk.start, chunk.end), -chunk.start), dead, chunk.length)
     return joined([(chunk.freed, dead)] if dead > chunk.freed else [], live)
@@ -428,7 +430,7 @@ def _check_offset(segment: Segment, offset: int) -> None:
 
 def _events(segment: Segment, data: bytes, start: int, block: ChunkBlock, offsets: Sequence[int]) -> list[Range]:
     """The payloads of the events that begin at the offsets, all of which lie in the block that begins at ``start``."""
-    # An event begins at the head, wherever that lies in the block; what is before it may be blank, headers included.
+    # An event begins at the head, anywhere in the block; bytes before it may be blank, including headers.
     skip = min(len(data), max(0, segment.start_offset - start))
     data, start = data[skip:], start + skip
     try:

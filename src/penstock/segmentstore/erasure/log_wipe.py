@@ -1,4 +1,4 @@
-"""Bringing a log to where none of its files holds what was erased."""
+"""Wipes the log until none of its files holds erased bytes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _PAUSE_S = 0.02
 
 
 class Flushed(Protocol):
-    """A store: what its log must keep, it can bring to tier 2."""
+    """A store that can flush to tier 2 what its log must keep."""
 
     async def flush(self) -> None: ...
 
 
 async def wipe_log(store: Flushed, log: SharedLog, container: int, now_ms: int) -> None:
-    """Return once no file of the log holds a byte of a frame that is in it now.
+    """Return once no file of the log holds bytes of the frames that are in it now.
 
-    Frames go to a new file; what came before is tiered and checkpointed, so that the log lets go of its files, which are
-    overwritten. A container that takes appends meanwhile may hold them a little longer: then once more.
-    Raises: UnavailableError (they are held still), and what tiering, the metadata and the log raise.
+    New frames go to a new file. Older ones are tiered and checkpointed, so that the log can release and overwrite their
+    files. A container that takes appends meanwhile may hold files a little longer: then this repeats.
+    Raises: UnavailableError (files are still held), and what tiering, the metadata and the log raise.
     """
     header = frames.FrameHeader(container=container, count=0, time_ms=now_ms)
     await log.begin_wipe([frames.encode_frame_header(header)])

@@ -1,4 +1,4 @@
-"""Metadata rows from the catalogue of tier 2, put into a new key-value store and cut down to what tier 2 holds.
+"""Rebuild metadata rows from the catalogue of tier 2 in a new key-value store, limited to the data that tier 2 holds.
 
 Source: docs/design/0015-integrity.md.
 """
@@ -40,7 +40,7 @@ class ContainerCatalogue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltSegment:
-    """A segment as tier 2 gives it back. ``lost_*``: what its row knew of, and tier 2 does not hold."""
+    """A segment as rebuilt from tier 2. ``lost_*``: what its row recorded but tier 2 does not hold."""
 
     name: str
     uid: int
@@ -75,9 +75,9 @@ async def list_catalogue(objects: Objects) -> dict[int, list[codec.ObjectName]]:
 async def load_container(
     objects: Objects, container: int, names: Sequence[codec.ObjectName], keyvalue: KeyValueStore | None
 ) -> ContainerCatalogue:
-    """Apply the newest sound snapshot and the batches behind it to ``keyvalue``; None: only look.
+    """Apply the newest sound snapshot and the batches behind it to ``keyvalue``; None: only inspect.
 
-    Raises: VersionTooNewError, UnavailableError, OSError; damage is told, never raised.
+    Raises: VersionTooNewError, UnavailableError, OSError; damage is reported, not raised.
     """
     state = ContainerCatalogue(container=container)
     state.epoch = max((name.epoch for name in names), default=0)
@@ -159,25 +159,25 @@ async def _apply_journals(
 
 
 async def take_lacking(keyvalue: KeyValueStore, container: int) -> Sequence[bytes]:
-    """Keys of rows that the snapshot lacks, because they were damaged when it was written, and that no batch has put since.
-    Their marks are deleted."""
+    """Keys of rows that the snapshot lacks because they were damaged when it was written, unless a later batch put
+    them. Their marks are deleted."""
     rows = MetadataRows(keyvalue)
     bounds = records.range_of(records.prefix(records.TAG_LACKING, container))
     marked = [key[len(bounds[0]) :] for key, _ in await rows.scan_all(bounds)]
     lacking = [key for key in marked if await rows.get(key) is None]
     for key in lacking:
         if key[:1] == records.TAG_WRITERS:
-            rows.put(key, b"")  # As good as damaged: without a row there would be no floor.
+            rows.put(key, b"")  # Treat it as damaged: without the row there would be no floor.
     rows.delete_range(bounds)
     await rows.commit()
     return lacking
 
 
 async def settle_container(keyvalue: KeyValueStore, container: int, *, epoch: int) -> AsyncIterator[RebuiltSegment]:
-    """Make the rows those of a store whose log is empty, and tell each segment.
+    """Adjust the rows to a store with an empty log, and report each segment.
 
-    What only the log had is taken off: bytes and events from the first gap on, and writers' numbers for those. Raises
-    CorruptDataError where rows cannot be read.
+    Removes what only the log held: bytes and events from the first gap on, and their writers' numbers. Raises
+    CorruptDataError if rows cannot be read.
     """
     rows = MetadataRows(keyvalue)
     start, end = records.range_of(records.prefix(records.TAG_SEGMENT, container))
@@ -269,7 +269,7 @@ async def _lost_events(
 
 
 async def _set_back_writers(rows: MetadataRows, container: int, uid: int) -> int:
-    """Give each writer the last number that tier 2 holds: it will be asked for it, and sends what follows."""
+    """Give each writer the last number that tier 2 holds: on reconnect it resends everything after it."""
     start, end = records.range_of(records.flushed_key(container, uid))
     count = 0
     for key, value in await rows.scan_all((start + b"\0", end)):
@@ -280,7 +280,8 @@ async def _set_back_writers(rows: MetadataRows, container: int, uid: int) -> int
         if number == NO_EVENT:
             rows.delete(own)
         else:
-            # With the age of its last use the number is forgotten in its time. Without one it is an attribute, and stays.
+            # With the age of its last use, the number expires as usual. Without one it counts as an attribute, and
+            # stays.
             rows.put(own, value if used_s is None else records.encode_writer(number, used_s))
         count += 1
     return count
@@ -289,7 +290,7 @@ async def _set_back_writers(rows: MetadataRows, container: int, uid: int) -> int
 async def blocks_of(
     rows: MetadataRows, container: int, chunk: records.ChunkRecord
 ) -> Sequence[tuple[int, records.BlockRecord]]:
-    """Position and record of each block of a chunk. Raises CorruptDataError where they do not make it up."""
+    """Position and record of each block of a chunk. Raises CorruptDataError if they do not cover it exactly."""
     bounds = records.range_of(records.block_prefix(container, chunk.name))
     found: list[tuple[int, records.BlockRecord]] = []
     position = 0

@@ -28,9 +28,8 @@ _MARK_BYTES = 11
 
 @dataclass(slots=True, kw_only=True)
 class RestoredAside:
-    """Result for one container. ``failed``: segments with changes that could not be applied, and why.
-
-    ``made``: chunks that were written for it; ``dropped``: chunks of the old store that no row names now.
+    """Result for one container. ``failed``: segments whose changes could not be applied, and why. ``made``: chunks that
+    were written; ``dropped``: chunks of the old store that no row names now.
     """
 
     restored: list[str] = field(default_factory=list)
@@ -72,7 +71,7 @@ async def restore_aside(keyvalue: KeyValueStore, container: int, *, epoch: int, 
     """Apply changes that were set aside to the rows from the catalogue, and write their bytes to ``chunks``, under names of
     ``epoch``. Afterwards nothing is set aside. Called before ``settle_container``.
 
-    Raises what the stores raise. Changes that cannot be applied are reported in the result, and raise nothing.
+    Raises what the stores raise. Changes that cannot be applied are reported in the result, not raised.
     """
     work = _Restore(MetadataRows(keyvalue), container, epoch, chunks)
     return await work.run()
@@ -226,7 +225,7 @@ class _Restore:
         if operation.source == segment.uid:
             if operation.uid not in self._waiting:
                 await self._join_gap(segment, operation.length, time_ms)
-            return  # Else it is applied to the target, which was set aside too.
+            return  # Otherwise it is applied to the target, which was set aside too.
         if operation.source in self._waiting:
             await self._drain(operation.source, address)
         source = await self._load(operation.source)
@@ -241,7 +240,7 @@ class _Restore:
         self._rows.put(records.merged_time_key(self._container, time_ms, segment.uid, source.record.name), b"")
 
     async def _join_gap(self, source: _Segment, length: int, time_ms: int) -> None:
-        """Put what was merged into the place that was left for it in a segment that was not set aside."""
+        """Put merged bytes into the gap that was left for them in a segment that was not set aside."""
         if source.record.length != length:
             raise CorruptDataError("what was merged is not what it was")
         gap = str(gap_name(self._container, source.uid))
@@ -272,7 +271,7 @@ class _Restore:
         await self._vanish(source)
 
     async def _find_chunk(self, name: str) -> tuple[int, int] | None:
-        """The segment that has the chunk, and where the chunk begins in it."""
+        """The segment that has the chunk, and the chunk's offset in it."""
         for segment in self._segments.values():
             for start, chunk in () if segment is None else segment.chunks.items():
                 if segment is not None and chunk.name == name:
@@ -374,7 +373,7 @@ class _Restore:
         segment.changed = True
 
     async def _close_chunk(self, segment: _Segment) -> None:
-        """Make the chunk that grows durable, with all that waits to be written."""
+        """Finish the open chunk durably, with all bytes that wait to be written."""
         if segment.buffer is not None:
             await self._write_block(segment, segment.buffer)
         if segment.growing is not None:
@@ -394,7 +393,7 @@ class _Restore:
 
 
 def _uncovered(segment: _Segment, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The part of these bytes that is kept and is in no chunk yet."""
+    """The part of these bytes that is kept and not in a chunk yet."""
     taken: Sequence[tuple[int, int]] = sorted((begin, begin + chunk.length) for begin, chunk in segment.chunks.items())
     at = start if end > segment.record.kept_offset else end
     for first, last in taken:

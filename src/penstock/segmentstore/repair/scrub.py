@@ -1,8 +1,9 @@
-"""Scrub: every checksum of a store, a page at a time, beside whatever else it does. Nothing is changed.
+"""Scrub: verify every checksum of a store, one page at a time, while it serves. Changes nothing.
 
-What is verified: the metadata's structure and rows, the log's frames, the catalogue's objects, and of each segment its row,
-its chunks' sidecars, and every block. A cursor says where the next page begins; it names rows, so that it outlives restarts.
-What a row no longer names once it was found missing or damaged was truncated, merged or deleted meanwhile: no damage.
+It verifies the metadata's structure and rows, the log's frames, the catalogue's objects, and for each segment its row,
+its chunks' sidecars and every block. A cursor marks the start of the next page; it names rows, so it stays valid across
+restarts. An object that is missing or damaged, but no longer named by a row, was truncated, merged or deleted
+meanwhile: that is not damage.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PHASES = ("pages", "rows", "log", "catalogue", "segments")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cursor:
-    """``first`` and ``second`` mean what the phase makes of them: a key or a uid, an offset or a position."""
+    """The phase defines ``first`` and ``second``: a key or a uid, an offset or a position."""
 
     phase: str = PHASES[0]
     container: int = 0
@@ -83,10 +84,10 @@ class _Tally:
 
 
 class Scrubber:
-    """Verifies a store given by its parts: those of a running one, or of one that nobody has open.
+    """Verifies a store given by its parts, whether it runs or is closed.
 
-    ``rows`` are those of each container, by index. ``keyvalue`` and ``log`` are looked at as far as they know checksums;
-    ``objects`` hold the catalogue, None where there is none.
+    ``rows`` are those of each container, by index. ``keyvalue`` and ``log`` are verified if they have checksums;
+    ``objects`` hold the catalogue, None if there is none.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Scrubber:
         return None if found.next_key is None else replace(at, key=found.next_key)
 
     async def _row_damage(self, key: bytes) -> Damage:
-        """A row that fails, with the container and the segment where its key still tells them."""
+        """A row that fails, with the container and segment if its key still identifies them."""
         fields: dict[str, object] = {"row": key[:1].decode("ascii", "replace")}
         container = int.from_bytes(key[1:3], "big") if len(key) >= 3 and key[:1] != records.TAG_STORE else None
         if container is not None and container in self._rows and key[:1] in _OF_SEGMENTS and len(key) >= 11:
@@ -162,7 +163,7 @@ class Scrubber:
                 if row is not None:
                     fields["of_segment"] = records.decode_segment(row).name
             except CorruptDataError:
-                pass  # It is that very row: the name is gone with it.
+                pass  # The damaged row is this very row, so the name is lost with it.
         why = "row of the metadata fails its checksum"
         return Damage(kind=DamageKind.ROW, place=key.hex()[:200], why=why, container=container, fields=fields)
 
@@ -230,7 +231,7 @@ class Scrubber:
     async def _damaged_row(
         self, start: bytes, end: bytes, error: CorruptDataError, container: int, tally: _Tally
     ) -> bytes | None:
-        """The first row of the range that fails its checksum, which was told among the rows; None where that is not it."""
+        """The first row of the range that fails its checksum, which the row check has reported; None if no row does."""
         if not isinstance(self._keyvalue, CheckedRows):
             tally.damage.append(Damage(kind=DamageKind.ROW, place="metadata", why=str(error), container=container))
             return None
@@ -273,7 +274,7 @@ class Scrubber:
         try:
             row = await rows.get(key)
         except CorruptDataError:
-            return  # Told among the rows.
+            return  # The row check has reported it.
         if row is not None and records.parse_number(row) == uid:
             return
         if await rows.get(records.uid_key(records.TAG_SEGMENT, index, uid)) is not None:
@@ -283,7 +284,7 @@ class Scrubber:
                 Damage(kind=DamageKind.ROW, place=place, why=why, container=index, segment=segment.name)
             )
 
-    # --- what a chunk's check asks ------------------------------------------------------------------------
+    # --- used by the check of a chunk ------------------------------------------------------------------------
 
     @property
     def chunks(self) -> ChunkReads:
@@ -316,7 +317,7 @@ class _ChunkCheck:
         self._segment = segment
 
     async def run(self, position: int, tally: _Tally) -> int | None:
-        """Verify from ``position`` on. Returns where to go on, None at the end of the chunk."""
+        """Verify from ``position`` on. Returns where to continue, None at the end of the chunk."""
         try:
             blocks = await blocks_of(self._rows, self._container, self._chunk)
         except CorruptDataError as error:
@@ -330,14 +331,14 @@ class _ChunkCheck:
             if begin < position or block.end <= self._dead(self._chunk, self._segment):
                 continue
             if progressed and tally.left <= 0:
-                return begin  # At least one block a page, however small that is.
+                return begin  # At least one block per page, however small the page is.
             progressed = True
             if not await self._check_block(begin, block, tally):
                 return None
         return None
 
     async def _check_block(self, begin: int, block: records.BlockRecord, tally: _Tally) -> bool:
-        """False where the rest of the chunk is not worth reading."""
+        """False if the rest of the chunk is not worth reading."""
         size = block.end - begin
         try:
             data = await self._scrubber.chunks.read(self._chunk.name, begin, size)
@@ -386,7 +387,8 @@ class _ChunkCheck:
         return row is not None and records.decode_chunk(row).name == self._chunk.name
 
     def _dead(self, chunk: records.ChunkRecord, segment: records.SegmentRecord) -> int:
-        """The offset in the chunk before which no reader reads. That part may be a hole: the row is written afterwards."""
+        """The offset in the chunk before which no reader reads. That part may already be a hole, because the row is
+        written later."""
         return max(chunk.freed, segment.kept_offset - self._start)
 
     async def _tell(self, kind: DamageKind, why: str, begin: int, end: int, tally: _Tally) -> None:

@@ -52,7 +52,7 @@ class SetAside:
                 start = max(start, records.range_of(records.aside_key(index, uid))[1])
 
     def add(self, uid: int, error: CorruptDataError) -> None:
-        """Set the segment aside from here on."""
+        """Set the segment aside from now on."""
         self._state.segments.aside[uid] = None
         self._telemetry.add("segments_set_aside")
         _log.error(
@@ -63,7 +63,7 @@ class SetAside:
     async def free_name(self, uid: int) -> str | None:
         """Remove the name of a segment that was merged or deleted, so that a repeated call gets the same answer.
 
-        Returns the name, or None where the row of the name is damaged."""
+        Returns the name, or None if the row of the name is damaged."""
         rows, index = self._state.rows, self._state.index
         start, end = records.range_of(records.prefix(records.TAG_NAME, index))
         damaged: list[bytes] = []
@@ -101,7 +101,7 @@ class SetAside:
         self._held.setdefault((uid, address), (time_ms, []))[1].append(operation)
 
     def put_rows(self) -> int | None:
-        """Add what is held to the rows of the next checkpoint. Returns the lowest log address that it comes from."""
+        """Add what is held to the rows of the next checkpoint. Returns the lowest log address of those changes."""
         rows, index = self._state.rows, self._state.index
         for uid in self._state.segments.aside:
             if uid not in self._before:

@@ -1,8 +1,8 @@
-"""Memory that blocks of chunks are read into: mapped once, and used again as soon as nobody looks at it.
+"""Memory for blocks read from chunks: mapped once, and reused as soon as no view exists.
 
 Fresh memory costs 0.3 ms per MiB at its first touch, ten times what a copy from the page cache costs. All views of a mapping
-share one managed buffer, which holds the single counted reference to it: so CPython's own reference count says when the last
-view has died, those that a socket or a thread still holds included. Nobody gives anything back by hand.
+share one managed buffer, which holds the single counted reference to it: so CPython's reference count shows when the
+last view is gone, including views held by a socket or a thread. Nothing is released by hand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections import deque
 
 _UNIT_BYTES = 256 << 10
-_LOOKED_AT = 8  # mappings looked at in one call, so that no call takes long
+_LOOKED_AT = 8  # mappings checked in one call, so that no call takes long
 
 
 class _Mapping:
@@ -36,9 +36,9 @@ class _Mapping:
 
 
 class BlockMemory:
-    """Hands out writable memory. Of what it has handed out it remembers ``limit_bytes`` at most, the latest.
+    """Allocates writable memory. It keeps the latest allocations for reuse, at most ``limit_bytes``.
 
-    What it does not remember, or finds still in use, is dropped with its last view.
+    Other allocations are freed with their last view.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -47,7 +47,7 @@ class BlockMemory:
         self._mappings: deque[_Mapping] = deque()
 
     def room(self, size: int) -> memoryview:
-        """``size`` bytes, with whatever was there before."""
+        """``size`` bytes, with arbitrary content."""
         mapping = self._idle(size)
         if mapping is None:
             mapping = _Mapping(-(-max(1, size) // _UNIT_BYTES) * _UNIT_BYTES)
@@ -59,7 +59,7 @@ class BlockMemory:
         return view
 
     def _idle(self, size: int) -> _Mapping | None:
-        """One that nobody uses and that is not much too large, out of the list. The least recently used come first."""
+        """Remove and return an unused mapping that is not much too large, least recently used first."""
         for index in range(min(_LOOKED_AT, len(self._mappings))):
             mapping = self._mappings[index]
             if size <= mapping.size <= 2 * size + _UNIT_BYTES and mapping.idle:

@@ -31,9 +31,10 @@ _SCAN_BYTES = 256 << 10
 """A read that asks for so much is one of a scan: clients that want one event ask for less."""
 
 _AHEAD_BYTES = 8 << 20
-"""What the disk is told to fetch behind a block that was not cached: half of a chunk, so that two blocks of a chunk wait."""
+"""Readahead behind a block that was not cached: half of a chunk, so that only two blocks of a chunk wait for the
+disk."""
 
-_FORGOTTEN_MAX = 10_000  # deleted chunks that are remembered, so that no read under way keeps a block of them
+_FORGOTTEN_MAX = 10_000  # deleted chunks that are remembered, so that running reads do not cache their blocks
 
 
 async def checksum_of(offload: Offload, parts: Sequence[Buffer]) -> int:
@@ -51,7 +52,7 @@ async def checksums_of(offload: Offload, blocks: Sequence[Sequence[Buffer]]) -> 
 
 
 def checksum(parts: Sequence[Buffer]) -> int:
-    """CRC32C of the parts back to back, here and now."""
+    """CRC32C of the parts back to back, in the calling thread."""
     found = 0
     for part in parts:
         found = crc32c(part, found)
@@ -59,13 +60,13 @@ def checksum(parts: Sequence[Buffer]) -> int:
 
 
 async def load_blocks(state: ContainerState, chunk: Chunk) -> Sequence[ChunkBlock]:
-    """The chunk's blocks, in chunk positions. Raises CorruptDataError where rows contradict each other."""
+    """The chunk's blocks, in chunk positions. Raises CorruptDataError if rows contradict each other."""
     while chunk.blocks is None:
         count, length = chunk.block_count, chunk.length
         bounds = records.range_of(records.block_prefix(state.index, chunk.name))
         rows = await state.rows.scan(bounds, limit=count + 1)
         if chunk.block_count != count:
-            continue  # A block was added while we read.
+            continue  # A block was added during the read.
         blocks: list[ChunkBlock] = []
         position = 0
         for key, value in rows:
@@ -92,7 +93,7 @@ async def load_blocks(state: ContainerState, chunk: Chunk) -> Sequence[ChunkBloc
 
 
 async def named_blocks(state: ContainerState, segment: Segment, chunk: Chunk) -> Sequence[ChunkBlock] | None:
-    """As ``load_blocks``, of a chunk of the segment; None where the segment let go of it, and of its rows, meanwhile."""
+    """As ``load_blocks``, for a chunk of the segment; None if the segment released it and its rows meanwhile."""
     with segment.pinned():
         try:
             blocks = await load_blocks(state, chunk)
@@ -118,7 +119,7 @@ def put_blocks(state: ContainerState, chunk: str, blocks: Sequence[ChunkBlock]) 
 
 
 def index_records(chunk_start: int, blocks: Sequence[ChunkBlock], first: int = 0) -> list[bytes]:
-    """What a sidecar says of blocks, numbered from ``first`` on; their chunk begins at ``chunk_start`` in its segment."""
+    """Sidecar records of blocks, numbered from ``first`` on; their chunk begins at ``chunk_start`` in its segment."""
     return [
         encode_record(
             IndexRecord(
@@ -135,7 +136,7 @@ def index_records(chunk_start: int, blocks: Sequence[ChunkBlock], first: int = 0
 
 
 async def sum_of_events(state: ContainerState, chunk: Chunk) -> int:
-    """The events of all blocks, which are not kept in memory for it. Raises CorruptDataError."""
+    """The number of events in all blocks, without keeping the blocks in memory. Raises CorruptDataError."""
     if chunk.blocks is not None:
         return sum(block.event_count for block in chunk.blocks)
     bounds = records.range_of(records.block_prefix(state.index, chunk.name))
@@ -148,10 +149,10 @@ async def sum_of_events(state: ContainerState, chunk: Chunk) -> int:
 
 
 class BlockReader:
-    """Reads whole blocks, verifies them, and keeps the last ones: small reads do not read a block again and again.
+    """Reads whole blocks, verifies them, and caches the latest, so that small reads do not re-read a block.
 
-    At least one block is kept, whatever its size. Of reads that want the same block at the same time, one reads it.
-    What is handed out was verified in the very memory that it is a view of; nothing writes there while a view is held.
+    At least one block is kept, whatever its size. Concurrent reads of one block share one read. A returned view shows
+    the same memory that was verified; nothing writes there while a view is held.
     """
 
     def __init__(self, state: ContainerState, parts: StoreParts) -> None:
@@ -167,7 +168,7 @@ class BlockReader:
     async def views(self, chunk: Chunk, position: int, max_bytes: int) -> list[memoryview]:
         """Views of verified bytes from ``position`` in the chunk on, at most ``max_bytes``, to the chunk's end.
 
-        A read of much is taken for one of many, and the disk is told what comes next.
+        A large read counts as part of a sequential scan, and starts readahead.
         Raises: CorruptDataError, SegmentNotFoundError (the file is gone), OSError.
         """
         blocks = await load_blocks(self._state, chunk)
@@ -191,7 +192,7 @@ class BlockReader:
         return await self._read(name, block, 0)
 
     def forget(self, name: str) -> None:
-        """Keep no block of a chunk that is named no more, be it one that is on its way."""
+        """Drop the blocks of a chunk that is no longer named, including blocks being read."""
         self._forgotten[name] = None
         if len(self._forgotten) > _FORGOTTEN_MAX:
             del self._forgotten[next(iter(self._forgotten))]
@@ -208,7 +209,7 @@ class BlockReader:
             coming = self._coming.get(key)
             if coming is None:
                 break
-            # Its reader may fail or be cancelled: then this one reads, and meets what there is to meet itself.
+            # Its reader may fail or be cancelled: then this one reads, and gets its own error.
             await asyncio.wait([coming])
         coming = self._coming[key] = asyncio.get_running_loop().create_future()
         try:

@@ -1,8 +1,8 @@
-"""The catalogue of a container: its rows, repeated in tier 2, so that tier 2 alone gives a store back.
+"""The catalogue of a container: a copy of its rows in tier 2, so that tier 2 alone can restore a store.
 
-Each checkpoint commits, with its rows, a batch that says what they change: the outbox. From there batches go to tier 2 in
-order, some at a time, and only then may the log forget what they rest on. From time to time all rows go there as a snapshot,
-and what it replaces is deleted. Source: docs/design/0015-integrity.md, docs/formats/catalogue.md.
+Each checkpoint commits its rows together with a batch that describes their changes: the outbox. From there, batches go
+to tier 2 in order, and only then may the log drop their frames. Periodically all rows are written there as a snapshot,
+and the objects that it replaces are deleted. Source: docs/design/0015-integrity.md, docs/formats/catalogue.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.segmentstore.state import ContainerState
 
 _log = logging.getLogger(__name__)
 _PAGE = 1000  # rows of one scan, which bounds the memory of a page
-_PAGES_PER_REST = 4  # pages after which a snapshot lets other work run
+_PAGES_PER_REST = 4  # pages after which a snapshot yields to other work
 _ASIDE_PAGE = 4
 """Rows of segments that were set aside are frames of the log, each of which may be megabytes."""
 
@@ -33,14 +33,15 @@ Row = tuple[bytes, bytes]
 
 
 class Catalogue:
-    """Brings a container's batches to ``objects``. Without them it makes none, and the log waits for none.
+    """Writes a container's batches to ``objects``. Without ``objects`` there are no batches, and the log waits for
+    none.
 
-    A journal object is replaced by a longer one until it is ``catalogue_object_bytes`` long: objects are written whole, and
-    there should be few. No two objects ever have the same name.
+    A journal object is replaced by a longer one until it is ``catalogue_object_bytes`` long: objects are written whole,
+    and should be few. No two objects ever have the same name.
     """
 
     def __init__(self, state: ContainerState, parts: StoreParts, ask_checkpoint: Callable[[], None]) -> None:
-        """``ask_checkpoint``: called after a snapshot, so that the log may forget what it holds."""
+        """``ask_checkpoint``: called after a snapshot, so that the log can be truncated."""
         self._state = state
         self._parts = parts
         self._ask_checkpoint = ask_checkpoint
@@ -80,7 +81,7 @@ class Catalogue:
         return self._objects is not None
 
     async def recover(self, row: records.ContainerRecord | None) -> None:
-        """Take up where an earlier opening stopped. ``row``: the container's checkpoint."""
+        """Continue where an earlier opening stopped. ``row``: the container's checkpoint."""
         state = self._state
         if self._objects is None:
             return
@@ -100,7 +101,7 @@ class Catalogue:
         for sequence, value in waiting:
             self._queue(sequence, value)
         self._written = self._pending[0][0] - 1 if self._pending else self._sequence
-        # Rows that an earlier version changed are in no batch.
+        # No batch holds the rows that an earlier version changed.
         self._continues = (
             known is not None
             and row is not None
@@ -117,13 +118,13 @@ class Catalogue:
         )
         behind = records.prefix(records.TAG_OUTBOX, self._state.index)
         self._obsolete = [*waiting, *(records.parse_number(key[-8:]) for key in damaged if key.startswith(behind))]
-        # Above every number that was ever used: numbers count from where an opening began.
+        # Above every number ever used: numbers count from the start of an opening.
         self._sequence = self._taken = max(self._sequence, *self._obsolete, self._state.log.epoch << 32)
         self._written = self._sequence
         self._wanted.set()
 
     async def _look(self) -> None:
-        """Find out whether what lies in tier 2 can be continued; if so no snapshot is wanted now."""
+        """Check whether the catalogue in tier 2 can be continued; if so, no snapshot is needed now."""
         listed = await self._listed()
         journals = [size for name, size in listed.items() if name.kind is codec.Kind.JOURNAL]
         self._journal_objects, self._journal_bytes = len(journals), sum(journals)
@@ -134,7 +135,7 @@ class Catalogue:
             self._wanted.clear()
 
     async def _listed(self) -> Mapping[codec.ObjectName, int]:
-        """What lies in tier 2, and its bytes."""
+        """The objects in tier 2, and their total size."""
         found = await self._require().list(f"{codec.DIRECTORY}/{self._state.index:x}")
         names = ((codec.parse_object_name(text), size) for text, size in found.items())
         return {name: size for name, size in names if name is not None}
@@ -145,7 +146,7 @@ class Catalogue:
         return self._objects
 
     async def run(self) -> None:
-        """Write snapshots when they are wanted. Never ends; failures that pass are tried again."""
+        """Write snapshots when needed. Never ends; retries after transient failures."""
         settings = self._parts.settings
         failures = 0
         while True:
@@ -188,7 +189,7 @@ class Catalogue:
         row = next((records.decode_container(value) for key, value in puts if key == head), None)
         if row is None:
             row = records.ContainerRecord(epoch=self._state.log.epoch, complete_upto=0)
-        # A commit that failed may have happened: its number is taken again, by a batch that says all it said.
+        # A failed commit may have happened: reuse its number for a batch that includes all of its changes.
         self._taken = self._sequence + 1
         self._taken_batch = codec.encode_batch(
             codec.Batch(
@@ -230,19 +231,19 @@ class Catalogue:
 
     @property
     def safe(self) -> int:
-        """The last batch that tier 2 alone gives back, with all before it. -1: nothing, for want of a snapshot."""
+        """The last batch that tier 2 alone can restore, with all before it. -1: none, because there is no snapshot."""
         if self._objects is None:
             return self._sequence
         return self._written if self._has_snapshot else -1
 
     def is_due(self) -> bool:
-        """Whether what waits should be written without being asked for."""
+        """Whether waiting batches should be written now."""
         settings = self._parts.settings
         waited = asyncio.get_running_loop().time() - self._written_at
         return self._pending_bytes >= settings.catalogue_object_bytes or waited >= settings.catalogue_interval_s
 
     async def write(self) -> None:
-        """Bring all batches to tier 2 that wait now. Raises what the objects raise."""
+        """Write all waiting batches to tier 2. Raises what the objects raise."""
         if self._objects is None:
             return
         async with self._lock:
@@ -297,7 +298,7 @@ class Catalogue:
         self._parts.telemetry.add("catalogue_bytes", len(data))
 
     async def _clear_surplus(self) -> None:
-        """Delete what a longer journal, or a snapshot that is complete by now, replaces."""
+        """Delete objects that a longer journal or a complete snapshot replaces."""
         objects = self._require()
         if self._complete_at is not None and self._written >= self._complete_at[1]:
             first, _, run = self._complete_at
@@ -314,7 +315,7 @@ class Catalogue:
             self._surplus.pop()
 
     async def tidy_outbox(self) -> None:
-        """Take what was written out of the outbox, where no further commit will."""
+        """Remove written batches from the outbox if no further commit will."""
         if self._obsolete:
             index = self._state.index
             taken = list(self._obsolete)
@@ -322,7 +323,7 @@ class Catalogue:
             del self._obsolete[: len(taken)]
 
     async def begin(self) -> None:
-        """See to it that there is a snapshot. Raises what the key-value store and the objects raise."""
+        """Make sure that there is a snapshot. Raises what the key-value store and the objects raise."""
         if self._objects is not None and not self._has_snapshot:
             await self._satisfy()
 
@@ -336,12 +337,13 @@ class Catalogue:
     # --- snapshots ----------------------------------------------------------------------------------------
 
     async def _snapshot(self) -> None:
-        """Write all rows. Commits go on meanwhile, so that it is complete with the batches up to its end alone."""
+        """Write all rows. Commits continue meanwhile, so the snapshot is complete only with the batches up to its
+        end."""
         self._wanted.clear()
         parts: list[codec.ObjectName] = []
         try:
-            # A snapshot that lacks damaged rows must not replace one that holds them. Where tier 2 has no usable one, it is
-            # better than none: until there is one, the log keeps everything, of all containers.
+            # A snapshot that lacks damaged rows must not replace one that holds them. If tier 2 has no usable one, it
+            # is better than none: until there is one, the log keeps everything, for all containers.
             lacking: list[bytes] | None = None if self._has_snapshot else []
             await self._write_snapshot(parts, lacking)
         except DamagedRowError:
@@ -359,14 +361,14 @@ class Catalogue:
         first, run = self._sequence, self._new_run()
         index, limit = self._state.index, self._parts.settings.catalogue_part_bytes
         committed = MetadataRows(self._parts.keyvalue)
-        # Encoded page by page: as rows they would take several times their bytes.
+        # Encode page by page: as row objects they would take several times their size.
         pieces: list[bytes] = []
         rows = size = total = part = 0
         for tag in sorted(records.CATALOGUED):
             start, end = records.range_of(records.prefix(bytes([tag]), index))
             pages = 0
             while True:
-                # What is committed alone: the changes in memory come with a batch.
+                # Only committed rows: the changes in memory come with a batch.
                 limit_rows = _ASIDE_PAGE if bytes([tag]) == records.TAG_ASIDE else _PAGE
                 page = await committed.scan((start, end), limit=limit_rows, damaged=lacking)
                 pieces.append(codec.encode_rows(page))

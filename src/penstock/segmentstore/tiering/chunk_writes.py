@@ -6,10 +6,10 @@ from penstock.core.segments.garbage import ChunkName
 
 
 class ChunkWrites:
-    """Of one container, shared by tiering, erasure and freeing.
+    """Writes of one container, shared by tiering, erasure and freeing.
 
-    in_flight: chunks that a write is in flight to. Their files must not be deleted now.
-    discarded: chunks that no segment ever named, left by a failed or outrun write. Freeing deletes them.
+    in_flight: chunks with a write in flight. Their files must not be deleted now.
+    discarded: chunks that no segment ever named, left by a failed or obsolete write. Freeing deletes them.
     """
 
     __slots__ = ("_attempt", "_epoch", "_index", "discarded", "in_flight")
@@ -22,7 +22,7 @@ class ChunkWrites:
         self.discarded: dict[str, None] = {}
 
     def next_attempt(self) -> None:
-        """Let later names differ from all earlier ones: a failed write may have left a file of that name."""
+        """Make later names differ from all earlier ones: a failed write may have left a file with that name."""
         self._attempt += 1
 
     def name(self, uid: int, start: int) -> str:

@@ -1,8 +1,8 @@
-"""How many events lie in a range: from the counts of chunks and blocks, and by their headers where a bound cuts a block.
+"""Count the events in a range: from the counts of chunks and blocks, and from event headers if a bound cuts a block.
 
-What an event is, the writer of an append has said. Where a bound lies inside a block whose headers agree with that, the
-answer is exact; a block of something else, raw bytes of a byte stream say, holds its events in proportion to its bytes. So
-counts of neighbouring ranges always add up.
+The writer of an append states how many events it holds. If a bound cuts a block whose headers agree with that count,
+the answer is exact. Other blocks, such as raw bytes of a byte stream, count in proportion to bytes. So counts of
+adjacent ranges always add up.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _START = attrgetter("start_offset")
 
 
 class EventCounter:
-    """Counts of one container. The last answers about single places in blocks are remembered: the same cuts are asked for
-    in every look at a stream."""
+    """Counts of one container. The latest answers for positions inside blocks are cached, because every inspection of a
+    stream uses the same cuts."""
 
     def __init__(self, state: ContainerState, blocks: BlockReader, offload: Offload) -> None:
         self._state = state
@@ -63,12 +63,12 @@ class EventCounter:
         waits: list[Coroutine[Any, Any, int]] = []
         with segment.pinned():
             try:
-                # All that is needed of the segment is taken before the first await.
+                # Read everything needed from the segment before the first await.
                 count = self._walk(segment, start, end, waits)
                 while waits:
                     count += await waits.pop(0)
             except (SegmentNotFoundError, CorruptDataError):
-                # The segment was merged, or its head has passed the place, while we read.
+                # During the read, the segment was merged, or its head passed the position.
                 if segment.gone or start < segment.kept_offset or chunks != segment.chunks.items:
                     return None
                 raise
@@ -78,7 +78,7 @@ class EventCounter:
             return count
 
     def _walk(self, segment: Segment, start: int, end: int, waits: list[Coroutine[Any, Any, int]]) -> int:
-        """What is known at once; the rest is added to ``waits``."""
+        """The count that is known without I/O; the rest is added to ``waits``."""
         count = 0
         position = start
         while position < end:
@@ -148,7 +148,7 @@ class EventCounter:
 
 
 def events_before(data: bytes, events: int, positions: list[int]) -> list[int]:
-    """How many events begin before each position, of those that the writers of ``data`` have counted."""
+    """How many of the events that the writers of ``data`` counted begin before each position."""
     try:
         bounds = event_bounds(data)
         framed = bounds[-1] == len(data) and len(bounds) - 1 == events

@@ -1,8 +1,8 @@
-"""What of a segment would be left without the log: rows that tell it, for whoever rebuilds a store from tier 2.
+"""Rows that record what would remain of a segment without the log, for a rebuild of the store from tier 2.
 
-A segment's own row counts bytes and events, and its writers' rows numbers, that may be in the log alone. Given back without
-them, a writer that asks for its last number would believe stored what is lost. So for as long as a segment has bytes not
-tiered, rows say how many events those are, and what each of their writers' numbers was before them.
+The row of a segment counts bytes and events that may be only in the log, and so do the numbers in its writers' rows. If
+they were restored unchanged, a writer that requests its last number would consider lost events stored. So while a
+segment has untiered bytes, these rows record how many events those are, and each writer's number before them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.segmentstore.segment import Segment
 
 
 def write_flushed(rows: MetadataRows, index: int, segment: Segment) -> None:
-    """Put the rows as they are at this instant, or delete them where all is tiered. ``index``: the container's number."""
+    """Put the rows for the current state, or delete them if everything is tiered. ``index``: the container's number."""
     uid = segment.uid
     if segment.marks is False and not segment.cache.untiered:
         return

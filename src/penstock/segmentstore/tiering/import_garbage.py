@@ -1,4 +1,4 @@
-"""What was written into tier 2 for an import and never adopted: which of it is garbage, and when it is deleted.
+"""Chunks written into tier 2 for an import and never adopted: which are garbage, and when they are deleted.
 
 Source: docs/design/0016-sink.md.
 """
@@ -27,7 +27,8 @@ _LOOK_PAUSE_S = 10.0
 
 @dataclass(slots=True)
 class _Ended:
-    """A segment that is gone: which of the chunks written for it others name now, and when to look for the rest."""
+    """A deleted or merged segment: which of its imported chunks other segments name now, and when to look for the
+    rest."""
 
     named: frozenset[str]
     look_at: float
@@ -46,7 +47,7 @@ class ImportGarbage:
         self._looked_at = float("-inf")
 
     def granted(self, uid: int, epoch: int, grant: int) -> None:
-        """A place to write was granted for the segment. What lies there is garbage once the segment is gone, unless
+        """A place to write was granted for the segment. Chunks there are garbage once the segment is gone, unless
         adopted."""
         self._granted.setdefault(uid, {})[epoch, grant] = None
 
@@ -55,20 +56,20 @@ class ImportGarbage:
         if not is_transaction_name(segment.name):
             return
         granted = self._granted.pop(segment.uid, None)
-        # What an earlier opening granted is not known any more.
+        # The grants of an earlier opening are unknown.
         earlier = segment.uid >> 32 < self._state.log.epoch
         if granted is None and not earlier:
             return
         names = [name for chunk in chunks if (name := parse_import_name(chunk.name)) is not None]
         adopted = {(name.epoch, name.grant) for name in names if name.uid == segment.uid}
-        # A commit adopts all that an attempt wrote, or nothing; one that is given up may have come half way.
+        # A commit adopts all chunks of an attempt or none; an abandoned attempt may have written some of them.
         if merged and not earlier and all(grant in adopted for grant in granted or ()):
             return
         now = asyncio.get_running_loop().time()
         self._ended[segment.uid] = _Ended(named=frozenset(str(name) for name in names), look_at=now)
 
     async def free(self) -> None:
-        """Remove what was written for segments that are gone, and not adopted. Raises what the chunk storage raises."""
+        """Remove unadopted chunks of segments that are gone. Raises what the chunk storage raises."""
         now = asyncio.get_running_loop().time()
         due = {uid: item for uid, item in self._ended.items() if item.look_at <= now}
         if not due or now < self._looked_at + _LOOK_PAUSE_S:
@@ -83,7 +84,7 @@ class ImportGarbage:
                 item.look_at, item.last = now + _LOOK_AGAIN_S, True
 
     async def sweep(self) -> None:
-        """As ``free``, but now, and overwriting: bytes were erased, and what was not adopted may be copies of them."""
+        """As ``free``, but at once and with overwriting: unadopted chunks may hold copies of erased bytes."""
         if not self._ended:
             return
         listed = imports_listed(await self._chunks.list(), container=self._state.index)

@@ -21,7 +21,7 @@ Key = tuple[int, int]
 
 @dataclass(slots=True, kw_only=True)
 class _Held:
-    """End of a lease, by the wall clock and by the event loop, so that a clock that jumps ahead frees nothing."""
+    """End of a lease by the wall clock and by the event loop, so that a clock jump frees nothing."""
 
     until_ms: int
     loop_until: float
@@ -100,7 +100,7 @@ class Leases:
     # --- changes ------------------------------------------------------------------------------------------
 
     async def take(self, segment: Segment, lease: int, until_ms: int, holder: str) -> None:
-        """Hold the segment's chunks. In force at once, durable when this returns; repeating extends the lease.
+        """Hold the segment's chunks. In force at once, durable when this returns; a repeated call extends the lease.
 
         Raises: InvalidArgumentError (the time or the holder's name is too long), ThrottledError (too many).
         """
@@ -132,7 +132,7 @@ class Leases:
             self._ask_checkpoint()
 
     async def finish(self, lease: int, part: int, parts: int) -> None:
-        """Note that a task under the lease is done. After the last one, do as ``release``."""
+        """Record that a task under the lease is done. After the last task, release the lease."""
         if lease in self._segments_of:
             done = self._done.setdefault(lease, set())
             done.add(part)

@@ -1,4 +1,4 @@
-"""Giving space back: chunks that nothing names, heads that were truncated, leases that hold both."""
+"""Frees space: chunks that nothing names, and truncated heads, unless leases hold them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Reclaimer:
         """The wall clock and the loop's clock when this opening began."""
 
     async def recover(self) -> None:
-        """Load what an earlier opening left to be freed, and the leases. Called before replay."""
+        """Load what an earlier opening left to free, and the leases. Called before replay."""
         state = self._state
         index = state.index
         bounds = records.range_of(records.prefix(records.TAG_FREE, index))
@@ -98,7 +98,7 @@ class Reclaimer:
             self._report(key.hex(), "row of the metadata is damaged")
 
     async def _with_name(self, record: records.FreeRecord) -> records.FreeRecord:
-        """Rows of earlier versions do not tell the segment's name; if it is still there, its own row does."""
+        """Rows of earlier versions lack the segment's name; if the segment still exists, its own row has it."""
         key = records.uid_key(records.TAG_SEGMENT, self._state.index, record.uid)
         try:
             row = await self._state.rows.get(key)
@@ -116,12 +116,12 @@ class Reclaimer:
                 extra={"container": self._state.index, "place": place, "why": why},
             )
 
-    # --- told by transitions ------------------------------------------------------------------------------
+    # --- called by transitions ------------------------------------------------------------------------------
 
     def release(self, segment: Segment, chunk: str, size_bytes: int, *, wipe: bool = False) -> None:
-        """A segment names the chunk no more. Its file goes after the next checkpoint, and after leases.
+        """A segment no longer names the chunk. Its file is deleted after the next checkpoint, and after leases.
 
-        ``wipe``: bytes in it were erased. It is overwritten before it goes, and no lease keeps it.
+        ``wipe``: bytes in it were erased. It is overwritten before it is deleted, and no lease keeps it.
         """
         if wipe:
             self._to_wipe[chunk] = None
@@ -132,8 +132,8 @@ class Reclaimer:
         self._state.rows.put(records.free_key(self._state.index, chunk), records.encode_free(record))
 
     def wipe_released(self, segment: str) -> list[str]:
-        """Mark all chunks for wiping that a segment of this name has released and that still exist, leased or not. Returns
-        their names. The next checkpoint and ``free`` delete them."""
+        """Mark for wiping all existing chunks that a segment of this name has released, leased or not. Returns their
+        names. The next checkpoint and ``free`` delete them."""
         released = {**self._released, **self._freeable}
         # Rows of earlier versions do not hold the segment's name.
         found = [chunk for chunk, record in released.items() if record.segment in (segment, "")]
@@ -144,7 +144,7 @@ class Reclaimer:
         return found
 
     def is_pending(self, chunk: str) -> bool:
-        """Whether a chunk that was to be wiped is still there."""
+        """Whether a chunk to be wiped still exists."""
         return chunk in self._to_wipe
 
     def _add_pending(self, record: records.FreeRecord, size_bytes: int) -> None:
@@ -162,25 +162,25 @@ class Reclaimer:
         self._heads[segment.uid] = None
 
     def loaded(self, segment: Segment) -> None:
-        """The segment was loaded as it was committed: a dead head may have been forgotten when it last left memory."""
+        """The segment was loaded. A dead head may have been forgotten when it was evicted."""
         if segment.chunks.items and segment.kept_offset > segment.chunks.items[0].start:
             self._committed_heads[segment.uid] = None
 
     def chunk_moved(self, chunk: str) -> None:
-        """A merge moves the chunk's row while orphans are looked for: it may be seen in neither place."""
+        """A merge moves the chunk's row during the search for orphans, which may see it in neither place."""
         if self._moved is not None:
             self._moved[chunk] = None
 
-    # --- told by the checkpointer -------------------------------------------------------------------------
+    # --- called by the checkpointer -------------------------------------------------------------------------
 
     def released_by_now(self) -> tuple[dict[str, records.FreeRecord], dict[int, None]]:
-        """What the checkpoint that begins now covers."""
+        """The released chunks that the checkpoint beginning now covers."""
         return dict(self._released), dict(self._heads)
 
     def committed(self, covered: tuple[dict[str, records.FreeRecord], dict[int, None]]) -> None:
         released, heads = covered
         for chunk in released:
-            # A later checkpoint covers what an earlier one did, where both waited for the catalogue.
+            # If both waited for the catalogue, the later checkpoint covers what the earlier one did.
             record = self._released.pop(chunk, None)
             if record is not None:
                 self._freeable[chunk] = record
@@ -192,7 +192,7 @@ class Reclaimer:
 
     @asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """No file goes and no head is given back meanwhile."""
+        """Inside the block, no file is deleted and no head is freed."""
         async with self._lock:
             yield
 
@@ -245,7 +245,7 @@ class Reclaimer:
                     raise
 
     async def scanned(self) -> None:
-        """Return once what this opening found that nothing names is known."""
+        """Return once this opening has found all chunks that nothing names."""
         await self._scanned.wait()
 
     async def sweep(self, uid: int | None) -> None:
@@ -253,7 +253,7 @@ class Reclaimer:
         remains of failed writes, chunks of earlier openings whose row a crash lost, and chunks written for an import that
         was never adopted. No lease on the segment keeps them.
 
-        Raises what the chunk storage raises, UnavailableError where it could not be listed, CorruptDataError where metadata
+        Raises what the chunk storage raises, UnavailableError if it could not be listed, CorruptDataError if metadata
         is damaged and a chunk may hold bytes of the segment: a damaged row may name it for another one.
         """
         await self.scanned()
@@ -271,8 +271,7 @@ class Reclaimer:
                 [chunk for chunk in list(self._orphans) if await may_hold(self._state, self._leases, chunk, uid)],
             )
             await self._garbage.sweep()
-            # Copies that went before, when nothing was to be erased yet, were not overwritten: a power loss must not bring
-            # their names back.
+            # Copies deleted before the erasure were not overwritten: a power loss must not restore their names.
             await self._parts.chunks.sync_deletes(f"{self._state.index:x}")
 
     async def _check_doubtful(self, why: CorruptDataError, uid: int | None) -> None:
@@ -290,7 +289,8 @@ class Reclaimer:
                 names.pop(chunk, None)
 
     async def _delete(self, chunk: str) -> None:
-        # The index first: an index without its chunk is found as an orphan, a chunk without index is not told apart.
+        # The index first: an index without its chunk is found as an orphan, but a chunk without index is not
+        # recognized.
         await self._parts.chunks.delete(index_name(chunk))
         await self._parts.chunks.delete(chunk)
 
@@ -321,11 +321,11 @@ class Reclaimer:
                 self._count_freed(segment.uid, freed)
 
     async def _dead_bytes(self, segment: Segment, chunk: Chunk) -> int:
-        """Up to where the chunk's head can be given back: the beginning of the block that holds the first kept byte, for
-        whole blocks are verified, so whole blocks must stay; no further than it was, where that is too little."""
+        """The position up to which the chunk's head can be freed: the start of the block with the first kept byte,
+        because verification needs whole blocks. Unchanged if that would free too little."""
         least_bytes = self._parts.settings.free_head_bytes
         if not self._parts.chunks.mutable:
-            return chunk.freed  # An object goes whole, or not at all.
+            return chunk.freed  # An object can only be deleted whole.
         if segment.kept_offset - chunk.start - chunk.freed < least_bytes:
             return chunk.freed
         dead, head = chunk.freed, segment.kept_offset - chunk.start
@@ -352,7 +352,8 @@ class Reclaimer:
             return self._space(segment, first, dead)
 
     def _space(self, segment: Segment, first: Chunk | None, dead: int | None) -> SegmentSpace:
-        """Accounts of one instant. ``dead``: the offset up to which the first chunk's head can be freed; None: no head."""
+        """The accounts at one instant. ``dead``: the offset up to which the first chunk's head can be freed; None: no
+        head."""
         head_bytes = partial_bytes = 0
         # If the segment no longer names the chunk, the chunk counts among those released.
         if first is not None and dead is not None and segment.chunks.holds(first):
@@ -382,7 +383,7 @@ class Reclaimer:
         )
 
     def space_of_deleted(self, name: str) -> SegmentSpace | None:
-        """What is still on disk of segments of that name that were deleted, or None where nothing is."""
+        """What deleted segments of that name still take on disk, or None if nothing."""
         released, leased, leases = self._released_bytes(name)
         if not released:
             return None
@@ -398,7 +399,7 @@ class Reclaimer:
         )
 
     def _released_bytes(self, name: str) -> tuple[int, int, Sequence[Lease]]:
-        """Bytes of chunks that nothing names; how many of them leases hold, and which."""
+        """Bytes of unnamed chunks; how many of them leases hold, and which leases."""
         by_uid = self._pending_bytes.get(name, {})
         held = self._leases.segments()
         leased = {uid: size for uid, size in by_uid.items() if uid in held}
@@ -423,14 +424,14 @@ class Reclaimer:
             state.rows.delete(records.uid_key(records.TAG_MERGED, state.index, uid, source))
 
     async def collect_orphans(self) -> None:
-        """Find the chunks of earlier epochs that nothing names: a crash came between their write and their row.
+        """Find unnamed chunks of earlier epochs: a crash came between their write and their row.
 
-        They go with the next ``free``, but not before the leases that recovery found have ended: a chunk is handed out as
-        soon as it is synced, so a holder may read one whose row the crash took.
-        Raises what the chunk storage raises but for failures that pass: then they wait for the next start.
+        The next ``free`` deletes them, but not before the leases that recovery found have ended: readers get a chunk as
+        soon as it is synced, so a lease holder may read one whose row the crash lost.
+        Raises what the chunk storage raises, except transient failures: then they wait for the next start.
         """
         state = self._state
-        # From here on moves are noted; what is in memory now is noted as well, for its rows may not be written yet.
+        # From here on moves are recorded. Record chunks in memory too, because their rows may not be written yet.
         self._scan_failed = False
         self._moved = {chunk.name: None for segment in state.segments.loaded() for chunk in segment.chunks.items}
         try:

@@ -1,7 +1,7 @@
-"""The tail cache: bytes that are not tiered yet, and those tiered lately.
+"""The tail cache: bytes that are not tiered yet or were tiered recently.
 
-Large appends are kept as the views they came in. Small ones are copied into shared blocks, so that they neither pin a
-receive buffer nor cost an object each. An entry begins and ends at append boundaries.
+Large appends are kept as the views that they arrived in. Small ones are copied into shared blocks, so that they neither
+pin a receive buffer nor cost an object each. An entry begins and ends at append boundaries.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _COMPACT_MIN = 1024  # entries of the queue before it is compacted
 class Entry:
     """Bytes ``start <= offset < end`` of a segment. ``address`` is the lowest log address that holds any of them.
 
-    ``numbers``: the last event number in it of each writer; None where nobody asks, as for bytes that a merge brought.
-    ``first_ms``, ``last_ms``: the wall clock when the segment got its first and its last append.
+    ``numbers``: the last event number in it of each writer; None if not needed, as for merged bytes. ``first_ms``,
+    ``last_ms``: the wall clock when the segment got its first and its last append.
     """
 
     __slots__ = ("address", "capacity", "data", "end", "events", "first_ms", "last_ms", "numbers", "start", "tiered")
@@ -50,9 +50,9 @@ class Entry:
 
 
 class CacheMemory:
-    """What all tail caches of a store hold, in bytes; evicts what is tiered, oldest first, above ``limit_bytes``.
+    """Bytes of all tail caches of a store; evicts tiered bytes, oldest first, above ``limit_bytes``.
 
-    Both limits may be moved while the store runs. ``unflushed_limit_bytes`` is where appends are throttled.
+    Both limits can be changed while the store runs. Appends are throttled at ``unflushed_limit_bytes``.
     """
 
     __slots__ = (
@@ -75,10 +75,10 @@ class CacheMemory:
         self._compact_at = _COMPACT_MIN
 
     def tiered(self, cache: TailCache, entry: Entry) -> None:
-        """The entry may go when memory is short."""
+        """The entry is tiered and may be evicted."""
         self._evictable.append((cache, entry))
         if len(self._evictable) >= self._compact_at:
-            # Truncated entries stay listed behind a live one; without this the list would grow for ever.
+            # Truncated entries stay listed behind a live one; without this the list would grow forever.
             self._evictable = deque(item for item in self._evictable if item[1].data is not None)
             self._compact_at = max(_COMPACT_MIN, 2 * len(self._evictable))
 
@@ -90,9 +90,9 @@ class CacheMemory:
 
 
 class TailCache:
-    """Entries of one segment in order of offset. There may be gaps: what was evicted, and what a merge spliced in.
+    """Entries of one segment in order of offset. There may be gaps: evicted and merged ranges.
 
-    ``behind``: of each writer with bytes not tiered, its last number before those.
+    ``behind``: for each writer with untiered bytes, its last number before them.
     """
 
     __slots__ = ("_entries", "_memory", "_open", "_starts", "behind", "untiered", "untiered_bytes")
@@ -107,10 +107,10 @@ class TailCache:
         self.behind: dict[int, int] = {}
 
     def append(self, offset: int, data: Buffer, events: int, address: int, time_ms: int) -> None:
-        """Keep an append that has become durable. Its offset is the segment's length before."""
+        """Cache an append that has become durable. Its offset is the segment's length before it."""
         size = len(data)
         if size >= LARGE_BYTES:
-            # A bytearray may be changed or resized by its owner later; a view of one forbids the resizing only.
+            # The owner of a bytearray may change or resize it later; a view only prevents resizing.
             kept = bytes(data) if type(data) is bytearray else data
             self._add(
                 Entry(offset, offset + size, kept, capacity=size, events=events, address=address, time_ms=time_ms)
@@ -130,7 +130,7 @@ class TailCache:
         """The block that takes the next ``size`` bytes."""
         entry = self._open
         if entry is None or entry.end != offset or entry.capacity - (offset - entry.start) < size:
-            # Blocks double, so that a segment that got ten bytes does not hold 64 KiB.
+            # Block sizes double, so that a segment with ten bytes does not hold 64 KiB.
             capacity = min(_BLOCK_MAX, max(_BLOCK_MIN, 2 * size, 2 * entry.capacity if entry else 0))
             entry = Entry(
                 offset, offset, bytearray(capacity), capacity=capacity, events=0, address=address, time_ms=time_ms
@@ -140,7 +140,8 @@ class TailCache:
         return entry
 
     def append_run(self, run: AppendRun, address: int, before: Mapping[int, int], time_ms: int) -> None:
-        """As ``append`` and ``wrote`` of each that has bytes. ``before``: the last number of its writers until then."""
+        """As ``append`` and ``wrote`` for each append that has bytes. ``before``: the last number of its writers until
+        then."""
         offset = run.offset
         items = iter([item for item in run.items if item[0]])
         item = next(items, None)
@@ -177,7 +178,8 @@ class TailCache:
                     self.behind[writer] = before[writer]
 
     def wrote(self, writer: int, number: int, before: int) -> None:
-        """The last append was this writer's, up to its event ``number``; ``before`` was its last number until then."""
+        """The last append came from this writer, up to its event ``number``; ``before`` was its last number until
+        then."""
         if self.untiered:
             if writer not in self.behind:
                 self.behind[writer] = before
@@ -188,7 +190,7 @@ class TailCache:
                 entry.numbers[writer] = number
 
     def _passed(self, entry: Entry) -> None:
-        """The oldest entry not tiered is tiered, or is not needed any more."""
+        """The oldest untiered entry was tiered, or is no longer needed."""
         if not self.untiered:
             self.behind.clear()
         elif entry.numbers:
@@ -196,7 +198,7 @@ class TailCache:
         entry.numbers = None
 
     def waiting_writers(self) -> dict[int, int]:
-        """``behind``, of those writers alone that still have bytes not tiered."""
+        """``behind``, only for writers that still have untiered bytes."""
         waiting: dict[int, None] = {}
         for entry in self.untiered:
             if entry.numbers:
@@ -212,10 +214,11 @@ class TailCache:
         self._memory.cached_bytes += entry.capacity
 
     def adopt(self, other: TailCache, shift: int, time_ms: int) -> None:
-        """Take over all entries of another cache, ``shift`` bytes further on, behind the own; they came at ``time_ms``."""
+        """Take over all entries of another cache, shifted by ``shift`` bytes, behind our own; their time is
+        ``time_ms``."""
         self._open = None
         for entry in other._entries:
-            entry.numbers = None  # The source's writers are none of the target's.
+            entry.numbers = None  # The source's writers are not writers of the target.
             entry.start += shift
             entry.end += shift
             entry.first_ms = entry.last_ms = time_ms
@@ -231,7 +234,7 @@ class TailCache:
         other.behind = {}
 
     def views(self, offset: int, max_bytes: int) -> list[memoryview]:
-        """Views of what is here without a gap from ``offset`` on; empty where ``offset`` is not here."""
+        """Views of contiguous cached bytes from ``offset`` on; empty if ``offset`` is not cached."""
         index = bisect_right(self._starts, offset) - 1
         found: list[memoryview] = []
         while 0 <= index < len(self._entries) and max_bytes > 0:
@@ -252,7 +255,7 @@ class TailCache:
         return entry if entry is not None and offset < entry.end else None
 
     def boundary(self, offset: int) -> int | None:
-        """The smallest end of an entry at or behind ``offset``, or its start where that is ``offset``."""
+        """The smallest end of an entry at or behind ``offset``, or ``offset`` if an entry starts there."""
         index = bisect_right(self._starts, offset) - 1
         if index >= 0:
             entry = self._entries[index]
@@ -263,9 +266,9 @@ class TailCache:
         return self._starts[index + 1] if index + 1 < len(self._starts) else None
 
     def next_blocks(self, block_bytes: int, run_bytes: int) -> Sequence[Sequence[Entry]]:
-        """The oldest bytes not tiered, without a gap, cut to blocks: one, and as many more as ``run_bytes`` hold.
+        """The oldest contiguous untiered bytes, cut into blocks: one, and as many more as ``run_bytes`` allow.
 
-        No append joins these entries afterwards.
+        Later appends are not added to these entries.
         """
         run: list[Entry] = []
         total = 0
@@ -284,19 +287,19 @@ class TailCache:
         while at < len(run):
             count = block_cut(sizes[at:], block_bytes)
             if not run[at].events:
-                # The rest of a large event: what follows begins a block of its own, for blocks tell where events begin.
+                # The rest of a large event: what follows begins its own block, because blocks show where events begin.
                 count = next((index for index, entry in enumerate(run[at : at + count]) if entry.events), count)
             blocks.append(run[at : at + count])
             at += count
         if not whole and len(blocks) > 1:
-            # Cut by the bound of a run, not by its own size: it is left for the next one.
+            # Cut off by the run's limit, not by its own size: leave it for the next run.
             blocks.pop()
         if blocks and blocks[-1][-1] is self._open:
             self._open = None
         return blocks
 
     def mark_tiered(self, upto: int) -> None:
-        """The first entries not tiered, up to this offset, are durable in a chunk."""
+        """The first untiered entries, up to this offset, are durable in a chunk."""
         while self.untiered and self.untiered[0].end <= upto:
             entry = self.untiered.popleft()
             self._settled(entry)
@@ -306,7 +309,7 @@ class TailCache:
         self._memory.trim()
 
     def drop_before(self, offset: int) -> None:
-        """Forget the entries that lie wholly before ``offset``, tiered or not."""
+        """Drop the entries that lie completely before ``offset``, tiered or not."""
         count = bisect_right(self._starts, offset)
         while count and self._entries[count - 1].end > offset:
             count -= 1
@@ -324,14 +327,14 @@ class TailCache:
         self.behind.clear()
 
     def discard(self, entry: Entry) -> None:
-        """Forget one tiered entry."""
+        """Drop one tiered entry."""
         index = bisect_left(self._starts, entry.start)
         if index < len(self._entries) and self._entries[index] is entry:
             del self._entries[index], self._starts[index]
             self._forget(entry)
 
     def drop_tiered(self, start: int, end: int) -> None:
-        """Forget the tiered entries that hold a byte of ``start <= offset < end``."""
+        """Drop the tiered entries that hold a byte of ``start <= offset < end``."""
         low = max(0, bisect_right(self._starts, start) - 1)
         high = bisect_left(self._starts, end)
         for entry in [item for item in self._entries[low:high] if item.tiered and item.end > start]:

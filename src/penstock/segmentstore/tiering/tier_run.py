@@ -1,4 +1,4 @@
-"""One run of blocks on its way to a chunk."""
+"""One run of blocks that is being written to a chunk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from penstock.segmentstore.tiering.blocks import index_records
 
 
 class TierRun:
-    """``start <= offset < end`` of a segment, in blocks that go to the end of ``chunk``: their ``bounds`` there, counts of
-    events, times of first and last append, and bytes. All is taken of the cache's entries at once, for a merge moves them."""
+    """``start <= offset < end`` of a segment, in blocks that are appended to ``chunk``: their ``bounds`` there, counts
+    of events, times of first and last append, and bytes. All of it is taken from the cache at once, because a merge
+    moves the entries."""
 
     __slots__ = ("_bounds", "_counts", "_times", "blocks", "chunk", "end", "parts", "segment", "start")
 
@@ -39,7 +40,7 @@ class TierRun:
         self.blocks: Sequence[ChunkBlock] = ()
 
     def check(self, checksums: Sequence[int]) -> None:
-        """Make the blocks, with the checksum of each."""
+        """Create the blocks, with the checksum of each."""
         self.blocks = [
             ChunkBlock(
                 start_offset=first,
@@ -60,7 +61,7 @@ class TierRun:
         return ChunkWrite(name=self.chunk.name, offset=self._bounds[0][0], parts=parts)
 
     def index(self) -> ChunkWrite:
-        """The records that vouch for the bytes. To be written once those are durable."""
+        """The index records of the bytes. Write them once the bytes are durable."""
         chunk = self.chunk
         found = index_records(self.start - self._bounds[0][0], self.blocks, chunk.block_count)
         return ChunkWrite(name=index_name(chunk.name), offset=chunk.block_count * RECORD_BYTES, parts=found)

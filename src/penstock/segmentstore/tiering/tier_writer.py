@@ -1,4 +1,4 @@
-"""Tiering: appended bytes become blocks of chunks."""
+"""Tiering: writes appended bytes to tier 2 as blocks of chunks."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _REST = 3.0
 
 
 class TierWriter:
-    """Writes what is not tiered, one run of blocks at a time, oldest first within a segment.
+    """Writes untiered bytes, one run of blocks at a time, oldest first within a segment.
 
     The blocks of a run are written and synced together, then their index records; only then does the segment name them.
-    A segment that was truncated, merged or deleted meanwhile names nothing: what was written for it is garbage.
+    If the segment was truncated, merged or deleted meanwhile, it names nothing, and the written blocks are garbage.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class TierWriter:
         head_moved: Callable[[Segment], None],
         ask_checkpoint: Callable[[], None],
     ) -> None:
-        """``head_moved``: called where part of a segment's first chunk may be dead. ``ask_checkpoint``: called where the log
-        waits for one."""
+        """``head_moved``: called when part of a segment's first chunk may be dead. ``ask_checkpoint``: called when the
+        log waits for one."""
         self._state = state
         self._parts = parts
         self._writes = writes
@@ -74,7 +74,7 @@ class TierWriter:
     # --- which segments -----------------------------------------------------------------------------------
 
     def add(self, segment: Segment) -> None:
-        """The segment is about to hold bytes not tiered; they wait from now on."""
+        """The segment is about to hold untiered bytes; they wait from now on."""
         segment.untiered_since = asyncio.get_running_loop().time()
         # Kept in order of waiting: the first has waited longest.
         self._segments.pop(segment, None)
@@ -85,9 +85,9 @@ class TierWriter:
         self._filled.pop(segment, None)
 
     def grown(self, segment: Segment) -> None:
-        """The segment holds more bytes not tiered. A full unit, a block or what is worth an object, waits no longer."""
+        """The segment has more untiered bytes. A full unit (a block, or enough for an object) waits no longer."""
         waiting = segment.cache.untiered_bytes
-        # A unit is never less than a block, and there are thousands of appends for each that fills one.
+        # A unit is at least a block, and only one of thousands of appends fills one.
         if waiting >= self._block_bytes and waiting >= self.unit_bytes:
             self._filled[segment] = None
             self._wake.set()
@@ -97,7 +97,7 @@ class TierWriter:
         return min((entry.address for segment in self._segments for entry in segment.cache.untiered), default=None)
 
     def nudge(self) -> None:
-        """Look whether too much is waiting."""
+        """Check whether too much is waiting."""
         if self._segments and self._urgent():
             self._wake.set()
 
@@ -112,19 +112,20 @@ class TierWriter:
 
     @property
     def unit_bytes(self) -> int:
-        """From how many bytes on a segment is written to tier 2 without waiting further.
+        """The size at which a segment is written to tier 2 without further waiting.
 
-        A run, as long as few segments gather: its syncs cost as much as writing megabytes, and the log's syncs wait behind
-        them. The more there are, the sooner each is written, down to a block: they share a part of the memory.
+        A run while few segments gather: its syncs cost as much as writing megabytes, and the log's syncs wait behind
+        them. With more segments each is written sooner, down to a block, because they share a part of the memory.
         """
         settings = self._parts.settings
         share = settings.max_unflushed_bytes // _GATHERING_SHARE // settings.containers // max(1, len(self._segments))
         return max(settings.unit_bytes, min(share, settings.tier_gather_bytes))
 
     def _due(self, *, everything: bool) -> Sequence[tuple[Segment, int]]:
-        """Those that have waited long enough, whole, some at a time; those with a full unit, as long as they have one.
+        """Segments that have waited long enough, completely and some at a time; segments with a full unit, as long as
+        they have one.
 
-        With each comes how many bytes it must hold for another block to be written.
+        Each comes with the number of bytes it must hold for another block to be written.
         """
         if everything:
             return [(segment, 1) for segment in self._segments]
@@ -133,7 +134,7 @@ class TierWriter:
         now = asyncio.get_running_loop().time()
         waiting = iter(self._segments if now >= self._rested_at else ())
         for segment in islice(waiting, _TOGETHER):
-            # The very sum that ``_sleep`` waits for: rounded otherwise, the two may disagree for ever.
+            # Exactly the sum that ``_sleep`` waits for: with different rounding the two could disagree forever.
             if segment.untiered_since + settings.flush_interval_s > now:
                 break
             due[segment] = 1
@@ -141,7 +142,7 @@ class TierWriter:
 
     @asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """No chunk is begun, grown or named meanwhile."""
+        """Inside the block, no chunk is created, extended or named."""
         async with self._lock:
             yield
 
@@ -159,7 +160,7 @@ class TierWriter:
             if failed is None:
                 failures = 0
                 if forced:
-                    # Forced to let the log shrink: it does once a checkpoint names what was tiered.
+                    # Forced so that the log can shrink: it does once a checkpoint names what was tiered.
                     self._ask_checkpoint()
                 continue
             failures += 1
@@ -172,7 +173,7 @@ class TierWriter:
             self._wake.set()
 
     async def _sleep(self) -> None:
-        """Until there is a full block, or the oldest bytes have waited long enough."""
+        """Wait until there is a full block, or the oldest bytes have waited long enough."""
         interval_s = self._parts.settings.flush_interval_s
         now = asyncio.get_running_loop().time()
         oldest = next(iter(self._segments)).untiered_since if self._segments else now
@@ -180,7 +181,7 @@ class TierWriter:
             async with asyncio.timeout_at(max(oldest + interval_s, self._rested_at)):
                 await self._wake.wait()
         except TimeoutError:
-            pass  # The interval is over: whoever is due now is tiered.
+            pass  # The interval is over: segments that are due now are tiered.
 
     async def _tier_due(self, *, forced: bool) -> BaseException | None:
         """Tier what is due. Returns the first failure, after which the rest is left for the next attempt."""
@@ -197,15 +198,15 @@ class TierWriter:
         begun = loop.time()
         failed = await self._try_together(small)
         if small:
-            # Nothing but time asks for these. Ten thousand segments with a few bytes each must not take the disk, and this
-            # thread, from appends: they have a part of the time, and gather more meanwhile.
+            # These are due only because of their age. Ten thousand segments with a few bytes each must not take the
+            # disk and this thread from appends: they get a share of the time, and gather more meanwhile.
             self._rested_at = loop.time() + _REST * (loop.time() - begun)
         if failed is None and not forced and self._urgent():
             failed = await self._make_room()
         return failed
 
     async def _make_room(self) -> BaseException | None:
-        """Tier the segments that hold most, full blocks or not, until no more is held than may be without hurry."""
+        """Tier the segments with the most untiered bytes, full blocks or not, until tiering is no longer urgent."""
         memory = self._state.memory
         largest = deque(sorted(self._segments, key=lambda segment: -segment.cache.untiered_bytes))
         while largest and self._urgent():
@@ -220,8 +221,8 @@ class TierWriter:
         return None
 
     async def _try_together(self, segments: Sequence[Segment]) -> BaseException | None:
-        """Tier all of several segments, some at a time. A file's sync costs as much for a hundred bytes as for a block; those
-        of many files that wait together cost little more than one."""
+        """Tier all of several segments, some at a time. Syncing a hundred bytes costs as much as syncing a block, and
+        syncing many files together costs little more than one."""
         left = deque(segments)
         while left:
             together: list[Segment] = []
@@ -238,8 +239,8 @@ class TierWriter:
         return None
 
     async def _tier_together(self, segments: Sequence[Segment]) -> None:
-        """Tier what each of several segments holds when its turn comes, with one wait for all their bytes, and one for their
-        records. A failure is of its own segment, and raised in the end."""
+        """Tier what each of several segments holds when its turn comes, with one sync for all their bytes and one for
+        their records. A failure affects only its own segment, and is raised at the end."""
         with ExitStack() as stack:
             for segment in segments:
                 stack.enter_context(segment.pinned())
@@ -265,9 +266,9 @@ class TierWriter:
         return failed
 
     async def _try(self, work: Callable[[], Coroutine[None, None, None]]) -> BaseException | None:
-        """Tier what a segment has by now. Returns what made it fail, if trying again may help.
+        """Tier what a segment has now. Returns the failure if a retry may help.
 
-        Takes no coroutine, but what makes one: a task that is cancelled before its first step would never await it.
+        Takes a function instead of a coroutine: a task that is cancelled before its first step would never await it.
         """
         try:
             await work()
@@ -276,7 +277,7 @@ class TierWriter:
         return None
 
     async def tier_all(self) -> None:
-        """Tier everything that is durable by now. Raises what the chunk storage raises."""
+        """Tier everything that is durable now. Raises what the chunk storage raises."""
         for segment in list(self._segments):
             await self.tier(segment)
 
@@ -287,7 +288,8 @@ class TierWriter:
                 await self._tier(segment, least_bytes)
 
     async def _tier(self, segment: Segment, least_bytes: int) -> None:
-        """As ``tier``, for whoever holds the lock, for one segment or several: each is tiered once at a time."""
+        """As ``tier``, for a caller that holds the lock, for one segment or several: each segment is tiered by one call
+        at a time."""
         await self._tier_upto(segment, segment.length, least_bytes)
 
     async def _tier_upto(self, segment: Segment, goal: int, least_bytes: int) -> None:
@@ -314,7 +316,7 @@ class TierWriter:
     def _begin_run(self, segment: Segment, goal: int, least_bytes: int) -> TierRun:
         chunk, run = self._next_run(segment, goal, least_bytes)
         start, end = run[0][0].start, run[-1][-1].end
-        # All that is needed of the entries is taken now: a merge moves them while we wait.
+        # Take everything needed from the entries now: a merge may move them while we wait.
         base = chunk.length - start
         bounds = [(base + block[0].start, base + block[-1].end) for block in run]
         counts = [sum(entry.events for entry in block) for block in run]
@@ -324,14 +326,14 @@ class TierWriter:
         return TierRun(segment, chunk, start, end, bounds, counts, times, parts)
 
     def _next_run(self, segment: Segment, goal: int, least_bytes: int) -> tuple[Chunk, Sequence[Sequence[Entry]]]:
-        """A chunk and the blocks that go into it next: one, and further full ones as long as the chunk takes them.
+        """A chunk and its next blocks: one, and further full ones while the chunk has room.
 
-        A sync costs as much as writing megabytes: what has gathered while the run before was written shares one.
+        A sync costs as much as writing megabytes, so blocks that gathered during the previous run share one.
         """
         settings, cache = self._parts.settings, segment.cache
         found = cache.next_blocks(min(settings.flush_bytes, self._limit_of(segment)), settings.tier_run_bytes)
         left = cache.untiered_bytes
-        # Once a run is worth its write, it takes every full block that there is.
+        # Once a run is worth a write, it takes every full block available.
         least_bytes = min(least_bytes, settings.flush_bytes)
         size = found[0][-1].end - found[0][0].start
         chunk = self._chunk_for(segment, found[0][0].start, size)
@@ -350,14 +352,14 @@ class TierWriter:
         return chunk, found
 
     async def _write(self, run: TierRun) -> None:
-        """Durable when it returns: the bytes first, then the records that vouch for them."""
+        """Write the bytes, then their index records; both are durable when it returns."""
         storage = self._parts.chunks
         for write in (run.data(), run.index()):
             await storage.append(write.name, write.offset, write.parts)
             await storage.sync(write.name)
 
     async def _write_together(self, runs: Sequence[TierRun]) -> Sequence[BaseException | None]:
-        """As ``_write``, of many; what made each fail, or None."""
+        """As ``_write``, for many. Returns the failure of each, or None."""
         storage = self._parts.chunks
         failed: dict[TierRun, BaseException] = {}
         try:
@@ -386,7 +388,7 @@ class TierWriter:
             if not chunk.length:
                 self._writes.discarded[chunk.name] = None
             else:
-                # Others name the chunk, and know nothing of what lies behind its end now.
+                # Other segments name the chunk, and do not know of the bytes behind its end.
                 self._distrusted[chunk.name] = None
             return
         put_blocks(state, chunk.name, blocks)
@@ -414,7 +416,8 @@ class TierWriter:
         self._parts.telemetry.add("tiered_bytes", end - start)
 
     def may_have_tail(self, chunk: str) -> bool:
-        """Whether its file may be longer than what is named of it: a write to it failed, or it is of an earlier opening."""
+        """Whether its file may be longer than its named bytes: a write to it failed, or it is from an earlier
+        opening."""
         name = parse_chunk_name(chunk)
         return name is not None and (name.epoch != self._state.log.epoch or chunk in self._distrusted)
 
@@ -439,7 +442,7 @@ class TierWriter:
         return Chunk(self._writes.name(segment.uid, start), start)
 
     def _reopened(self, segment: Segment) -> Chunk | None:
-        """The last chunk, where this very segment began it in this epoch and no write to it failed."""
+        """The last chunk, if this segment created it in this epoch and no write to it failed."""
         chunk = segment.chunks.items[-1] if segment.chunks.items else None
         name = parse_chunk_name(chunk.name) if chunk is not None else None
         if chunk is None or name is None or chunk.name in self._distrusted:
@@ -447,7 +450,7 @@ class TierWriter:
         return chunk if (name.uid, name.epoch) == (segment.uid, self._state.log.epoch) else None
 
     def _abandon(self, segment: Segment, chunk: Chunk) -> None:
-        """After a failed write or sync the chunk takes nothing more: the kernel may have dropped what it holds."""
+        """After a failed write or sync the chunk takes no more writes: the kernel may have dropped its pages."""
         self._writes.next_attempt()
         segment.open_chunk = None
         if chunk.length:

@@ -1,5 +1,5 @@
-"""The world outside, as small Protocols that state their laws.
+"""Interfaces to the outside world: small Protocols with documented guarantees.
 
-Each port with more than one implementation has a conformance suite in ``penstock.testing.conformance`` that holds all
-of them, the simulated ones included, to the laws written here.
+Each port with more than one implementation has a conformance suite in ``penstock.testing.conformance``. It checks every
+implementation, including the simulated ones, against these guarantees.
 """

@@ -11,7 +11,7 @@ from penstock.ports.files import Buffer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkWrite:
-    """One object's part of ``ChunkStorage.append_together``: what ``append`` takes."""
+    """One object of ``ChunkStorage.append_together``: the arguments of ``append``."""
 
     name: str
     offset: int
@@ -22,11 +22,11 @@ class ChunkReads(Protocol):
     """Reads objects, and finds them."""
 
     async def read(self, name: str, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes; shorter only at the end. Raises SegmentNotFoundError where it is gone."""
+        """Up to ``length`` bytes; shorter only at the end. Raises SegmentNotFoundError if it does not exist."""
         ...
 
     async def read_into(self, name: str, offset: int, room: memoryview, *, ahead: int = 0) -> int:
-        """As ``read``, into ``room``; returns how many bytes came. See ``ports.files.File.read_into``."""
+        """As ``read``, into ``room``; returns how many bytes were read. See ``ports.files.File.read_into``."""
         ...
 
     async def list(self) -> Sequence[str]:
@@ -34,11 +34,11 @@ class ChunkReads(Protocol):
         ...
 
     def location(self, name: str) -> str | None:
-        """Where another process may read the object (a path or a URL), or None where it must ask the store."""
+        """Where another process may read the object (a path or a URL), or None if it must read through the store."""
         ...
 
     async def allocated_bytes(self) -> int:
-        """Space that all objects take, as ``du`` counts."""
+        """Disk space of all objects, as ``du`` counts."""
         ...
 
 
@@ -49,15 +49,17 @@ class ChunkAppends(Protocol):
     def mutable(self) -> bool:
         """Whether objects grow after a ``sync`` and lose their head before they are deleted.
 
-        Where not, an object is written once: after a ``sync`` it takes nothing at its end (UnsupportedError), after a failed
-        one nothing at all (OSError); ``free_head`` does nothing; and each object costs requests: few large ones are better.
+        If False, an object is written once: after a ``sync`` it takes no more appends (UnsupportedError), after a
+        failed one nothing at all (OSError). ``free_head`` does nothing. Each object costs requests, so few large ones
+        are better.
         """
         ...
 
     async def append(self, name: str, offset: int, parts: Sequence[Buffer]) -> None:
-        """Write the parts at ``offset``, creating the object where ``offset`` is 0. Not durable before ``sync``.
+        """Write the parts at ``offset``, creating the object if ``offset`` is 0. Not durable before ``sync``.
 
-        ``offset`` is what the caller knows to be durable: bytes beyond it, left by a failed attempt, are overwritten.
+        ``offset`` is the durable length that the caller knows: bytes beyond it, left by a failed attempt, are
+        overwritten.
         Raises: StorageFullError, SegmentNotFoundError (``offset`` > 0 and no such object), OSError; UnsupportedError (see
         ``mutable``).
         """
@@ -68,45 +70,45 @@ class ChunkAppends(Protocol):
         ...
 
     async def append_together(self, writes: Sequence[ChunkWrite]) -> Sequence[Exception | None]:
-        """``append`` and ``sync`` each of several objects, no name twice, where that costs less than one by one.
+        """``append`` and ``sync`` several objects, each name once. Cheaper than one by one if the storage allows it.
 
-        Tells of each what made it fail, which is what the two raise, or None: it is durable. One's failure is not another's.
-        Cancelled: what was begun goes on to its end, and later calls on these objects wait for that.
+        Returns for each object the error that ``append`` or ``sync`` would raise, or None: it is durable. Failures are
+        independent. Cancelled: writes that have begun run to their end, and later calls on these objects wait for them.
         """
         ...
 
 
 class ChunkRemoval(Protocol):
-    """Gives space back, and destroys what objects hold."""
+    """Frees space, and destroys the content of objects."""
 
     async def free_head(self, name: str, upto: int) -> None:
-        """Give the space of the bytes before ``upto`` back, as far as the backend can. They are never read again."""
+        """Free the space of the bytes before ``upto``, as far as the backend can. They are never read again."""
         ...
 
     async def wipe(self, name: str) -> None:
-        """Overwrite all bytes of the object, durably, as far as the backend can: it is about to be deleted, and what it held
-        must not be left behind. No error where it is gone. An object that never changes stays as it is."""
+        """Overwrite all bytes of the object, durably, as far as the backend can: it is about to be deleted, and its
+        content must not remain. No error if it does not exist. Immutable objects stay unchanged."""
         ...
 
     async def trim(self, name: str, length: int) -> None:
-        """Overwrite what lies behind ``length``, where a write that failed or that a crash took back may have left something,
-        and cut it off, durably. Nothing where there is nothing, the object is gone, or it was written whole."""
+        """Overwrite and cut off, durably, the bytes behind ``length``, which a failed write or one undone by a crash
+        may have left. Does nothing if there are none, the object does not exist, or it was written whole."""
         ...
 
     async def delete(self, name: str) -> None:
-        """Remove the object; no error where it is gone. A power loss may bring it back: see ``sync_deletes``."""
+        """Remove the object; no error if it does not exist. A power loss may restore it: see ``sync_deletes``."""
         ...
 
     async def sync_deletes(self, directory: str) -> None:
-        """Return once objects that were deleted stay gone, whoever deleted them: those whose names begin with ``directory``
-        and a slash. No error where there were none."""
+        """Return once all deletions of objects whose names begin with ``directory`` and a slash are durable, also those
+        of other callers. No error if there were none."""
         ...
 
 
 class ChunkStorage(ChunkReads, ChunkAppends, ChunkRemoval, Protocol):
-    """Objects that grow at their end and lose their beginning, and are otherwise immutable.
+    """Objects that are appended to and truncated at the head, and are otherwise immutable.
 
-    Names are made by us and hold the owner's epoch, so that two owners never write the same object.
+    We make the names, and they contain the owner's epoch, so that two owners never write the same object.
     """
 
     async def close(self) -> None: ...

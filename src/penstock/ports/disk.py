@@ -1,4 +1,4 @@
-"""The disk that a store lives on, measured."""
+"""Measures the disk of a store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.ports.data.space import DiskSpace
 
 
 class Disk(Protocol):
-    """Measures as of now: each answer is fresh."""
+    """Measures the disk on each call."""
 
     async def space(self) -> DiskSpace:
         """Raises OSError."""

@@ -15,10 +15,10 @@ LogAddress = NewType("LogAddress", int)
 class DurableLog(Protocol):
     """Fenced log of frames, shared by the containers of one process.
 
-    Laws. Appends become durable and resolve in call order. Once one fails, all later ones fail with
-    ``ContainerOfflineError``: the log must be opened again. A frame is replayed whole or not at all. What was acknowledged
-    is replayed by every later opening until truncated. What was not is replayed by every later opening, or by none.
-    Opening fences every earlier opening: it acknowledges nothing more.
+    Guarantees. Appends become durable and resolve in call order. Once one fails, all later ones fail with
+    ``ContainerOfflineError``: the log must be opened again. A frame is replayed whole or not at all. Every later
+    opening replays acknowledged frames until they are truncated. Unacknowledged frames are replayed by every later
+    opening or by none. Opening fences every earlier opening: it acknowledges nothing more.
     """
 
     @property
@@ -33,51 +33,54 @@ class DurableLog(Protocol):
 
     @property
     def max_frame_bytes(self) -> int:
-        """Size of the largest frame that the log takes."""
+        """Size of the largest frame that the log accepts."""
         ...
 
     async def append(self, parts: Sequence[Buffer], *, vital: bool = False) -> LogAddress:
         """Append one frame made of the parts; return once it is durable (``fdatasync``).
 
         Calls of one pass of the event loop share one write and one sync. The parts may be reused once this returns.
-        ``vital``: the frame leads to space being given back, and may take room that is kept for that on a full disk.
-        Cancelled: the frame may or may not become durable. Raises: StorageFullError (nothing written, the log goes on),
+        ``vital``: the frame leads to freed space, and may use room that is reserved for that on a full disk. Cancelled:
+        the frame may or may not become durable. Raises: StorageFullError (nothing written, the log goes on),
         ContainerOfflineError, InvalidArgumentError (frame over the limit).
         """
         ...
 
     def append_in_place(self, frames: Sequence[Sequence[Buffer]]) -> Sequence[LogAddress] | None:
-        """As an ``append`` of each, without an await: they are durable when this returns, by one write and one sync. None:
-        the log cannot, for it is busy, needs another file, or its disk is slow; nothing was done. Raises as ``append``."""
+        """As ``append`` for each frame, without an await: they are durable when this returns, with one write and one
+        sync. None: nothing was done, because the log is busy, needs another file, or its disk is slow. Raises as
+        ``append``."""
         ...
 
     def refuse_waits(self, error: StorageFullError | None) -> None:
-        """While ``error`` is set, an append that would wait for a truncation raises StorageFullError: none will come,
-        for what the log holds finds no room elsewhere. None: appends wait again. A log without a limit ignores it."""
+        """While ``error`` is set, an append that would wait for a truncation raises StorageFullError: no truncation
+        will come, because the log's content finds no room elsewhere. None: appends wait again. A log without a limit
+        ignores it."""
         ...
 
     async def truncate(self, upto: LogAddress) -> None:
-        """Forget the frames at and below ``upto``; whole files are recycled. Never touches later frames."""
+        """Drop the frames up to and including ``upto``; whole files are recycled. Never touches later frames."""
         ...
 
     async def begin_wipe(self) -> LogAddress:
-        """From here on frames go where none were before, and what is given back is overwritten; returns the last address
-        before. Raises ContainerOfflineError, StorageFullError, OSError."""
+        """From now on, frames go to a new file, and recycled files are overwritten. Returns the last address before
+        that. Raises ContainerOfflineError, StorageFullError, OSError."""
         ...
 
     async def end_wipe(self) -> bool:
-        """Whether no byte of a frame up to the address that ``begin_wipe`` gave is left in any file, spare ones included.
-        False: some of them are not truncated yet, or nothing was appended since; what is given back goes on being
-        overwritten, ask again. Raises as ``begin_wipe``."""
+        """Whether no file, including spare ones, holds bytes of frames up to the address that ``begin_wipe`` returned.
+        False: some of them are not truncated yet, or nothing was appended since. Recycled files are still overwritten;
+        call again. Raises as ``begin_wipe``."""
         ...
 
     def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
         """All frames not truncated, in order. Called once, before the first append.
 
-        A torn tail is trimmed. Raises CorruptDataError where a frame below the durable mark is damaged: nothing was deleted.
+        A torn tail is trimmed. Raises CorruptDataError if a frame below the durable mark is damaged: nothing was
+        deleted.
         """
         ...
 
     async def close(self) -> None:
-        """Wait for what is in flight, release the files."""
+        """Wait for appends in flight, then close the files."""
         ...

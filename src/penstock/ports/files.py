@@ -22,8 +22,8 @@ class File(Protocol):
         ...
 
     async def sync(self) -> None:
-        """Make all earlier writes durable, the size included. After an ``OSError`` the file must not be trusted or
-        written again: the kernel may have dropped the pages and forgotten."""
+        """Make all earlier writes durable, including the size. After an ``OSError`` the file must not be trusted or
+        written again: the kernel may have silently dropped the pages."""
         ...
 
     async def read_at(self, offset: int, length: int) -> bytes:
@@ -31,46 +31,46 @@ class File(Protocol):
         ...
 
     async def read_into(self, offset: int, room: memoryview, *, ahead: int = 0) -> int:
-        """Read into ``room`` and return how many bytes came; fewer than fit only at the end of the file.
+        """Read into ``room`` and return how many bytes were read; fewer than fit only at the end of the file.
 
-        The next ``ahead`` bytes are likely to be wanted soon: a real disk may begin to fetch them. Cancelled: ``room`` may
-        still be written to for a while, and must not be used again by anyone.
+        The next ``ahead`` bytes are likely to be needed soon: a real disk may start to fetch them. Cancelled: ``room``
+        may still be written for a while, and must not be reused.
         """
         ...
 
     async def size(self) -> int: ...
 
     async def resize(self, length: int) -> None:
-        """Cut off or extend by zeros. Durable after ``sync``."""
+        """Truncate, or extend with zeros. Durable after ``sync``."""
         ...
 
     async def punch(self, start: int, end: int) -> None:
-        """Give the space of ``start <= offset < end`` back to the disk, as far as whole blocks lie inside; those bytes
-        then read as zeros. Where the file system cannot, nothing happens."""
+        """Free the disk space of the whole blocks inside ``start <= offset < end``; those bytes then read as zeros.
+        Does nothing if the file system cannot do this."""
         ...
 
     async def close(self) -> None: ...
 
 
 class InPlaceFile(File, Protocol):
-    """A file that can also be used without an await, where the event loop may wait for the disk."""
+    """A file that can also be used without an await, when the event loop may wait for the disk."""
 
     def read_in_place(self, offset: int, length: int) -> bytes | None:
-        """As ``read_at``, or None where it would wait for the disk or for other calls."""
+        """As ``read_at``, or None if it would wait for the disk or for other calls."""
         ...
 
     def takes_in_place(self, size_bytes: int) -> bool:
-        """Whether ``commit_in_place`` of so many bytes is worth preparing: it may still say no."""
+        """Whether ``commit_in_place`` of this many bytes is likely to work: it may still return False."""
         ...
 
     def commit_in_place(self, offset: int, parts: Sequence[Buffer]) -> bool:
-        """As ``write_at`` and then ``sync``. False: it would keep the event loop for too long; nothing was done."""
+        """As ``write_at`` and then ``sync``. False: it would block the event loop for too long; nothing was done."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileWrite:
-    """One file's part of ``BatchFiles.write_together``."""
+    """One file of ``BatchFiles.write_together``."""
 
     path: str
     offset: int
@@ -78,8 +78,8 @@ class FileWrite:
 
 
 class Files(Protocol):
-    """A directory tree of ours. Paths are relative, with ``/``, made by us of digits, letters, ``.``, ``-``, ``_``.
-    ``"."`` is the tree's root.
+    """A directory tree that we own. Paths are relative, with ``/``, and consist of digits, letters, ``.``, ``-``,
+    ``_``. ``"."`` is the tree's root.
 
     A created, renamed or unlinked name is durable only after ``sync_dir`` of its directory.
     """
@@ -87,19 +87,19 @@ class Files(Protocol):
     async def open(self, path: str, *, create: bool = False, direct: bool = False) -> File:
         """Open for reading and writing. Raises FileNotFoundError unless ``create``.
 
-        ``direct`` asks for large writes past the cache of the operating system, where there is such a way: for files that
-        grow and are rarely read soon. It changes no law.
+        ``direct`` requests large writes past the cache of the operating system, if supported: for files that grow and
+        are rarely read soon. It changes no guarantee.
         """
         ...
 
     async def exists(self, path: str) -> bool: ...
 
     async def list(self, directory: str) -> Sequence[str]:
-        """Names in the directory, sorted; empty where it does not exist."""
+        """Names in the directory, sorted; empty if it does not exist."""
         ...
 
     async def make_dir(self, directory: str) -> None:
-        """Create with parents; no error where it exists."""
+        """Create with parents; no error if it exists."""
         ...
 
     async def rename(self, source: str, target: str) -> None:
@@ -107,7 +107,7 @@ class Files(Protocol):
         ...
 
     async def unlink(self, path: str) -> None:
-        """Remove a file. No error where it is missing."""
+        """Remove a file. No error if it is missing."""
         ...
 
     async def sync_dir(self, directory: str) -> None: ...
@@ -117,26 +117,26 @@ class Files(Protocol):
         ...
 
     async def free_bytes(self) -> int:
-        """What may still be written to the disk below."""
+        """Bytes that can still be written to the underlying disk."""
         ...
 
     async def total_bytes(self) -> int:
-        """The size of the disk below, whoever uses it."""
+        """The total size of the underlying disk."""
         ...
 
     def location(self, path: str) -> str | None:
-        """The path by which another process of this host may read the file, or None where there is none."""
+        """The path by which another process of this host may read the file, or None if there is none."""
         ...
 
 
 class BatchFiles(Files, Protocol):
-    """Files that can also be written many at a time, with one wait for the disk. Others are written one by one."""
+    """Files that can also be written in batches, with one wait for the disk."""
 
     async def write_together(self, writes: Sequence[FileWrite]) -> Sequence[Exception | None]:
-        """Write the parts of each at its offset, cut the file off behind them, and make it durable, its name aside. A file is
-        created where its offset is 0. No path comes twice, and none is open elsewhere.
+        """Write the parts of each file at its offset, truncate the file behind them, and make its content durable, but
+        not its name. A file is created if its offset is 0. Paths are distinct, and not open elsewhere.
 
-        Tells of each what made it fail, or None: FileNotFoundError, CorruptDataError (it ends before ``offset``, and nothing
-        was written), and what ``File.write_at`` and ``File.sync`` raise.
+        Returns the failure of each, or None: FileNotFoundError, CorruptDataError (it ends before ``offset``, and
+        nothing was written), and what ``File.write_at`` and ``File.sync`` raise.
         """
         ...

@@ -40,7 +40,7 @@ ctypes.pythonapi.Py_IncRef(ctypes.py_object(_inherited))
 
 
 class _Process:
-    """The running process. ``now`` is another object after each fork."""
+    """The running process. ``now`` is a different object after each fork."""
 
     __slots__ = ("now",)
 

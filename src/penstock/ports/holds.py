@@ -11,7 +11,8 @@ class SpaceHolds(Protocol):
     """Asked before a store deletes, punches or recycles a file that a backup may be reading.
 
     Each call returns a context manager. Its value says whether space may be freed inside the block; if so, no backup
-    begins before its end. If not, the caller frees nothing and asks again later. A backup that dies holds nothing.
+    begins before its end. If not, the caller frees nothing and tries again later. A hold ends when its backup process
+    dies.
     """
 
     def chunks(self) -> AbstractContextManager[bool]:

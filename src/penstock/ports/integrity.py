@@ -1,4 +1,4 @@
-"""What can check its own checksums, while it serves."""
+"""Verification of checksums while a store serves."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ SCRUB_MAX_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubPage:
-    """A step of a scrub. ``cursor`` leads to the next one; None: this was the last.
+    """A step of a scrub. ``cursor`` identifies the next one; None: this was the last.
 
-    ``checked`` counts what was looked at: ``bytes``, ``rows``, ``frames``, ``objects``, ``segments``, ``chunks``, ``blocks``.
+    ``checked`` counts what was verified: ``bytes``, ``rows``, ``frames``, ``objects``, ``segments``, ``chunks``,
+    ``blocks``.
     """
 
     cursor: str | None
@@ -26,13 +27,13 @@ class ScrubPage:
 
 @runtime_checkable
 class Scrubbable(Protocol):
-    """A store whose every checksum can be verified while it serves. Nothing is changed by it."""
+    """A store that can verify all its checksums while it serves. Changes nothing."""
 
     async def scrub(self, cursor: str | None, max_bytes: int) -> ScrubPage:
-        """Verify some more, from where ``cursor`` leads; None: from the beginning.
+        """Verify the next page, from ``cursor`` on; None: from the beginning.
 
-        A cursor outlives restarts of the store. What retention takes away meanwhile is no damage.
-        Raises: InvalidArgumentError (no cursor of ours), UnavailableError (tier 2 is away: try again).
+        A cursor stays valid across restarts of the store. Data that retention deletes meanwhile is not damage. Raises:
+        InvalidArgumentError (an invalid cursor), UnavailableError (tier 2 is unavailable: try again).
         """
         ...
 
@@ -41,7 +42,7 @@ class Scrubbable(Protocol):
 class RowCheck:
     """Rows that were verified.
 
-    ``next_key``: where the next ones begin, None at the end. ``damaged``: keys of rows that fail.
+    ``next_key``: the start of the next page, None at the end. ``damaged``: keys of rows that fail.
     """
 
     next_key: bytes | None
@@ -52,14 +53,14 @@ class RowCheck:
 
 @runtime_checkable
 class CheckedRows(Protocol):
-    """A key-value store that knows checksums."""
+    """A key-value store with checksums."""
 
     async def check_rows(self, start: bytes, *, limit: int) -> RowCheck:
-        """Verify up to ``limit`` rows from ``start`` on. Raises CorruptDataError where they cannot be read at all."""
+        """Verify up to ``limit`` rows from ``start`` on. Raises CorruptDataError if they cannot be read at all."""
         ...
 
     async def check_pages(self) -> Sequence[str]:
-        """What is wrong with the structure below the rows, in words. Reads all of it, in a thread."""
+        """Descriptions of all structural problems below the rows. Reads the whole file in a thread."""
         ...
 
 
@@ -75,8 +76,8 @@ class FrameCheck:
 
 @runtime_checkable
 class CheckedLog(Protocol):
-    """A log that can read again what it still keeps."""
+    """A log that can verify the frames it keeps."""
 
     async def check_frames(self, after: int) -> FrameCheck:
-        """Verify frames behind sequence ``after``: those of one file, as far as they were durable when this was called."""
+        """Verify frames behind sequence ``after``: those of one file that were durable when this was called."""
         ...

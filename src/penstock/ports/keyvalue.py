@@ -9,9 +9,9 @@ from typing import Protocol
 class KeyValueStore(Protocol):
     """Ordered map from bytes to bytes, with atomic, durable batches.
 
-    Laws. ``commit`` is all or nothing, also across power loss, and durable when it returns. Reads see every commit that
-    returned, and none partly. Keys are ordered as unsigned bytes. A store that checks its values raises DamagedRowError. It
-    names the first damaged row in the order of the call. All rows before it, and all other rows, can be read.
+    Guarantees. ``commit`` is all or nothing, also across power loss, and durable when it returns. Reads see every
+    commit that returned, and no partial commit. Keys are ordered as unsigned bytes. A store that checks its values
+    raises DamagedRowError, which names the first damaged row in the order of the call. All other rows can be read.
     """
 
     async def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:

@@ -7,18 +7,18 @@ from typing import Protocol
 
 
 class Objects(Protocol):
-    """One prefix of a bucket, ours alone. Names are relative, with ``/``, made by us.
+    """One prefix of a bucket, used only by us. Names are relative, with ``/``.
 
-    An object appears whole or not at all. Nothing here is conditional: a name that only one owner uses is the only fence.
-    What a failed ``put`` sent may still arrive later, so its name must never be given other bytes.
-    Everything may raise UnavailableError: it may or may not have happened.
+    An object appears whole or not at all. There are no conditional writes: only unique names keep owners apart. The
+    bytes of a failed ``put`` may still arrive later, so its name must never be used for other bytes. Every call may
+    raise UnavailableError: it may or may not have happened.
     """
 
     async def put(self, name: str, data: bytes) -> None:
-        """Make the object ``data``. Durable, readable and looked after (its size was asked back) when this returns.
+        """Write ``data`` as the object. When this returns it is durable and readable, and its size was verified.
 
-        Repeating it with the same bytes is harmless. Raises: StorageFullError; CorruptDataError (the store keeps something
-        else than it was given).
+        Repeating it with the same bytes is harmless. Raises: StorageFullError; CorruptDataError (the stored object
+        differs from ``data``).
         """
         ...
 
@@ -31,7 +31,7 @@ class Objects(Protocol):
         ...
 
     async def delete(self, name: str) -> None:
-        """Remove the object; no error where it is gone."""
+        """Remove the object; no error if it does not exist."""
         ...
 
     async def list(self, directory: str) -> Mapping[str, int]:
@@ -39,5 +39,5 @@ class Objects(Protocol):
         ...
 
     def location(self, name: str) -> str | None:
-        """The URL by which another host may read the object, or None where there is none."""
+        """The URL by which another host may read the object, or None if there is none."""
         ...

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Telemetry(Protocol):
-    """Sink of figures. Calls are cheap, never fail and never block."""
+    """Receives metrics. Calls are cheap, never fail and never block."""
 
     def add(self, name: str, amount: int = 1) -> None:
         """Count up."""

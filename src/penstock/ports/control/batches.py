@@ -25,13 +25,15 @@ class Batches(Protocol):
     ) -> bool:
         """Commit the transactions as batch number ``batch`` of the named writer, exactly once.
 
-        One compare-and-set decides: where the writer has committed this batch or a later one, the offered transactions are
-        aborted and the answer is False; else all of them commit, and the answer is True once they are readable. A repeat
-        after a crash finishes what was decided. Raises TransactionNotFoundError (one has expired; nothing is committed).
+        One compare-and-set decides: if the writer has committed this batch or a later one, the given transactions are
+        aborted and the answer is False. Otherwise all of them commit, and the answer is True once they are readable. A
+        repeat after a crash finishes what was decided. Raises TransactionNotFoundError (one has expired; nothing is
+        committed).
 
-        With a ``source`` the name belongs to its query, and to the latest run of it: WriterInUseError for any other, also
-        for a caller without one, and ConflictError for a batch below the last one of an ordered source; nothing is
-        committed. A source without transactions only records that it writes under the name, not the batch's number.
+        With a ``source`` the name belongs to its query, and to the latest run of it. Any other caller, also one without
+        a source, gets WriterInUseError. A batch below the last one of an ordered source gets ConflictError. Nothing is
+        committed then. A source without transactions only records that it writes under the name, not the batch's
+        number.
 
         ``one_job``: the caller generated the name for this one batch, so it may be forgotten without a trace, oldest first.
         Of any other name only a digest may remain after 100 days of silence. Then WriterForgottenError: nothing is

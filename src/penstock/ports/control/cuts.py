@@ -1,4 +1,4 @@
-"""Positions in a stream, and what lies between them."""
+"""Positions in a stream, and the data between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.model.segments import SegmentId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSpan:
-    """Bytes ``start <= offset < end`` of a segment, and how many events they are; None where nobody can tell any more."""
+    """Bytes ``start <= offset < end`` of a segment, and how many events they hold; None if that is no longer known."""
 
     segment: SegmentId
     start: int
@@ -31,13 +31,13 @@ class Cuts(Protocol):
         ...
 
     async def segments_between(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
-        """All segments from ``start`` to ``end``, both included, oldest first. Unbounded: head, tail. Raises InvalidCutError
-        where ``end`` is before ``start``."""
+        """All segments from ``start`` to ``end``, both included, oldest first. Unbounded: head, tail. Raises
+        InvalidCutError if ``end`` is before ``start``."""
         ...
 
     async def measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
-        """What lies from one cut to a later one, exactly: parts of segments that are not empty, oldest segment first, those
-        that were truncated or deleted since included. An unbounded ``end`` is the tail.
+        """The exact data from one cut to a later one: non-empty parts of segments, oldest segment first, including
+        those truncated or deleted since. An unbounded ``end`` is the tail.
 
         Raises InvalidCutError (not a cut of the stream, an unbounded ``start``, an ``end`` before it)."""
         ...

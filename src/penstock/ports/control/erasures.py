@@ -11,7 +11,7 @@ from penstock.model.segments import SegmentId
 
 
 class Erasures(Protocol):
-    """Erasures by id. docs/formats/erasure.md has the form of every answer."""
+    """Erasures by id. docs/formats/erasure.md describes every answer."""
 
     async def erase(
         self,
@@ -26,10 +26,10 @@ class Erasures(Protocol):
 
         ``asked``: ``erasure`` (its id), ``who``, ``why``, ``looked_for`` (a JSON object, without the values). Positions may
         come in numbered pages of at most 50,000; then ``run`` has the token of the attempt and the digest of all positions
-        (docs/formats/erasure.md). The last page decides, once all are there. From then on it is performed in any case;
-        ``get`` reports its progress. If a hold covers some of it, the state is ``deferred``: nothing is changed
-        until no hold covers any of it; then it is decided without another call. Repeating the id with the same request,
-        or with some of its positions, changes nothing.
+        (docs/formats/erasure.md). The erasure is decided with the last page, once all have arrived. From then on it is
+        always performed; ``get`` reports its progress. If a hold covers some of it, the state is ``deferred``: nothing
+        is changed until no hold covers any of it; then it is decided without another call. Repeating the id with the
+        same request, or with some of its positions, changes nothing.
 
         Raises AlreadyExistsError (the id has another request; ``undecided``: how many positions of the page it does not
         cover), ErasureWithdrawnError, InvalidArgumentError (no event begins there, or pages are missing), TruncatedError.
@@ -42,11 +42,11 @@ class Erasures(Protocol):
         ...
 
     async def get(self, erasure: str) -> Erasure:
-        """How an erasure stands; with its receipt once it is done. Raises NotFoundError."""
+        """The state of an erasure, with its receipt once it is done. Raises NotFoundError."""
         ...
 
     async def part(self, erasure: str, part: int) -> ErasurePart:
-        """A part of the lists that a receipt has the digests of, from 0; ``parts`` says how many there are."""
+        """One part, from 0, of the lists whose digests the receipt holds; ``parts`` is their number."""
         ...
 
     async def list(self, stream: StreamName | None = None) -> Sequence[Erasure]:

@@ -1,4 +1,4 @@
-"""Holds: data that stays, whatever any rule or call says."""
+"""Holds: data that no rule or call may delete."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Holds(Protocol):
         cut: StreamCut | None = None,
         hold_id: str | None = None,
     ) -> HoldInfo:
-        """Place a hold on a stream or a whole scope. In force when this returns. The same id and content again: nothing
-        happens. Raises AlreadyExistsError, InvalidArgumentError, InvalidCutError."""
+        """Place a hold on a stream or a whole scope. In force when this returns. Repeating the same id and content does
+        nothing. Raises AlreadyExistsError, InvalidArgumentError, InvalidCutError."""
         ...
 
     async def list(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
@@ -32,5 +32,5 @@ class Holds(Protocol):
         ...
 
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
-        """Lift a hold; it is recorded who did. Raises NotFoundError."""
+        """Lift a hold; the audit records who did. Raises NotFoundError."""
         ...

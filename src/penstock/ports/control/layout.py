@@ -1,4 +1,4 @@
-"""Which segments a stream has, had and gets: its division of the key space."""
+"""The past, current and future segments of a stream, and their key ranges."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Layout(Protocol):
         ...
 
     async def of_epoch(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
-        """Raises InvalidArgumentError for an epoch that never was."""
+        """Raises InvalidArgumentError for an epoch that never existed."""
         ...
 
     async def epochs(self, stream: StreamName) -> Sequence[EpochInfo]:

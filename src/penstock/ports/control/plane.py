@@ -19,7 +19,7 @@ from penstock.ports.control.transactions import Transactions
 
 
 class ControlPlane(Protocol):
-    """What the control plane offers, by subject, in process or over gRPC.
+    """The control plane by subject, in process or over gRPC.
 
     Every change is durable when its call returns, and safe to repeat. All calls may raise UnavailableError.
     Source: Pravega's controller API, docs/design/0006-controller.md.

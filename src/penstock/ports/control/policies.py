@@ -12,15 +12,15 @@ class Policies(Protocol):
     """Policy documents by level."""
 
     async def get(self, target: PolicyTarget) -> PolicyDocument:
-        """The document of this very level. Raises ScopeNotFoundError, StreamNotFoundError."""
+        """The document of this level only. Raises ScopeNotFoundError, StreamNotFoundError."""
         ...
 
     async def set(self, target: PolicyTarget, document: PolicyDocument) -> None:
-        """Replace the document of a level; an empty one leaves all to the next level. In force when this returns; limits of
-        writers follow within a second where the level is above the stream's own.
+        """Replace the document of a level; an empty one leaves everything to the next level. In force when this
+        returns; above the stream's own level, writers' limits follow within a second.
 
         A stream's Pravega policy is a view of its document. Raises InvalidArgumentError, with ``field``, ``value``, ``rule``
-        and ``level``, where the document, or what it makes of some stream below, contradicts itself; the old one stays.
+        and ``level``, if the document, or the resulting policy of a stream below, is contradictory; the old one stays.
         """
         ...
 

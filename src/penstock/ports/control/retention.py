@@ -37,22 +37,22 @@ class Retention(Protocol):
         ...
 
     async def explain(self, stream: StreamName, *, position: StreamCut | None = None) -> Explanation:
-        """Who holds each byte from head to tail, and what a cycle would decide now. Changes nothing.
+        """What holds each byte from head to tail, and what a cycle would decide now. Changes nothing.
 
-        ``position``: only the range that begins there, and until when it stays; for one before the head, when and by which
-        rule it went.
+        ``position``: only the range that begins there, and until when it stays; for one before the head, when and by
+        which rule it was deleted.
         """
         ...
 
     async def facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> StreamFacts:
-        """What the planner knows of the stream now: a line of facts, with ``change`` as its document.
+        """The planner's current input for the stream: a line of facts, with ``change`` as its document.
 
-        The policy in it is what all levels come to. Raises as ``plan``. Changes nothing.
+        It contains the effective policy of all levels. Raises as ``plan``. Changes nothing.
         """
         ...
 
     async def reclaim(self, stream: StreamName) -> ReclaimReport:
-        """What was freed, what is pending, why and until when; sums to what the stream's files take."""
+        """What was freed, and what is pending, why and until when. Adds up to the size of the stream's files."""
         ...
 
     async def forecast(self, stream: StreamName) -> Forecast:
@@ -60,14 +60,13 @@ class Retention(Protocol):
         ...
 
     async def undo_last(self, stream: StreamName) -> StreamCut:
-        """Take back the last truncation whose grace has not ended, and return the head after. Raises ConflictError where
-        there is none."""
+        """Undo the last truncation whose grace has not ended, and return the new head. Raises ConflictError if there is
+        none."""
         ...
 
     async def undo(self, stream: StreamName, *, since_ms: int | None = None) -> UndoneTruncations:
-        """Take back all truncations at or after ``since_ms`` (wall clock) whose grace has not ended; None: the last one.
-
-        Raises ConflictError where there is none to take back.
+        """Undo all truncations at or after ``since_ms`` (wall clock) whose grace has not ended; None: the last one.
+        Raises ConflictError if there is none to undo.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Streams as users know them: their names, configuration and life."""
+"""Streams: their names, configuration and lifecycle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.ports.control.subscribers import SubscriberInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDescription:
-    """A stream as it stands. Sizes are exact at the time of asking; ``held_by`` names who keeps the head where it is."""
+    """The current state of a stream. Sizes are exact at the time of the call; ``held_by`` names what holds the head."""
 
     stream: StreamName
     config: StreamConfig
@@ -73,7 +73,7 @@ class Streams(Protocol):
         ...
 
     async def update(self, stream: StreamName, config: StreamConfig) -> None:
-        """Replace the configuration; another fixed number of segments scales. Raises StreamSealedError."""
+        """Replace the configuration; a new fixed number of segments scales the stream. Raises StreamSealedError."""
         ...
 
     async def exists(self, stream: StreamName) -> bool: ...
@@ -91,17 +91,17 @@ class Streams(Protocol):
         ...
 
     async def delete(self, stream: StreamName, *, seal: bool = False) -> None:
-        """Delete a sealed stream with its data; with ``seal`` any stream, sealed in the step that decides the deletion.
+        """Delete a sealed stream with its data; with ``seal``, any stream is sealed and deleted in one step.
 
         The name is free when this returns. A store with a deletion grace keeps the data of users' streams for that
-        time: see ``restore_stream``. A refused call changes nothing: a stream that a hold keeps accepts events as
-        before. Raises: StreamNotSealedError (not with ``seal``), RetentionHoldError.
+        time: see ``restore``. A refused call changes nothing: a held stream still accepts events. Raises:
+        StreamNotSealedError (not with ``seal``), RetentionHoldError.
         """
         ...
 
     async def truncate(self, stream: StreamName, cut: StreamCut) -> None:
-        """Move the head to ``cut``. Equal to the head: nothing happens. Raises: InvalidCutError (not a cut of the stream, or
-        behind the head, or beyond the tail), StreamSealedError, RetentionHoldError."""
+        """Move the head to ``cut``. A cut equal to the head does nothing. Raises: InvalidCutError (not a cut of the
+        stream, before the head, or beyond the tail), StreamSealedError, RetentionHoldError."""
         ...
 
     async def describe(self, stream: StreamName) -> StreamDescription: ...

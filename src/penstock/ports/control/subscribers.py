@@ -15,14 +15,14 @@ from penstock.model.queries import QuerySource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberInfo:
-    """A subscriber of a stream, as ``scope/group``. ``cut=None``: it has published nothing, and holds nothing.
+    """A subscriber of a stream, as ``scope/group``. ``cut=None``: it has published no position, so it holds nothing.
 
     ``updated_ms``: when it last made progress or confirmed that nothing is unread. Lags are from its cut to the tail:
     bytes and events are exact; ``lag_ms`` is the age of the oldest unread event, exact to one recording period, None if
     nothing is unread. ``held_bytes``: data that only it keeps. ``holes``: ranges acknowledged out of order; Pravega's
     protocol has none. Events, age and held bytes are -1 or None if they were not requested. ``query``: the query that
-    owns it, empty if none is known. ``owner``: who reads as this subscriber, in words: a Spark query, a table, a reader
-    group, or a group of the Java client; empty if it was not requested.
+    owns it, empty if none is known. ``owner``: a description of the reader: a Spark query, a table, a reader group, or
+    a group of the Java client; empty if it was not requested.
     """
 
     name: str
@@ -64,13 +64,13 @@ class Subscribers(Protocol):
     async def move(
         self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
     ) -> SubscriberMove:
-        """Set the acknowledged cut, forwards or backwards: the one primitive behind skip, clear, expire and reset.
+        """Set the acknowledged cut, forwards or backwards: the primitive behind skip, clear, expire and reset.
 
-        It moves no reader. Unbounded ``cut``: the tail. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError
-        (before the head).
+        Running readers do not move. Unbounded ``cut``: the tail. Raises SubscriberNotFoundError, InvalidCutError,
+        TruncatedError (before the head).
         """
         ...
 
     async def remove(self, stream: StreamName, subscriber: str) -> None:
-        """Forget the subscription: it holds nothing from here on. Raises SubscriberNotFoundError."""
+        """Remove the subscription: it holds nothing from now on. Raises SubscriberNotFoundError."""
         ...

@@ -1,4 +1,4 @@
-"""Transactions: events that become readable together, or never."""
+"""Transactions: events that become readable together or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ LEASE_MAX_MS = 600_000
 
 
 class TransactionStatus(enum.Enum):
-    """Where a transaction is. ``COMMITTING`` and ``ABORTING`` are decided; ``UNKNOWN``: there is none, or none any more."""
+    """The state of a transaction. ``COMMITTING`` and ``ABORTING`` are decided; ``UNKNOWN``: it never existed or is
+    forgotten."""
 
     OPEN = "open"
     COMMITTING = "committing"
@@ -40,7 +41,7 @@ class PingStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """An open transaction and the segments from whose names its own are derived."""
+    """An open transaction, and the segments from whose names its own segment names are derived."""
 
     id: UUID
     segments: Sequence[SegmentRange]
@@ -63,7 +64,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventBlock:
-    """Events of a transaction for one of its segments, framed: all that ``writer`` ever appends there."""
+    """Framed events of a transaction for one of its segments: everything that ``writer`` ever appends there."""
 
     segment: SegmentId
     writer: UUID
@@ -85,27 +86,28 @@ class Transactions(Protocol):
         ...
 
     async def join(self, stream: StreamName, key: UUID, *, lease_ms: int) -> Transaction:
-        """The open transaction that is shared under ``key``, with its lease renewed; begun by whoever comes first. Its
-        segments, those of the epoch in which it was begun, exist when this returns. Once it is decided, the key is free.
+        """Join the open transaction with this ``key``, and renew its lease; the first caller begins it. Its segments,
+        of the epoch in which it began, exist when this returns. Once it is decided, the key is free.
 
-        Raises as ``create_transaction``, and TransactionStateError (it has just ended).
+        Raises as ``create``, and TransactionStateError (it has just ended).
         """
         ...
 
     async def ping(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus: ...
 
     async def commit(self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = ()) -> TransactionStatus:
-        """Decide to commit; the merge follows, and survives any crash. Repeating is fine. Returns COMMITTED where the events
-        are readable by now, else COMMITTING.
+        """Decide to commit; the merge follows, and survives any crash. Can be repeated. Returns COMMITTED if the events
+        are already readable, else COMMITTING.
 
-        ``blocks`` are appended first, each once however often the call is repeated, as event number ``event_count`` of its
-        writer. Raises TransactionNotFoundError, TransactionStateError (aborted); with blocks also InvalidArgumentError (no
-        segment of the transaction), UnsupportedError (an older server), and what an append raises: nothing is decided then.
+        ``blocks`` are appended first, each exactly once even if the call is repeated, as event number ``event_count``
+        of its writer. Raises TransactionNotFoundError, TransactionStateError (aborted); with blocks also
+        InvalidArgumentError (no segment of the transaction), UnsupportedError (an older server), and what an append
+        raises: then nothing is decided.
         """
         ...
 
     async def abort(self, stream: StreamName, txn: UUID) -> None:
-        """As commit, the other way."""
+        """Decide to abort; otherwise as ``commit``."""
         ...
 
     async def status(self, stream: StreamName, txn: UUID) -> TransactionStatus: ...

@@ -1,5 +1,5 @@
-"""The data plane: what a segment store offers, one small Protocol for each subject.
+"""The data plane: the interface of a segment store, one small Protocol per subject.
 
-``SegmentService`` (``service``) is all of them together, and what stores implement. A caller declares the subject that it
-needs. ``imports`` and ``direct_appends`` are offered by some stores only.
+``SegmentService`` (``service``) combines them; stores implement it. A caller declares only the subject that it needs.
+``imports`` and ``direct_appends`` are offered by some stores only.
 """

@@ -9,7 +9,8 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributeChange:
-    """A change of one attribute, made only where it has the ``expected`` value (``NO_EVENT`` = absent; None = always)."""
+    """A change of one attribute, applied only if it has the ``expected`` value (``NO_EVENT`` = absent; None =
+    always)."""
 
     attribute: UUID
     value: int
@@ -17,10 +18,10 @@ class AttributeChange:
 
 
 class Attributes(Protocol):
-    """A 64-bit number for each UUID, of each segment."""
+    """64-bit numbers by UUID, for each segment."""
 
     async def get_attribute(self, name: str, attribute: UUID) -> int:
-        """The value, or ``NO_EVENT`` where absent."""
+        """The value, or ``NO_EVENT`` if absent."""
         ...
 
     async def update_attribute(self, name: str, attribute: UUID, value: int, *, expected: int | None) -> bool:

@@ -17,10 +17,10 @@ LEASE_PARTS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkBlock:
-    """A run of whole appends inside a chunk: its place in the segment, its checksum, how many events it holds.
+    """A run of whole appends inside a chunk: its offset in the segment, its checksum, and its number of events.
 
-    ``first_ms`` and ``last_ms``: the store's wall clock, in milliseconds since the Unix epoch, when the segment got the first
-    and the last append of it; None where an earlier version wrote it.
+    ``first_ms`` and ``last_ms``: the store's wall clock, in milliseconds since the Unix epoch, when the segment got the
+    block's first and last append; None if an earlier version wrote it.
     """
 
     start_offset: int
@@ -36,7 +36,7 @@ class ChunkRange:
     """A chunk that holds bytes of a segment. ``location`` is a path another process can read, or None.
 
     The byte of segment offset ``o`` lies at ``o - start_offset`` in the chunk. ``blocks`` begin at event boundaries, except
-    for those that hold the beginning of no event (``event_count`` 0): they go on with a large one.
+    for blocks in which no event begins (``event_count`` 0): they continue a large event.
     """
 
     name: str
@@ -48,8 +48,8 @@ class ChunkRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A lease on a segment: until when, by the store's wall clock in milliseconds, and who took it, in words of its own;
-    empty where nobody said."""
+    """A lease on a segment: its end, by the store's wall clock in milliseconds, and the holder's own description, which
+    may be empty."""
 
     id: UUID
     until_ms: int
@@ -57,14 +57,15 @@ class Lease:
 
 
 class LeasedChunks(Protocol):
-    """Where the bytes of segments lie in tier 2, for callers who read them there."""
+    """Locations of segments' bytes in tier 2, for callers that read them directly."""
 
     async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
-        """The tiered part of ``start <= offset < end``, in order; what lies behind the last range is not tiered yet."""
+        """The tiered part of ``start <= offset < end``, in order; bytes behind the last range are not tiered yet."""
         ...
 
     async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
-        """Keep the segment's chunks on disk until that wall time, whatever is truncated or deleted. Repeating extends.
+        """Keep the segment's chunks on disk until that wall time, despite truncation or deletion. A repeated call
+        extends it.
 
         ``holder``: who takes the lease, shown in reports of what holds space; if empty, the earlier one stays. A lease
         counts once, however many segments it holds. Raises InvalidArgumentError (longer than a store allows, or
@@ -74,7 +75,7 @@ class LeasedChunks(Protocol):
     async def release_lease(self, lease: UUID) -> None: ...
 
     async def finish_lease_part(self, lease: UUID, part: int, parts: int) -> None:
-        """Note that task number ``part``, from 0, of the ``parts`` tasks under the lease is done. After the last one,
+        """Record that task number ``part``, from 0, of the ``parts`` tasks under the lease is done. After the last one,
         the lease is released. Repeating a task changes nothing. A restart of the store forgets the count, so the lease
-        may hold until its time ends. Raises InvalidArgumentError (not ``0 <= part < parts <= LEASE_PARTS_MAX``)."""
+        may last until its end time. Raises InvalidArgumentError (not ``0 <= part < parts <= LEASE_PARTS_MAX``)."""
         ...

@@ -1,4 +1,4 @@
-"""Ways to append that cost less than ``Segments.append``. A store offers those that it can."""
+"""Cheaper ways to append than ``Segments.append``. Each is optional."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from penstock.ports.files import Buffer
 
 
 class DirectLine(Protocol):
-    """One writer on one segment, by a connection of its own, for one thread at a time and one append in flight.
+    """One writer on one segment with its own connection, for one thread at a time and one append in flight.
 
-    Whatever goes wrong raises NotConnectedError, and the line is of no more use: whether the append is stored is then told
-    by ``SegmentService.setup_append``, and why it was refused by trying it again.
+    Any failure raises NotConnectedError, and the line cannot be used any more. Then ``SegmentService.setup_append``
+    shows whether the append is stored, and a normal append shows why it was refused.
     """
 
     @property
@@ -27,11 +27,11 @@ class DirectLine(Protocol):
         ...
 
     def acknowledged(self, timeout_s: float) -> bool:
-        """Wait until the append is durable. False: it is not known to be after ``timeout_s``; ask again."""
+        """Wait until the append is durable. False: still unknown after ``timeout_s``; call again."""
         ...
 
     def close(self) -> None:
-        """What is in flight may or may not become durable. Idempotent."""
+        """An append in flight may or may not become durable. Idempotent."""
         ...
 
 
@@ -40,8 +40,8 @@ OpenDirect: TypeAlias = Callable[[str, UUID], Awaitable[DirectLine]]
 
 
 class DirectAppends(Protocol):
-    """Each is None where the store does not offer it. A wrapper of a store that changes ``append`` sets those to None, or
-    changes them as well."""
+    """Each is None if the store does not support it. A wrapper that changes ``append`` must set these to None or change
+    them as well."""
 
     @property
     def submit_append(self) -> SubmitAppend | None:
@@ -52,13 +52,13 @@ class DirectAppends(Protocol):
 
     @property
     def withdraw_appends(self) -> Callable[[str, UUID], None] | None:
-        """``withdraw_appends(segment, writer)`` drops the appends that the writer submitted and no caller waits for. ``done``
-        is not called for appends that were not sent; those that were sent may or may not be stored. None: no append waits
-        for a store to come back, so there is nothing to drop."""
+        """``withdraw_appends(segment, writer)`` drops appends of the writer that no caller waits for. ``done`` is not
+        called for appends that were not sent; those that were sent may or may not be stored. None: no append waits for
+        a store to come back, so there is nothing to drop."""
         ...
 
     @property
     def open_direct(self) -> OpenDirect | None:
-        """``open_direct(segment, writer)`` sets the writer up on a line of its own, for a thread of the caller that sends
+        """``open_direct(segment, writer)`` opens a dedicated line for the writer, for a caller's thread that sends
         appends and reads acknowledgements itself. Raises NotConnectedError, and what ``setup_append`` raises."""
         ...

@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasedChunk:
-    """What an erasure made of a chunk: bytes of the segment with ``start_offset <= offset < end_offset``.
+    """The effect of an erasure on a chunk: bytes of the segment with ``start_offset <= offset < end_offset``.
 
     ``before`` and ``after`` are the SHA-256 of those bytes, ``kept`` that of the same bytes without the ranges of this
     erasure, before as after. ``blanked_bytes``: those that it was the first to erase. ``name_before``: the chunk that was
@@ -29,24 +29,25 @@ class Erasing(Protocol):
     """Blanks ranges of bytes, and reports which are blank."""
 
     async def event_ranges(self, name: str, offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
-        """Where the payloads of the events lie that begin at the offsets: half-open, in order. Events without payload, and
-        offsets that come twice, give nothing. What the segment holds by now is tiered. Raises InvalidArgumentError (no event
-        begins there), TruncatedError."""
+        """The byte ranges of the payloads of the events that begin at the offsets: half-open, in order. Events without
+        payload and repeated offsets give no range. Tiers the current content of the segment. Raises
+        InvalidArgumentError (no event begins there), TruncatedError."""
         ...
 
     async def erase(self, name: str, ranges: Sequence[tuple[int, int]], *, erasure: str) -> Sequence[ErasedChunk]:
-        """Blank ranges of bytes for good: zeros of the same length, at the same offsets, for whoever reads from here on.
+        """Blank ranges of bytes permanently: all later reads return zeros at the same offsets.
 
-        When it returns, tier 2 and the caches hold none of them: what held them was overwritten where it can be, and deleted,
-        whatever leases it; the log may, until ``wipe_log``. Chunks of truncated data are wiped. A repeat with the same
-        ``erasure`` changes nothing and returns the same. Raises SegmentNotFoundError (the segment was deleted, and none of
-        its chunks is on disk, leased or not), InvalidArgumentError (ranges overlap or end after the segment),
-        CorruptDataError, UnavailableError, OSError. If cancelled or failed, some ranges may be blank; repeat the call.
+        When it returns, tier 2 and the caches hold none of the bytes: the old chunks were overwritten if possible, and
+        deleted even if leased. The log may hold them until ``wipe_log``. Chunks of truncated data are wiped. A repeat
+        with the same ``erasure`` changes nothing and returns the same. Raises SegmentNotFoundError (the segment was
+        deleted, and none of its chunks is on disk, leased or not), InvalidArgumentError (ranges overlap or end after
+        the segment), CorruptDataError, UnavailableError, OSError. If cancelled or failed, some ranges may be blank;
+        repeat the call.
         """
         ...
 
     async def erased_ranges(self, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
-        """What was erased of ``start <= offset < end``: half-open, in order. Ranges that touch come as one."""
+        """The erased parts of ``start <= offset < end``: half-open, in order. Adjacent ranges are merged."""
         ...
 
     async def wipe_log(self) -> None:

@@ -1,4 +1,4 @@
-"""Chunks that somebody else than the store writes into tier 2, for the store to adopt.
+"""Chunks that clients write into tier 2 for the store to adopt.
 
 Source: docs/design/0016-sink.md.
 """
@@ -17,14 +17,15 @@ ADOPT_MAX_CHUNKS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportGrant:
-    """Where chunks for one segment may be written, by whoever asked. No two grants name the same chunk.
+    """Permission for the caller to write chunks for one segment. No two grants name the same chunk.
 
-    Chunk ``n`` is called ``f"{prefix}{n:x}"``; its sidecar (docs/formats/chunk-index.md) bears the same name with ``.idx`` at
-    the end. ``marker`` is a name that is there already, at ``location`` (None: only the store itself sees its tier 2); with
-    another name in its stead that is the place of any other. Whoever does not see the marker must not write.
+    Chunk ``n`` is called ``f"{prefix}{n:x}"``; its sidecar (docs/formats/chunk-index.md) has the same name plus
+    ``.idx``. ``marker`` is a name that already exists, at ``location`` (None: only the store itself can access its tier
+    2). Replace the marker's name in ``location`` to get the location of a chunk. A caller that does not see the marker
+    must not write.
 
-    ``appends``: whether tier 2 is files of a directory; else each chunk and each sidecar is put whole, once. ``chunk_bytes``
-    and ``block_bytes`` are the sizes that the store gives its own.
+    ``appends``: whether tier 2 is a directory of files; otherwise each chunk and each sidecar is put whole, once.
+    ``chunk_bytes`` and ``block_bytes`` are the sizes that the store uses for its own chunks.
     """
 
     segment: str
@@ -38,7 +39,8 @@ class ImportGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedChunk:
-    """A chunk as its writer left it: durable, whole, and never touched again. ``index_crc32c`` covers all of its sidecar."""
+    """A chunk as its writer left it: durable, complete, and never changed again. ``index_crc32c`` covers all of its
+    sidecar."""
 
     name: str
     size_bytes: int
@@ -47,7 +49,7 @@ class ImportedChunk:
 
     @classmethod
     def of(cls, name: str, built: BuiltChunk) -> ImportedChunk:
-        """What is told of a chunk that was written under the name."""
+        """The description of a chunk that was written under this name."""
         return cls(
             name=name,
             size_bytes=built.size_bytes,
@@ -58,24 +60,25 @@ class ImportedChunk:
 
 @runtime_checkable
 class ChunkImports(Protocol):
-    """What a ``SegmentService`` offers that lets others write its tier 2."""
+    """The interface of a ``SegmentService`` that lets clients write its tier 2."""
 
     async def grant_import(self, name: str) -> ImportGrant:
-        """A place for chunks of a transaction's segment. What is written there and not adopted by the time that the segment
-        is merged or deleted, is garbage then. Repeating gives another place.
+        """Grant a place for chunks of a transaction's segment. Chunks that are not adopted when the segment is merged
+        or deleted become garbage. Each call grants a new place.
 
-        Raises: SegmentNotFoundError; InvalidArgumentError (no transaction's); StorageFullError; QuotaHeldError and
-        QuotaExceededError, as an append.
+        Raises: SegmentNotFoundError; InvalidArgumentError (not a transaction's segment); StorageFullError;
+        QuotaHeldError and QuotaExceededError, as an append.
         """
         ...
 
     async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
-        """Make the chunks, in their order, the bytes of a transaction's segment from ``offset`` on, its length; returns the
-        new length. Nothing is copied. Where these very chunks lie there already, nothing happens.
+        """Append the chunks, in order, to a transaction's segment at ``offset``, which is its length; returns the new
+        length. Nothing is copied. If the same chunks are already there, nothing happens.
 
-        Sidecars are read and compared, lengths are checked; events are verified by their blocks' checksums when they are
-        read, as always. Raises, with nothing changed: SegmentNotFoundError; SegmentSealedError; ConditionFailedError (the
-        segment has another length); InvalidArgumentError (not granted for this segment, or named twice); CorruptDataError
-        (not there, or not as it is said to be); StorageFullError; QuotaHeldError and QuotaExceededError, as an append.
+        Sidecars are read and compared, lengths are checked; events are verified by their blocks' checksums when they
+        are read, as usual. Raises, with nothing changed: SegmentNotFoundError; SegmentSealedError; ConditionFailedError
+        (the segment has another length); InvalidArgumentError (not granted for this segment, or named twice);
+        CorruptDataError (missing, or not as described); StorageFullError; QuotaHeldError and QuotaExceededError, as an
+        append.
         """
         ...

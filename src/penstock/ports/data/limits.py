@@ -9,7 +9,8 @@ from typing import Protocol
 
 
 class LimitAction(enum.Enum):
-    """What an append beyond a limit meets: QuotaHeldError (try again), QuotaExceededError, or nothing (``NOTIFY``)."""
+    """The result of an append beyond a limit: QuotaHeldError (try again), QuotaExceededError, or success
+    (``NOTIFY``)."""
 
     HOLD = "hold"
     REJECT = "reject"
@@ -18,15 +19,16 @@ class LimitAction(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendLimit:
-    """How long the segments of one stream may grow together.
+    """A limit on the total size of one stream's segments.
 
     ``total_bytes`` bounds the sum of the lengths of ``segments`` (truncated bytes included), ``total_events`` that of their
-    event counts; None: no bound. An append that would pass a bound is refused, whole; transactions count once merged, and
-    take no appends while the stream is at a bound. ``action``: what an append meets that would pass ``total_bytes``, and
-    ``total_events`` too where ``events_action`` is None. ``reason``: fields of the error. A limit without bounds lifts it.
+    event counts; None: no bound. An append that would exceed a bound is refused as a whole. Transactions count once
+    merged, and take no appends while the stream is at a bound. ``action`` applies to appends beyond ``total_bytes``,
+    and also beyond ``total_events`` if ``events_action`` is None. ``reason``: fields of the error. A limit without
+    bounds lifts it.
 
-    Segments of the stream that are created after count as well, also for later limits that do not name them. One that is
-    deleted counts on with the length it had, until a limit does not name it.
+    Segments of the stream that are created later count as well, also for later limits that do not name them. A deleted
+    segment keeps counting with its last length until a limit does not name it.
     """
 
     stream: str
@@ -42,8 +44,8 @@ class AppendLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentChanges:
-    """Segments that have grown or were sealed since a mark, those of transactions and transient ones left out: their merge
-    is growth of the target. ``complete=False``: the mark was too old, look at all."""
+    """Segments that have grown or were sealed since a mark, without transaction and transient segments: their merge
+    counts as growth of the target. ``complete=False``: the mark was too old, so check all segments."""
 
     mark: int
     names: Sequence[str]
@@ -51,18 +53,19 @@ class SegmentChanges:
 
 
 class Limits(Protocol):
-    """What the retention job sets, and what it is woken by. Each of the waiting calls has one caller."""
+    """Limits that the retention job sets, and calls that wake it. Each waiting call has one caller."""
 
     async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
-        """Replace the limits of the named streams. In force for every append that is queued after; forgotten at a restart
-        of the store. Loads the segments that are not counted yet."""
+        """Replace the limits of the named streams. In force for every append queued later; forgotten when the store
+        restarts. Loads the segments that are not counted yet."""
         ...
 
     async def limits_reached(self) -> Sequence[str]:
-        """Wait until appends have met a limit, of whatever action; returns the streams, each once per limit set. A
-        ``NOTIFY`` that the stream is past when it is set counts as met. One caller."""
+        """Wait until appends reach a limit with any action; returns the streams, each once per limit set. A ``NOTIFY``
+        limit that is already exceeded when it is set counts as reached. One caller."""
         ...
 
     async def changed_segments(self, after: int) -> SegmentChanges:
-        """What has grown or was sealed since ``after`` (0, or the last mark; that one is forgotten then). One caller."""
+        """Segments that have grown or were sealed since ``after`` (0, or the last mark, which is then discarded). One
+        caller."""
         ...

@@ -24,8 +24,8 @@ APPEND_MAX_BYTES = (1 << 24) - 1
 class SegmentInfo:
     """Durable state of a segment. ``start_offset <= offset < length`` can be read.
 
-    ``kept_offset``: bytes from there to ``start_offset`` are gone for readers but kept on disk (see ``truncate``); None:
-    none are. ``event_count``: events ever appended or merged, truncated ones included.
+    ``kept_offset``: bytes from there to ``start_offset`` are hidden from readers but kept on disk (see ``truncate``);
+    None: none. ``event_count``: events ever appended or merged, truncated ones included.
     """
 
     name: str
@@ -41,12 +41,12 @@ class SegmentInfo:
 class Append:
     """One atomic append. ``data`` is borrowed until the append is done.
 
-    A store in this process may keep a memoryview of 16 KiB or more for reads instead of copying it: what it views must not
-    be written again while it is referenced. A bytearray is always copied.
+    A store in this process may keep a memoryview of 16 KiB or more for reads instead of copying it: the viewed buffer
+    must not be written again while it is referenced. A bytearray is always copied.
 
-    ``event_number`` is the writer's highest in the data, ``event_count`` how many it holds. ``previous`` is what the caller
-    knows to be the writer's last stored number (from ``setup_append`` or its last append). ``expected_offset`` makes it
-    conditional on the segment's length.
+    ``event_number`` is the writer's highest number in the data, ``event_count`` the number of events. ``previous`` is
+    the writer's last stored number as the caller knows it (from ``setup_append`` or its last append).
+    ``expected_offset`` makes it conditional on the segment's length.
     """
 
     segment: str
@@ -68,7 +68,8 @@ class Appended:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRead:
     """Bytes from ``offset`` on. ``parts`` are views, valid until the event loop is yielded to unless kept referenced
-    (a kept view holds its buffer in memory). ``end_of_segment``: sealed, and nothing lies behind these bytes."""
+    (a kept view holds its buffer in memory). ``end_of_segment``: the segment is sealed, and these are its last
+    bytes."""
 
     offset: int
     parts: Sequence[Buffer]
@@ -80,29 +81,31 @@ AppendDone = Callable[[Appended | PenstockError], None]
 
 
 class Segments(Protocol):
-    """Runs of bytes that are appended to and read."""
+    """Byte sequences that are appended to and read."""
 
     async def create_segment(self, name: str, *, rollover_bytes: int = 0) -> None:
         """Raises AlreadyExistsError."""
         ...
 
     async def setup_append(self, name: str, writer: UUID) -> int:
-        """The last event number that the segment holds of this writer, or ``NO_EVENT``. Works on sealed segments too."""
+        """The writer's last event number in the segment, or ``NO_EVENT``. Works on sealed segments too."""
         ...
 
     async def append(self, request: Append) -> Appended:
         """Append atomically and durably.
 
-        Appends of one segment take their place in call order. Raises: SegmentSealedError, WriterFencedError (the stored
-        number is not ``previous``), ConditionFailedError (``expected_offset`` is not the length; the writer's state is as
-        before), InvalidArgumentError (larger than ``APPEND_MAX_BYTES``, no events, or a number not above ``previous``).
+        Appends to one segment are ordered by their calls. Raises: SegmentSealedError, WriterFencedError (the stored
+        number is not ``previous``), ConditionFailedError (``expected_offset`` is not the length; the writer's state is
+        as before), InvalidArgumentError (larger than ``APPEND_MAX_BYTES``, no events, or a number not above
+        ``previous``).
         """
         ...
 
     async def read(self, name: str, offset: int, max_bytes: int, *, wait: bool = True) -> SegmentRead:
-        """Read from ``offset`` what is there, at most ``max_bytes``; at the tail wait for more, or for the seal, if ``wait``.
+        """Read available bytes from ``offset``, at most ``max_bytes``; at the tail, wait for more or for the seal if
+        ``wait``.
 
-        Never returns bytes that a crash could take back. Without ``wait`` an empty read at the tail returns at once.
+        Returns only durable bytes. Without ``wait`` an empty read at the tail returns at once.
         Raises: TruncatedError (``offset`` lies before the start), InvalidArgumentError (behind the end of a sealed segment).
         """
         ...
@@ -110,7 +113,7 @@ class Segments(Protocol):
     async def info(self, name: str) -> SegmentInfo: ...
 
     async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
-        """As ``info`` of each, in one call; those that do not exist are left out."""
+        """As ``info`` for each, in one call; missing segments are left out."""
         ...
 
     async def seal(self, name: str) -> int:
@@ -121,12 +124,12 @@ class Segments(Protocol):
         """How many events lie in ``start <= offset < end``, exactly. Both are event boundaries between the oldest kept byte
         and the length. Raises TruncatedError, InvalidArgumentError.
 
-        An event is what the writer of an append has counted; a transient segment is one. Where data have no event headers
-        that agree with that count (byte streams), and a bound cuts a block, its events count in proportion to its bytes."""
+        The writer of an append states its number of events; a transient segment is one event. If data have no matching
+        event headers (byte streams) and a bound cuts a block, its events count in proportion to its bytes."""
         ...
 
     async def next_event_boundary(self, name: str, offset: int) -> int:
-        """The smallest known event boundary at or behind ``offset``; the length where none is known."""
+        """The smallest known event boundary at or behind ``offset``; the length if none is known."""
         ...
 
     async def delete(self, name: str) -> None: ...
@@ -136,14 +139,14 @@ class Segments(Protocol):
         ...
 
     async def merge(self, target: str, source: str) -> int:
-        """Move the whole of ``source`` to the end of ``target`` as one atomic step; ``source`` is gone after. Returns the
-        new length of the target. Where the source was merged into this target already, returns the target's length.
+        """Move all of ``source`` to the end of ``target`` atomically; ``source`` no longer exists afterwards. Returns
+        the new length of the target. If the source was already merged into this target, returns the target's length.
         Raises: SegmentSealedError (target), InvalidArgumentError (a truncated source), SegmentNotFoundError."""
         ...
 
 
 class SegmentBatches(Protocol):
-    """Changes of many segments by one sync. Each is None where the store does not offer it."""
+    """Changes of many segments with one sync. Each is None if the store does not support it."""
 
     @property
     def create_fresh(self) -> Callable[[Sequence[str]], Awaitable[None]] | None:
@@ -153,6 +156,6 @@ class SegmentBatches(Protocol):
 
     @property
     def merge_run(self) -> Callable[[str, Sequence[str]], Awaitable[int]] | None:
-        """``merge_run(target, sources)`` merges sources in their order; returns how many. It ends at the first source that
-        does not exist, or that ``merge`` would refuse."""
+        """``merge_run(target, sources)`` merges sources in order; returns how many. It stops at the first source that
+        does not exist or that ``merge`` would refuse."""
         ...

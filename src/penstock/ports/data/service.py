@@ -1,4 +1,4 @@
-"""What a segment store offers, in process or over the wire."""
+"""The interface of a segment store, in process or over the wire."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from penstock.ports.data.truncation import Truncation
 
 
 class Watch(Protocol):
-    """Somebody waits for a segment to change."""
+    """A pending wait for a segment to change."""
 
     @property
     def gone(self) -> bool:
-        """Whether the segment was deleted, or merged away. Another one may have its name by now."""
+        """Whether the segment was deleted or merged. Another one may have its name by now."""
         ...
 
     def cancel(self) -> None:
-        """Wait no longer. Does nothing once the change was told."""
+        """Stop waiting. Does nothing once the change was reported."""
         ...
 
 
@@ -53,22 +53,23 @@ class LocalSegmentService(SegmentService, Protocol):
     """A store in this process, which also takes appends and lets reads wait without a task or a future each."""
 
     async def flush(self) -> None:
-        """Bring to tier 2 what is durable now, and let the log go. Raises what the storage raises."""
+        """Write everything durable now to tier 2, and truncate the log. Raises what the storage raises."""
         ...
 
     async def merge(self, target: str, source: str, *, updates: Sequence[AttributeChange] = ()) -> int:
-        """As ``SegmentService.merge``, together with changes of the target's attributes: all or nothing, also over a crash.
-        Where the source was merged into this target already, no condition is asked. Raises ConditionFailedError too."""
+        """As ``SegmentService.merge``, together with changes of the target's attributes: all or nothing, also across a
+        crash. If the source was already merged into this target, no condition is checked. Also raises
+        ConditionFailedError."""
         ...
 
     def read_now(self, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
-        """As ``read`` with ``wait=False``, of what is in memory. None: it takes waiting, or fails; ``read`` tells."""
+        """As ``read`` with ``wait=False``, from memory only. None: the read must wait or would fail; call ``read``."""
         ...
 
     def watch(self, name: str, offset: int, changed: Callable[[], None]) -> Watch | None:
-        """Call ``changed`` once, from the event loop, when the segment grows, is sealed, truncated or gone, or its store
-        stops. None: ``offset`` does not lie at the tail of an open segment in memory, or too many wait; ``read`` tells.
-        ``changed`` must be short: it stands between an append and the next."""
+        """Call ``changed`` once, from the event loop, when the segment grows, is sealed, truncated or deleted, or its
+        store stops. None: ``offset`` is not the tail of an open segment in memory, or too many reads wait; call
+        ``read``. ``changed`` must be fast: it delays the next append."""
         ...
 
     def submit_append(self, request: Append, done: AppendDone) -> None:

@@ -11,15 +11,14 @@ from penstock.ports.data.chunks import Lease
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSpace:
-    """What a segment takes on disk, and what is still to be given back.
+    """The disk space of a segment, and the part that is still to be freed.
 
-    Of ``pending_free_bytes``: ``kept_bytes`` wait for ``release``; ``leased_bytes`` for ``leases``, the last of which comes
-    first and ends at ``leased_until_ms``; ``partial_bytes`` lie before the head inside the first chunk and are too few, or no
-    whole block.
-    The rest goes with the next checkpoint. All are bytes of events: of each file, its sidecar and a part of its last page
-    come to that. Kept bytes that are not tiered yet are on no chunk, and not told of.
+    Of ``pending_free_bytes``: ``kept_bytes`` wait for ``release``; ``leased_bytes`` for ``leases``, sorted by latest
+    end first, which is ``leased_until_ms``; ``partial_bytes`` lie before the head inside the first chunk, and are too
+    few to free or not a whole block. The next checkpoint frees the rest. All are bytes of events: each file also takes
+    its sidecar and part of its last page. Kept bytes that are not tiered yet are in no chunk, and not counted.
 
-    A segment that was deleted has one as long as chunks of it are on disk, with nothing but what is pending.
+    A deleted segment has an entry while its chunks are on disk, with pending bytes only.
     """
 
     name: str
@@ -36,8 +35,8 @@ class SegmentSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """The disk that a store lives on. ``budget_bytes``: what the store may take of it, None without limit;
-    ``used_bytes``: what all its files take; ``free_bytes``: what may still be written."""
+    """The disk of a store. ``budget_bytes``: the store's share of it, None without limit; ``used_bytes``: the size of
+    all its files; ``free_bytes``: what can still be written."""
 
     total_bytes: int
     free_bytes: int
@@ -46,12 +45,13 @@ class DiskSpace:
 
 
 class Space(Protocol):
-    """What segments take on disk, and what the disk has."""
+    """Disk space of segments and of the store."""
 
     async def spaces(self, names: Sequence[str]) -> Mapping[str, SegmentSpace]:
-        """What each segment takes, deleted ones included while chunks of them are on disk; absent ones are left out."""
+        """The space of each segment, including deleted ones while their chunks are on disk; missing ones are left
+        out."""
         ...
 
     async def disk(self) -> DiskSpace:
-        """The space of the disk below the store, as of now. Raises UnsupportedError where it knows of none, OSError."""
+        """The space of the disk below the store, as of now. Raises UnsupportedError if the store has none, OSError."""
         ...

@@ -94,7 +94,8 @@ class TableCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLength:
-    """Refuse the batch unless the table is ``length`` long, as ``table_info`` returned it: nothing has changed since."""
+    """Refuse the batch unless the table still has the ``length`` that ``table_info`` returned, so that nothing has
+    changed since."""
 
     length: int
 
@@ -121,11 +122,11 @@ class Tables(Protocol):
         ...
 
     async def table_update(self, name: str, puts: Sequence[TablePut | TableCheck | TableLength]) -> Sequence[int]:
-        """Apply all or nothing; conditions look at the state before the batch; the last of equal keys wins. Returns a
-        version for each put and check, in order: for a put one larger than any before, for a check the version that it asked
-        for. Raises: ConditionFailedError (another length), KeyNotFoundError, BadKeyVersionError, EventTooLargeError,
-        InvalidArgumentError (more than ``TABLE_BATCH_MAX`` items), UnsupportedError (a check or length, over a wire that has
-        none)."""
+        """Apply all or nothing; conditions apply to the state before the batch; the last of equal keys wins. Returns a
+        version for each put and check, in order: for a put, one larger than any before; for a check, the version that
+        it required. Raises: ConditionFailedError (another length), KeyNotFoundError, BadKeyVersionError,
+        EventTooLargeError, InvalidArgumentError (more than ``TABLE_BATCH_MAX`` items), UnsupportedError (a check or
+        length, over a protocol without them)."""
         ...
 
     async def table_remove(self, name: str, removals: Sequence[TableRemoval | TableLength]) -> None:
@@ -136,8 +137,8 @@ class Tables(Protocol):
     def table_change(
         self,
     ) -> Callable[[str, Sequence[TablePut | TableRemoval | TableCheck]], Awaitable[Sequence[int]]] | None:
-        """``table_change(name, changes)`` does as ``table_update`` and ``table_remove`` in one step. None where the store
-        does not offer it."""
+        """``table_change(name, changes)`` combines ``table_update`` and ``table_remove`` in one step. None if the store
+        does not support it."""
         ...
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
@@ -147,9 +148,9 @@ class Tables(Protocol):
     async def table_scan(
         self, name: str, *, after: bytes | None, limit: int, first: bytes | None = None, last: bytes | None = None
     ) -> Sequence[TableEntry]:
-        """Up to ``limit`` entries in key order, behind key ``after``, within the inclusive bounds. Empty: the end. Keys that
-        neither come nor go during the scan are never missed. An unreadable entry comes as ``DamagedEntry``, here and from
-        ``table_get``."""
+        """Up to ``limit`` entries in key order, behind key ``after``, within the inclusive bounds. Empty: the end. Keys
+        that exist during the whole scan are never missed. An unreadable entry is returned as ``DamagedEntry``, here and
+        by ``table_get``."""
         ...
 
     async def table_delta(self, name: str, position: int, limit: int) -> TableDelta:

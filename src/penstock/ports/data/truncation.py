@@ -1,4 +1,4 @@
-"""Truncation of segments, with and without a way back."""
+"""Truncation of segments, permanent or with an undo."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from typing import Protocol
 
 
 class Truncation(Protocol):
-    """Drops the oldest bytes of segments. Bytes that were truncated with ``keep`` can come back until they are released."""
+    """Drops the oldest bytes of segments. Bytes truncated with ``keep`` can be restored until they are released."""
 
     async def truncate(self, name: str, offset: int, *, keep: bool = False) -> None:
-        """Drop the bytes before ``offset``. At or before the start: nothing happens. Raises InvalidArgumentError beyond the
-        length. ``keep``: they are gone for readers, but stay on disk until ``release``, and ``restore`` brings them back.
-        Without ``keep`` all is dropped that lies before the new start, what was kept included.
+        """Drop the bytes before ``offset``. An offset at or before the start does nothing. Raises InvalidArgumentError
+        beyond the length. ``keep``: the bytes are hidden from readers, but stay on disk until ``release``, and
+        ``restore`` makes them readable again. Without ``keep`` everything before the new start is dropped, including
+        kept bytes.
         """
         ...
 
     async def release(self, name: str, offset: int) -> None:
-        """Give back kept bytes before ``offset``, for good. Nothing kept there: nothing happens. Raises
+        """Free kept bytes before ``offset`` permanently. Does nothing if none are kept there. Raises
         InvalidArgumentError behind the start."""
         ...
 
     async def restore(self, name: str, offset: int) -> int:
-        """Let readers have the kept bytes from ``offset`` on again; returns where the segment starts now: at ``offset``, or
-        at the oldest byte kept where that lies behind it."""
+        """Make kept bytes from ``offset`` on readable again. Returns the new start of the segment: ``offset``, or the
+        oldest kept byte if that lies behind it."""
         ...

@@ -1,4 +1,4 @@
-"""The cut at so many bytes between two others, where nobody has recorded one.
+"""The cut a given number of bytes past another one, between recorded cuts.
 
 Source: docs/design/0007-retention.md, "Boundaries".
 """
@@ -21,11 +21,11 @@ def cut_between(
     size: int,
     counted: Collection[SegmentId] | None = None,
 ) -> dict[SegmentId, int] | None:
-    """The place of ``size`` bytes of history on the way from ``low`` to ``high``, a later cut of started segments: all
-    segments that can be read go forward together, by their share, and what follows them begins once it is reached.
+    """The cut with ``size`` bytes of history before it, between ``low`` and ``high``, a later cut of started segments.
+    All readable segments advance together, each in proportion to its share; successors begin once they are reached.
 
-    ``counted``: ``size`` counts bytes of these segments alone, and only they move where the place is between two epochs'.
-    None where the way cannot be told.
+    ``counted``: ``size`` counts only bytes of these segments, and only they move if the cut lies between two epochs.
+    None if the cut cannot be determined.
     """
     if NOT_STARTED in high.values():
         return None
@@ -66,7 +66,7 @@ def _moved(at: Positions, ends: Positions, moving: Sequence[SegmentId], need: in
 def _following(
     history: StreamHistory, at: Positions, ends: Positions, done: Sequence[SegmentId], passed: Collection[SegmentId]
 ) -> dict[SegmentId, int]:
-    """The cut behind the segments that are done: what follows them starts where all before it is passed."""
+    """The cut behind the finished segments: a successor starts once everything before it is passed."""
     following = {segment: end for segment, end in ends.items() if segment not in passed}
     waiting = {segment: _predecessors(history, segment) for segment, offset in at.items() if offset < 0}
     for segment in done:

@@ -1,7 +1,7 @@
 """Checks that a cut is a position of a stream. They decide for every call that takes a cut from a caller.
 
-A cut that no reader can have reached is refused, whatever the call would do with it. As an acknowledgement, it would
-release unread events. As a start, it would skip them.
+A cut that no reader can have reached is always refused: as an acknowledgement it would release unread events, as a
+start it would skip them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.model.segments import SegmentId
 
 
 def check_position(stream: StreamName, history: StreamHistory, cut: StreamCut) -> None:
-    """Return if the cut belongs to this stream, as far as its history shows. ``check_lengths`` checks the rest.
+    """Check that the cut belongs to this stream, as far as its history shows. ``check_lengths`` checks the rest.
 
     Segment ids are never used twice under one name, so a cut of a deleted stream of that name names unknown segments.
 

@@ -1,4 +1,4 @@
-"""One valid cut out of different positions for different keys.
+"""Compose one valid cut from different positions for different keys.
 
 Source: docs/design/0007-retention.md, "Limits of each segment".
 """
@@ -16,8 +16,8 @@ from penstock.model.segments import KeyRange, SegmentId
 
 
 class Counted(NamedTuple):
-    """A segment at the tail, and what counts as its own: its bytes and those of earlier segments that held no key but its
-    own. ``segments``: oldest first, itself last; ``earlier``: bytes of all but itself; ``end``: all its own bytes."""
+    """A segment at the tail, and the bytes that count as its own: its bytes and those of earlier segments with no other
+    keys. ``segments``: oldest first, itself last; ``earlier``: bytes of all but itself; ``end``: all its own bytes."""
 
     keys: KeyRange
     segments: Sequence[SegmentId]
@@ -27,12 +27,12 @@ class Counted(NamedTuple):
     def before(self, history: StreamHistory, cut: Positions) -> int:
         """How many of its own bytes lie before the cut. Raises as ``compare``."""
         offset = cut.get(self.segments[-1], NOT_STARTED)
-        # Where it is started itself, whatever held its keys before is passed.
+        # If the segment itself is started, all earlier segments of its keys are passed.
         return self.earlier + offset if offset >= 0 else bytes_before(history, cut, self.segments)
 
 
 def counted_segments(history: StreamHistory, tail: Positions) -> list[Counted]:
-    """What each segment of a tail counts, in key order. All of them are started."""
+    """``Counted`` for each segment of a tail, in key order. All of them are started."""
     return [
         Counted(keys, segments, earlier, earlier + tail[segments[-1]])
         for keys, segments, earlier in _own_segments(history, tuple(tail))
@@ -42,8 +42,8 @@ def counted_segments(history: StreamHistory, tail: Positions) -> list[Counted]:
 def _own_segments(
     history: StreamHistory, tail: tuple[SegmentId, ...]
 ) -> Sequence[tuple[KeyRange, Sequence[SegmentId], int]]:
-    """For each segment at the tail its keys, the segments that count for it, and the bytes of all but itself. Remembered with
-    the history: only the offsets of a tail change from cycle to cycle."""
+    """For each segment at the tail its keys, the segments that count for it, and the bytes of all but itself. Cached
+    with the history: only the offsets of a tail change from cycle to cycle."""
     index = history.index
     known = index.own.get(tail)
     if known is not None:
@@ -64,8 +64,8 @@ def _own_segments(
 def compose(history: StreamHistory, pieces: Sequence[tuple[KeyRange, Positions]]) -> dict[SegmentId, int]:
     """The latest valid cut that is ahead of no piece: each piece is a valid cut, and counts for its own keys only.
 
-    The ranges are in order and tile [0, 1). Where a segment would be passed on a part of its keys only, because one piece
-    lies behind a scale and its neighbour before it, the keys ahead come back to that segment.
+    The ranges are in order and tile [0, 1). If a segment would be passed on only part of its keys, because one piece
+    lies behind a scale and its neighbour before it, the keys ahead move back to that segment.
     """
     edges = {keys.low for keys, _ in pieces} | {1.0}
     runs = []
@@ -94,7 +94,7 @@ def _position(
 
 
 def _settle(history: StreamHistory, lows: Sequence[float], at: list[tuple[SegmentId, int]]) -> None:
-    """Bring positions down until each segment is passed on all of its keys or on none, and started on all or none."""
+    """Lower positions until each segment is passed on all of its keys or none, and started on all or none."""
     oldest, newest = min(at)[0], max(at)[0]
     ids = [segment for segment in history.index.ids if oldest <= segment <= newest]
     changed = True
@@ -106,7 +106,8 @@ def _settle(history: StreamHistory, lows: Sequence[float], at: list[tuple[Segmen
             least = min(at[place] for place in own)
             if least[0] > segment:
                 continue
-            # Somebody is still before or inside it here: nowhere may it be passed, or started while unreachable.
+            # Some position is still before or inside the segment: it must not be passed at any key, or started while
+            # unreachable.
             limit = least if least[0] == segment else (segment, NOT_STARTED)
             for place in own:
                 if at[place] > limit:

@@ -1,4 +1,4 @@
-"""The order of stream cuts, and what lies between two of them.
+"""The order of stream cuts, and the data between two of them.
 
 A cut says, for every key, how far the stream has been passed there: its *position at a key* is the oldest segment of the
 cut that covers the key, with its offset. Positions at one key are ordered by segment, then by offset, "not started"
@@ -32,7 +32,7 @@ _Choice = Callable[..., Any]
 
 
 class CutOrder(enum.Enum):
-    """How one cut lies to another. ``OVERLAPS``: ahead at some keys, behind at others."""
+    """The relation of one cut to another. ``OVERLAPS``: ahead at some keys, behind at others."""
 
     BEFORE = "before"
     EQUAL = "equal"
@@ -53,7 +53,8 @@ class _Profile:
 
 
 def compare(history: StreamHistory, a: Positions, b: Positions) -> CutOrder:
-    """How cut ``a`` lies to cut ``b``. Raises ``InvalidCutError`` where one names an unknown segment or leaves a hole."""
+    """The relation of cut ``a`` to cut ``b``. Raises ``InvalidCutError`` if one names an unknown segment or leaves a
+    hole."""
     if a.keys() == b.keys():
         less = greater = False
         for segment, offset in a.items():
@@ -61,7 +62,7 @@ def compare(history: StreamHistory, a: Positions, b: Positions) -> CutOrder:
             if offset == other:
                 continue
             if offset < 0 or other < 0:
-                # Started in one, not started in the other: elsewhere an older segment may be the position.
+                # Started in one, not started in the other: at other keys an older segment may be the position.
                 break
             if offset < other:
                 less = True
@@ -99,7 +100,7 @@ def at_or_after(history: StreamHistory, a: Positions, b: Positions) -> bool:
 
 
 def check_cut(history: StreamHistory, positions: Positions) -> None:
-    """Return if the positions describe one consistent position of the stream.
+    """Check that the positions describe one consistent position of the stream.
 
     The rule: every key has a position; a started segment is the position on its whole range; a segment passed on part
     of its range is passed on all of it. Offsets are not compared with lengths (``check_within``).
@@ -138,7 +139,7 @@ def _check_started(ranges: Mapping[SegmentId, KeyRange], positions: Positions, p
 
 
 def check_within(history: StreamHistory, positions: Positions) -> None:
-    """Return unless an offset lies beyond the final length of its sealed segment, which no store could honour.
+    """Check that no offset lies beyond the final length of its sealed segment.
 
     Raises: InvalidCutError.
     """
@@ -153,8 +154,8 @@ def check_within(history: StreamHistory, positions: Positions) -> None:
 def lower_bound(history: StreamHistory, cuts: Iterable[Positions]) -> dict[SegmentId, int]:
     """The latest cut that is ahead of none of the given ones: at each key the least advanced position.
 
-    Empty cuts take no part; without any other the result is empty. A segment that the bound reaches but that somebody
-    has not started stays ``NOT_STARTED``. Valid where the cuts are.
+    Empty cuts are ignored; if all are empty, so is the result. A segment that the bound reaches stays ``NOT_STARTED``
+    if one of the cuts has not started it. Valid if the cuts are.
     """
     return _bound(history, cuts, min, operator.lt)
 
@@ -162,13 +163,13 @@ def lower_bound(history: StreamHistory, cuts: Iterable[Positions]) -> dict[Segme
 def upper_bound(history: StreamHistory, cuts: Iterable[Positions]) -> dict[SegmentId, int]:
     """The earliest cut that is behind none of the given ones: at each key the most advanced position.
 
-    Empty cuts take no part; without any other the result is empty. Valid where the cuts are.
+    Empty cuts are ignored; if all are empty, so is the result. Valid if the cuts are.
     """
     return _bound(history, cuts, max, operator.gt)
 
 
 def segments_between(history: StreamHistory, start: Positions | None, end: Positions | None) -> list[SegmentId]:
-    """All segments from ``start`` to ``end``, those of both cuts included, oldest first.
+    """All segments from ``start`` to ``end``, including those of both cuts, oldest first.
 
     ``None`` (or an empty cut) is the beginning of history, or the active epoch. A segment of a cut that lies wholly
     behind unfinished older ones is not reached by it. Raises: InvalidCutError, also where ``end`` is not at or after
@@ -180,7 +181,7 @@ def segments_between(history: StreamHistory, start: Positions | None, end: Posit
     begin, stop = _profile(history, first), _profile(history, last)
     ranges = history.index.ranges
     ends_in = set(stop.segments)
-    # Valid cuts pass a segment everywhere or nowhere: one key of it is enough to ask.
+    # Valid cuts pass a segment at all its keys or none: checking one key is enough.
     return [
         segment
         for segment in _ids_between(history, min(first), max(last))
@@ -221,7 +222,7 @@ def _remember_passed(history: StreamHistory, segments: tuple[SegmentId, ...], po
     low, high = bisect_left(ids, min(segments)), bisect_right(ids, max(segments))
     total = index.bytes_below[low]
     if high - low != len(segments):
-        # Some segment is neither older than all of the cut's nor one of them.
+        # Some segment is neither older than all segments of the cut nor one of them.
         profile = _profile(history, positions)
         for segment in ids[low:high]:
             if segment not in positions and profile.segment_at(index.ranges[segment].low) > segment:
@@ -268,7 +269,7 @@ def passed_until(history: StreamHistory, positions: Positions, segment: SegmentI
 def missing_lengths(history: StreamHistory, positions: Positions) -> list[SegmentId]:
     """Segments before the cut whose final length is not known (yet), oldest first.
 
-    A size measured while there are any is too small, and a record with it would stay too small for ever.
+    While there are any, a measured size is too small, and a record with that size would stay wrong.
     """
     known = history.sealed_lengths
     return [segment for segment in _passed(history, positions) if segment not in known]
@@ -277,7 +278,7 @@ def missing_lengths(history: StreamHistory, positions: Positions) -> list[Segmen
 def successors(history: StreamHistory, segment: SegmentId) -> list[tuple[SegmentRange, list[SegmentId]]]:
     """The segments that follow, in key order, each with all of its predecessors.
 
-    Empty where the segment is active, or the stream ends with it. Works for deleted segments too.
+    Empty if the segment is active, or the stream ends with it. Works for deleted segments too.
     Raises: SegmentNotFoundError.
     """
     place = history.index.last.get(segment)
@@ -310,7 +311,7 @@ def head_of(history: StreamHistory) -> dict[SegmentId, int]:
 
 
 def storage_offsets(positions: Positions) -> dict[SegmentId, int]:
-    """The offsets that may be sent to a store: those of started segments, oldest first."""
+    """The offsets that can be sent to a store: those of started segments, oldest first."""
     return {segment: positions[segment] for segment in sorted(positions) if positions[segment] != NOT_STARTED}
 
 
@@ -340,7 +341,7 @@ def _passed(history: StreamHistory, positions: Positions) -> list[SegmentId]:
 
 
 def _profile(history: StreamHistory, positions: Positions) -> _Profile:
-    """Raises ``InvalidCutError`` where a segment is unknown or a key has no position."""
+    """Raises ``InvalidCutError`` if a segment is unknown or a key has no position."""
     ranges = history.index.ranges
     try:
         order = sorted(positions, key=lambda segment: ranges[segment].low)
@@ -380,7 +381,7 @@ def _overlaid(ranges: Mapping[SegmentId, KeyRange], positions: Positions, order:
 
 
 def _walk(a: _Profile, b: _Profile) -> Iterator[tuple[float, tuple[SegmentId, int], tuple[SegmentId, int]]]:
-    """Both positions on each run of keys where neither changes, with the run's lower bound."""
+    """Both positions for each run of keys on which neither changes, with the run's lower bound."""
     i = j = 0
     low = 0.0
     while True:

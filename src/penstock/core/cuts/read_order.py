@@ -1,4 +1,4 @@
-"""Where a reader stands, and which segments it may start: one rule for all kinds of readers.
+"""The position of a reader, and the segments it may start: one rule for all kinds of readers.
 
 The rule: start a segment once all its predecessors in the epoch history are read to their end. Segments at one key follow
 each other in the order of their ids. So a segment may start if at none of its keys the reader is at an older segment.
@@ -68,7 +68,8 @@ def _covers(parts: Iterable[KeyRange], whole: KeyRange) -> bool:
 
 
 def settled(positions: Positions, ranges: Ranges) -> tuple[dict[SegmentId, int], dict[SegmentId, int]]:
-    """Split positions by the rule: positions in which segments that must wait do wait, and how far those were read.
+    """Split positions by the rule: positions in which blocked segments wait, and the offsets to which those were
+    already read.
 
     A segment that waits for no other stands at 0. Earlier versions of the streaming source started some segments too early.
     Such a segment waits. Its offset is in the second mapping, and it continues there later (``enter_successors``).
@@ -93,7 +94,7 @@ def enter_successors(
     Segments that one scale replaced together are a group. All of a group is replaced at once, so that the result is a cut.
 
     Args:
-        positions: Where the reader stands: a cut.
+        positions: The position of the reader: a cut.
         followers: For each segment of ``positions`` that is sealed and read to its end. Nothing follows the last segments
             of a sealed stream, and they stay.
         ranges: Keys of all segments of ``positions``, and of all predecessors that ``followers`` name.
@@ -135,7 +136,7 @@ def later_of(positions: Positions, floor: Positions, ranges: Ranges) -> tuple[di
     """The later of two cuts of one stream, key by key, and the segments of ``positions`` that ``floor`` is past.
 
     Args:
-        positions: Where the reader stands.
+        positions: The position of the reader.
         floor: A cut of the same stream, for example its head.
         ranges: Keys of the segments of both.
     Raises: InvalidCutError if one of them leaves a key without a position.

@@ -1,4 +1,4 @@
-"""Decisions as answers: typed, with segments named as people read them. ``msgspec`` writes them as JSON.
+"""Decisions as typed answers, with readable segment names. ``msgspec`` writes them as JSON.
 
 Source: docs/formats/planner.md.
 """
@@ -41,9 +41,11 @@ VERSION = 1
 
 
 def line_plan(line_id: object, facts: RetentionFacts, *, now_ms: int) -> LinePlan:
-    """The decision for one line of facts, with a summary: events and times of what would be deleted, and who loses data.
+    """The decision for one line of facts, with a summary: events and times of the deleted data, and which subscribers
+    lose data.
 
-    ``settled``, if more is due afterwards: what this decision and the next ones do together. Raises what ``decide`` raises.
+    ``settled``, if more is due afterwards: the combined effect of this decision and the next ones. Raises what
+    ``decide`` raises.
     """
     decision = decide(facts, now_ms=now_ms)
     found = decision.summary()
@@ -88,7 +90,8 @@ def _settled(found: Settlement) -> SettledPlan:
 
 
 def run_of(stream: str, found: Settlement) -> RetentionRun:
-    """Decisions in a row as one answer: their total effect, who holds what is left, and the steps that change something."""
+    """Consecutive decisions as one answer: their total effect, what holds the remaining data, and the steps that change
+    something."""
     main, last = found.main, found.last
     records = [item.record for item in found.decisions if item.record is not None]
     pruned = [item.prune_through_ms for item in found.decisions if item.prune_through_ms is not None]
@@ -166,7 +169,7 @@ def writers_of(item: WriterVerdict) -> Writers:
 
 
 def record_of(record: StreamCutRecord) -> CutRecord:
-    """A record of the retention set; its events only where somebody counted."""
+    """A record of the retention set; its event count only if known."""
     return CutRecord(
         time_ms=record.time_ms,
         size_bytes=record.size_bytes,

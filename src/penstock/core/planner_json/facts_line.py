@@ -1,4 +1,4 @@
-"""Facts of a stream as a line of the planner's JSON: what ``requests.read_facts`` reads back.
+"""Facts of a stream as a line of the planner's JSON, which ``requests.read_facts`` can read.
 
 Source: docs/formats/planner.md.
 """
@@ -22,7 +22,7 @@ V = TypeVar("V")
 
 
 def facts_of(line: FactsLine) -> StreamFacts:
-    """The line. Its policy is a document of what some level names; what is not known is left out."""
+    """The line. Its policy is a document of all fields that some level sets; unknown values are left out."""
     facts = line.facts
     history = facts.history
     return StreamFacts(

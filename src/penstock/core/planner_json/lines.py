@@ -1,9 +1,9 @@
 """The planner's JSON, line by line and fast: facts as text in, decisions as text out, for fleets of a million streams.
 
-A line is read in one strict pass into typed fields. Whatever is unusual about it is here only a doubt: ``plan_line`` of
-``retention_json`` then reads it again, and finds out what is wrong, or that nothing is. So both answer alike, and all words
-about errors are over there. What depends on the policy or on the epochs alone is worked out once for each text of them, since
-a fleet has few different ones. Source: docs/formats/planner.md, docs/design/0011-retention-policies.md.
+A line is parsed in one strict pass into typed fields. For any unusual line this raises ``_Doubt``, and
+``requests.plan_line`` reads the line again to find the error, or none. So both give the same answers, and all error
+messages are there. Values that depend only on the policy or the epochs are cached by their text, since a fleet has few
+different ones. Source: docs/formats/planner.md, docs/design/0011-retention-policies.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def plan_lines(lines: Iterable[str]) -> Iterator[PlannedLine]:
 def plan_text(line: str) -> PlannedLine:
     """The plan for one line of JSON, as JSON: what ``requests.plan_line`` answers, character by character.
 
-    A half of a surrogate pair, which JSON lets in as an escape, is still one in the text. Raises nothing about the line.
+    An unpaired surrogate, which JSON allows as an escape, stays in the text. Raises no errors about the line.
     """
     found = read_line(line)
     if found is None:
@@ -63,12 +63,12 @@ def plan_text(line: str) -> PlannedLine:
         # Spaces behind commas and colons, as in the text that Python's own encoder makes.
         return PlannedLine(msgspec.json.format(msgspec.json.encode(plan), indent=0).decode(), True)
     except OverflowError:
-        # A sum beyond 64 bits, of sizes that no store has.
+        # A sum beyond 64 bits, of sizes that no store can have.
         return PlannedLine(_TEXT.encode(msgspec.to_builtins(plan)), True)
 
 
 def read_line(line: str) -> FactsLine | None:
-    """The facts of a line that is certainly in order; None where there is any doubt."""
+    """The facts of a line that is certainly valid; None if in doubt."""
     try:
         given = _LINES.decode(line)
         return _facts_line(line, given)
@@ -77,7 +77,7 @@ def read_line(line: str) -> FactsLine | None:
 
 
 class _Doubt(Exception):
-    """Something about the line that wants a closer look."""
+    """The line needs the thorough parser."""
 
 
 # --- the form of a line -------------------------------------------------------------------------------------------
@@ -85,7 +85,8 @@ class _Doubt(Exception):
 Whole = Annotated[int, msgspec.Meta(ge=0, le=LONG_MAX)]
 Offset = Annotated[int, msgspec.Meta(ge=NOT_STARTED, le=LONG_MAX)]
 
-# What is given counts, be it null: each name has one colon behind it, and by their number a name given twice is found.
+# Present fields count, even null ones: each name is followed by one colon, so the number of colons reveals duplicate
+# names.
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -169,7 +170,7 @@ def _facts_line(text: str, given: _Line) -> FactsLine:
     scope, name = stream.scope or "", stream.name or ""
     reader.names += scope.count(":") + name.count(":") + facts.unreadable.count(":")
     if text.count(":") != reader.names:
-        # A field is given twice, or a text has a colon that is written otherwise.
+        # A field is given twice, or a text contains a colon.
         raise _Doubt
     return FactsLine(id=line_id, now_ms=given.now_ms, scope=scope, name=name, facts=facts)
 
@@ -213,7 +214,7 @@ class _Reader:
         self.names += len(value)
         segments = self.epochs.segments_named(tuple(value))
         if segments is None or NOT_STARTED in value.values():
-            # Segments of several epochs: whether that is a position takes more than a look at their names.
+            # Segments of several epochs: their names alone do not show whether this is a valid position.
             return Cuts(self.epochs, self.history).cut(value, "cut")
         return dict(zip(segments, value.values(), strict=True))
 
@@ -230,7 +231,7 @@ class _Reader:
         )
 
     def records(self, items: Sequence[_Record]) -> Sequence[StreamCutRecord]:
-        """The retention set as columns: what a decision does not look at becomes no object."""
+        """The retention set as columns, so that unused records do not become objects."""
         if not items:
             return ()
         cuts = [item.cut for item in items]
@@ -298,12 +299,12 @@ def _or_none(value: int | UnsetType | None) -> int | None:
 
 
 def _names_in(value: msgspec.Struct) -> int:
-    """How many of its fields the text has."""
+    """The number of fields that the text has."""
     return len(value.__struct_fields__) - msgspec.structs.astuple(value).count(UNSET)
 
 
 def _id_of(reader: _Reader, text: bytes) -> Any:
-    """What to echo: a text, null or a whole number. Anything else may have names in it, or be written in many ways."""
+    """The id to echo: a text, null or a whole number. Anything else may contain names, or have several spellings."""
     found = _IDS.decode(text) if text.startswith(b'"') else json.loads(text.decode())
     if type(found) not in (str, int, type(None)):
         raise _Doubt
@@ -323,14 +324,14 @@ def _history_of(epochs: Epochs, sealed: dict[str, int]) -> StreamHistory:
     return epochs.history.with_lengths(lengths)
 
 
-# --- remembered from line to line ---------------------------------------------------------------------------------
+# --- cached from line to line ---------------------------------------------------------------------------------
 
 _epochs: dict[bytes, tuple[Epochs, int]] = {}
 _policies: dict[bytes, tuple[EffectivePolicy | None, int]] = {}
 
 
 def _epochs_of(text: bytes) -> tuple[Epochs, int]:
-    """The epochs, and how many colons their text has. Raises PenstockError."""
+    """The epochs, and the number of colons in their text. Raises PenstockError."""
     found = _epochs.get(text)
     if found is None:
         found = checked_epochs(parse_strictly(text.decode())), text.count(b":")
@@ -339,7 +340,7 @@ def _epochs_of(text: bytes) -> tuple[Epochs, int]:
 
 
 def _policy_of(text: bytes) -> tuple[EffectivePolicy | None, int]:
-    """The policy, and how many colons its text has. Raises PenstockError."""
+    """The policy, and the number of colons in its text. Raises PenstockError."""
     found = _policies.get(text)
     if found is None:
         found = decode_policy(parse_strictly(text.decode())), text.count(b":")

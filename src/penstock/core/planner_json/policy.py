@@ -21,10 +21,10 @@ _cached: dict[bytes, EffectivePolicy | None] = {}
 
 
 def decode_policy(value: Any) -> EffectivePolicy | None:
-    """What the policy comes to on a stream with nothing above it; None for ``null``.
+    """The effective policy for a stream without other levels; None for ``null``.
 
-    Equal policies are the very same object as long as the cache of them lasts. Raises: InvalidArgumentError with the path
-    in ``field``.
+    Equal policies are the same object while the cache holds them. Raises: InvalidArgumentError with the path in
+    ``field``.
     """
     if value is None:
         return None
@@ -61,7 +61,7 @@ def _pravega(value: Mapping[str, Any]) -> RetentionPolicy:
         refuse("type of a policy is size or time", "policy.type", type=repr(value.get("type"))[:60])
     least, most = _limit(value.get("min", 0), "policy.min"), _limit(value.get("max"), "policy.max")
     if least is None:
-        # An unlimited minimum: nothing ever goes, whatever the maximum is.
+        # An unlimited minimum: nothing is ever deleted, whatever the maximum is.
         return RetentionPolicy(type=RetentionType(value["type"]), minimum=LONG_MAX)
     if most is not None and most < least:
         refuse("minimum exceeds the maximum", "policy.min", minimum=value.get("min"), maximum=value.get("max"))

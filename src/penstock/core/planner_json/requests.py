@@ -1,6 +1,6 @@
-"""The planner's face as JSON: one line of facts in, one decision out. No store is needed.
+"""The planner's JSON interface: one line of facts in, one decision out. Needs no store.
 
-The form is public and versioned: docs/formats/planner.md, and ``planner.schema.json`` beside this module.
+The format is public and versioned: docs/formats/planner.md, and ``planner.schema.json`` beside this module.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _HOLD_FIELDS = ("id", "owner", "reason", "until_ms", "cut")
 
 
 class _TwiceError(InvalidArgumentError):
-    """A field is given twice, perhaps the one that names the line."""
+    """A field is given twice, perhaps the id of the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactsLine:
-    """One line of facts: what to echo, the time to decide for, and the stream."""
+    """One line of facts: the id to echo, the time to decide for, and the stream."""
 
     id: Any
     now_ms: int
@@ -78,7 +78,7 @@ class FactsLine:
 def plan_line(text: str) -> dict[str, Any]:
     """The plan for one line of JSON; for one that cannot be used, ``{"id", "error": {"kind", "field", "message"}}``.
 
-    The explaining way: it finds what is wrong with a line, and where. ``retention_lines`` is the fast one, for many lines.
+    The thorough parser: it finds what is wrong with a line, and where. ``lines`` is the fast one, for many lines.
     """
     line_id = None
     try:
@@ -100,7 +100,7 @@ def read_facts(text: str) -> FactsLine:
 
 
 def encode_error(line_id: Any, error: PenstockError) -> dict[str, Any]:
-    """The line that stands for one that could not be used."""
+    """The answer for a line that cannot be used."""
     kind = "unsupported" if isinstance(error, UnsupportedError) else "invalid"
     detail = {name: value for name, value in error.fields.items() if name != "field"}
     message = str(type(error)(error.message, **detail))
@@ -108,7 +108,7 @@ def encode_error(line_id: Any, error: PenstockError) -> dict[str, Any]:
 
 
 def decode_facts(value: Mapping[str, Any]) -> FactsLine:
-    """Check one parsed line whole, and give its facts.
+    """Check a parsed line completely, and return its facts.
 
     Raises: InvalidArgumentError or InvalidCutError, each with the path of the field in ``field``.
     """
@@ -161,7 +161,7 @@ def plan_of(line: FactsLine) -> LinePlan:
 
 
 def parse_strictly(text: str) -> Any:
-    """The value, in which no object has a name twice. Raises InvalidArgumentError."""
+    """The parsed value. Duplicate names in an object are refused. Raises InvalidArgumentError."""
     return _parse(text, _STRICT)
 
 

@@ -1,7 +1,8 @@
-"""The stream, its cuts and its records out of the planner's JSON.
+"""Parse a stream, its cuts and its records from the planner's JSON.
 
-Everything is checked, one by one, so that an error names the very field: ``retention_lines`` is for speed. What only the
-epochs decide is kept for the next line with the same epochs, in a cache of bounded size: a fleet has few different ones.
+Every field is checked separately, so that an error names the exact field; ``lines`` is the fast parser. Values that
+depend only on the epochs are kept in a bounded cache for the next line with the same epochs: a fleet has few different
+ones.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class Epochs:
         self._spelled: dict[tuple[str, ...], tuple[SegmentId, ...] | None] = {}
 
     def segment_named(self, name: str) -> SegmentId | None:
-        """The segment that is written so, if the stream ever had it."""
+        """The segment with this name, if the stream ever had it."""
         return self._names.get(name)
 
     def segments_named(self, names: tuple[str, ...]) -> tuple[SegmentId, ...] | None:
-        """The segments, in the same order, where they are all those of one epoch: then any offsets make a valid cut."""
+        """The segments, in the same order, if they are all segments of one epoch: then any offsets make a valid cut."""
         if names in self._spelled:
             return self._spelled[names]
         found = tuple(self._names[name] for name in names if name in self._names)
@@ -99,7 +100,7 @@ def take_stream(stream: Mapping[str, Any]) -> tuple[Epochs, StreamHistory]:
 
 def _epochs(value: Any) -> Epochs:
     try:
-        # Version 2 writes equal values alike, whoever else refers to their parts.
+        # Version 2 writes equal values alike, independent of shared references.
         key = marshal.dumps(value, 2)
     except ValueError:
         return checked_epochs(value)
@@ -114,7 +115,7 @@ def _epochs(value: Any) -> Epochs:
 
 
 def checked_epochs(value: Any) -> Epochs:
-    """All epochs out of their JSON. Raises InvalidArgumentError."""
+    """Parse all epochs from JSON. Raises InvalidArgumentError."""
     epochs = take_list(value, "stream.epochs")
     if not epochs:
         refuse("a stream has at least one epoch", "stream.epochs")
@@ -175,7 +176,7 @@ def _check_segment(
 
 
 class Cuts:
-    """Takes cuts and records of one stream, each checked whole, so that an error names the very field."""
+    """Parses cuts and records of one stream, each checked completely, so that an error names the exact field."""
 
     __slots__ = ("_epochs", "_history")
 

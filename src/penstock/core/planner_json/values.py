@@ -1,4 +1,4 @@
-"""Plain values of the planner's JSON, each checked and refused with its own words and the path of its field."""
+"""Plain values of the planner's JSON, each checked, with an error that names the path of the field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def refuse(message: str, field: str | None, **fields: Any) -> NoReturn:
 
 
 def check_known(value: Mapping[str, Any], names: Sequence[str], prefix: str) -> None:
-    """Refuse a field that is not one of the names: a misspelt field must not pass for an absent one."""
+    """Refuse unknown field names: a misspelt field must not count as absent."""
     for name in value:
         if name not in names:
             refuse("field is not known", f"{prefix}{name}")

@@ -1,4 +1,4 @@
-"""What applies to a stream: its own document, its scope's, the server's, and the defaults, field by field.
+"""The effective policy of a stream, field by field: its own document, its scope's, the server's, the defaults.
 
 Source: docs/design/0011-retention-policies.md. Pure.
 """
@@ -35,7 +35,7 @@ LIMITS: Final[Sequence[str]] = ("retain.min_bytes", "retain.min_age_s", "retain.
 MINIMUMS: Final[Sequence[str]] = LIMITS[:2]
 """The fields whose naming says that data above them may go while nobody subscribes."""
 
-RECORDS_PER_LIMIT = 1000  # records of a retention set within the shortest limit: a cut is off by 0.1% of it
+RECORDS_PER_LIMIT = 1000  # records within the shortest limit: a cut is off by 0.1% of it
 _EXACT_MS = 10**15
 
 _NAMES: Final[Mapping[str, str]] = {
@@ -63,26 +63,26 @@ _NAMES: Final[Mapping[str, str]] = {
 
 
 def level_of(target: PolicyTarget) -> Level:
-    """The level that a target of a document stands for."""
+    """The level of a document's target."""
     if target is None:
         return Level.SERVER
     return Level.STREAM if isinstance(target, StreamName) else Level.SCOPE
 
 
 def milliseconds(seconds: float) -> int:
-    """Whole milliseconds, rounded up, of the decimal number as it was written: an age is never reached early."""
+    """Seconds as whole milliseconds, rounded up from the decimal spelling, so that an age is never reached early."""
     return int((Decimal(repr(seconds)) * 1000).to_integral_value(ROUND_CEILING))
 
 
 def seconds(value_ms: int) -> int | float:
-    """Seconds that ``milliseconds`` turns back; whole ones where the number is past what a fraction can hold exactly."""
+    """The inverse of ``milliseconds``; whole seconds if a float cannot hold the fraction exactly."""
     if value_ms % 1000 == 0:
         return value_ms // 1000
     return value_ms / 1000 if value_ms < _EXACT_MS else value_ms // 1000 + 1
 
 
 def resolve(stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocument) -> EffectivePolicy:
-    """What applies to the stream: for each field the first level that sets it, else the default. Checks nothing.
+    """The effective policy: for each field the first level that sets it, else the default. Checks nothing.
 
     The action of a quota comes from the first level that sets it or ``on_exceed``; within one document, its own field wins.
     """
@@ -99,7 +99,7 @@ def resolve(stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocumen
                 break
     _settle_actions(values, origins)
     truncates = any(origins[path] is not Level.DEFAULT for path in LIMITS)
-    # Who names only what must not stay has not said that the rest may go.
+    # A policy that names only maximums does not say that other data may be deleted.
     releases = any(origins[path] is not Level.DEFAULT and values[_NAMES[path]] is not None for path in MINIMUMS)
     values.setdefault("unsubscribed", Unsubscribed.RELEASE if releases else Unsubscribed.KEEP)
     return EffectivePolicy(**values, truncates=truncates, origins=origins)
@@ -118,9 +118,9 @@ def _settle_actions(values: dict[str, Any], origins: dict[str, Level]) -> None:
 
 
 def document_of(policy: EffectivePolicy) -> PolicyDocument:
-    """One document that comes to the same on a stream with nothing above it: what some level names, and nothing else.
+    """One document with the same effect on a stream without other levels: only fields that some level sets.
 
-    Where ``unsubscribed`` is its default, that follows from the limits again, also from changed ones.
+    If ``unsubscribed`` has its default, it still follows from the limits, also if they change.
     """
     document = EMPTY
     for path, name in _NAMES.items():
@@ -133,7 +133,7 @@ def document_of(policy: EffectivePolicy) -> PolicyDocument:
 
 
 def merged(stream: PolicyDocument, above: PolicyDocument) -> PolicyDocument:
-    """One document that says what the two levels say together: the stream's word where it has one, else the other's."""
+    """One document that combines two levels: the stream's value if it has one, else the other's."""
     found = stream
     acts = not isinstance(stream.backlog.on_exceed, Inherit)
     for item in FIELDS:
@@ -143,7 +143,7 @@ def merged(stream: PolicyDocument, above: PolicyDocument) -> PolicyDocument:
 
 
 def with_value(document: PolicyDocument, path: str, value: Any) -> PolicyDocument:
-    """The document with another value of the field, as ``retain.min_bytes``. Checks nothing."""
+    """The document with a new value of a field, such as ``retain.min_bytes``. Checks nothing."""
     section, _, name = path.rpartition(".")
     if not section:
         return replace(document, **{name: value})
@@ -152,7 +152,7 @@ def with_value(document: PolicyDocument, path: str, value: Any) -> PolicyDocumen
 
 def _converted(path: str, value: Any) -> Any:
     if path == "grace_s" and value is None:
-        # Refused by ``validate``; whoever stored it all the same gets his data kept, not freed at once.
+        # ``validate`` refuses this value; if it was stored anyway, data is kept, not freed at once.
         return LONG_MAX
     if value is None or isinstance(value, enum.Enum) or path == "backlog.evict_to":
         return value
@@ -162,8 +162,8 @@ def _converted(path: str, value: Any) -> Any:
 def validate(document: PolicyDocument, level: Level | PolicyTarget = Level.STREAM) -> PolicyDocument:
     """The document with its values checked, one by one and against each other. ``level`` is named in errors.
 
-    Raises InvalidArgumentError with ``field``, ``value``, ``rule``, ``level`` and ``accepted``. What the document makes of a
-    stream together with the other levels is for ``check_effective``.
+    Raises InvalidArgumentError with ``field``, ``value``, ``rule``, ``level`` and ``accepted``. ``check_effective``
+    checks the combination with other levels.
     """
     where = level if isinstance(level, Level) else level_of(level)
     _check_shape(document, where)
@@ -251,8 +251,8 @@ def _check_order(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """What no rule goes below. ``size_bytes`` and ``age_ms``: None where the dimension takes no part. ``unlimited``:
-    everything stays, and both are None."""
+    """The minimum that every rule keeps. ``size_bytes`` and ``age_ms``: None if the dimension has no minimum.
+    ``unlimited``: everything stays, and both are None."""
 
     size_bytes: int | None = None
     age_ms: int | None = None
@@ -261,12 +261,12 @@ class Floor:
 
     @property
     def is_none(self) -> bool:
-        """Whether everything may go."""
+        """Whether all data may be deleted."""
         return not self.unlimited and self.size_bytes is None and self.age_ms is None
 
     def lets_go_at(self, *, size_bytes: int | None = None, age_ms: int | None = None) -> bool:
-        """Whether data that has reached this much, behind it or in age, is never kept by the floor, whatever it has of the
-        other dimension."""
+        """Whether the floor never keeps data with this many bytes behind it, or of this age, regardless of the other
+        dimension."""
         if self.unlimited:
             return False
         met = [
@@ -278,11 +278,11 @@ class Floor:
 
 
 def floor_of(policy: EffectivePolicy) -> Floor:
-    """The minimum that the policy comes to: zeros, unlimited ones and dimensions that nobody named worked in."""
+    """The effective minimum of the policy, resolving zeros, unlimited values and unset dimensions."""
     if not policy.truncates:
         return Floor(unlimited=True)
     both = (("retain.min_bytes", policy.min_bytes), ("retain.min_age_s", policy.min_age_ms))
-    # A minimum other than 0 that a caller built without origins is meant all the same.
+    # A minimum other than 0 counts even if the caller gave no origins.
     limits = {name: value for name, value in both if policy.given(name) or value != 0}
     if policy.combine is Combine.ANY:
         if 0 in limits.values():
@@ -300,7 +300,7 @@ def floor_of(policy: EffectivePolicy) -> Floor:
 
 
 def remarks(policy: EffectivePolicy) -> Sequence[str]:
-    """What a careful reader would ask about: combinations that are allowed and may not be meant. Empty: nothing."""
+    """Warnings about allowed combinations that are probably not intended. Empty: none."""
     floor = floor_of(policy)
     found: list[str] = []
     if policy.truncates and floor.unlimited and (policy.max_bytes is not None or policy.max_age_ms is not None):
@@ -343,9 +343,9 @@ def remarks(policy: EffectivePolicy) -> Sequence[str]:
 
 
 def pravega_view(document: PolicyDocument) -> RetentionPolicy | None:
-    """The document's ``retain`` as Pravega's policy: where it names limits of one dimension of the whole stream, else None.
+    """The document's ``retain`` as Pravega's policy if it limits one dimension of the whole stream, else None.
 
-    An unlimited minimum is shown as the largest long. Other fields of the document have no place in it.
+    An unlimited minimum is shown as the largest long. It cannot show other fields of the document.
     """
     retain = document.retain
     if retain.measure is Measure.SEGMENT:
@@ -365,17 +365,18 @@ def pravega_view(document: PolicyDocument) -> RetentionPolicy | None:
 
 
 def with_pravega(document: PolicyDocument, policy: RetentionPolicy | None) -> PolicyDocument:
-    """The document after a Pravega client wrote ``policy``: unchanged where that is what it was shown; else ``retain`` is
-    what it says and nothing more, and data without subscribers is released, as in Pravega. Backlog, idleness and grace stay.
+    """The document after a Pravega client wrote ``policy``. Unchanged if that equals its current view. Otherwise
+    ``retain`` is exactly that policy, and data without subscribers is released, as in Pravega. Backlog, idleness and
+    grace stay.
 
-    ``None`` where a policy was shown takes ``retain`` and ``unsubscribed`` away: the next level applies.
+    ``None`` removes ``retain`` and ``unsubscribed`` if the client saw a policy: the next level applies.
     """
     if policy == pravega_view(document):
         return document
     if policy is None:
         return replace(document, retain=Retain(), unsubscribed=EMPTY.unsubscribed)
     least = None if policy.minimum >= LONG_MAX else policy.minimum
-    # An absent maximum is unlimited in Pravega, not somebody else's: it is said, so that no other level fills it in.
+    # An absent maximum is unlimited in Pravega. Store it explicitly, so that no other level fills it in.
     most = None if policy.maximum is None or policy.maximum >= LONG_MAX else policy.maximum
     if policy.type is RetentionType.SIZE:
         retain = Retain(min_bytes=least, max_bytes=most)
@@ -387,15 +388,15 @@ def with_pravega(document: PolicyDocument, policy: RetentionPolicy | None) -> Po
 
 
 def effective_of(policy: RetentionPolicy | None) -> EffectivePolicy:
-    """What a Pravega policy means by itself, on a stream with nothing above it."""
+    """The effective policy of a Pravega policy on a stream without other levels."""
     return resolve(with_pravega(EMPTY, policy), EMPTY, EMPTY)
 
 
 def record_interval_ms(policy: EffectivePolicy, *, cycle_ms: int = 0) -> int | None:
-    """How far apart retention-set records are made, at least; None where no rule looks at one.
+    """The minimum interval between retention-set records; None if no rule uses records.
 
-    A thousandth of the smallest age that is held against records, so that a set stays small and an age is off by 0.1 % at
-    most; never denser than the loop's own ``cycle_ms``, and as dense as that where bytes are limited.
+    A thousandth of the smallest age that rules compare with records, so that the set stays small and an age is off by
+    at most 0.1 %. Never less than ``cycle_ms``, and exactly that if bytes are limited.
     """
     ages = [policy.ttl_ms]
     if policy.limits_backlog:
@@ -414,13 +415,13 @@ def record_interval_ms(policy: EffectivePolicy, *, cycle_ms: int = 0) -> int | N
 
 
 def is_exact(policy: EffectivePolicy) -> bool:
-    """Whether only acknowledgements decide what goes, and no recorded position."""
+    """Whether only acknowledgements decide what is deleted, and no recorded position."""
     limited = policy.max_age_ms is not None or policy.max_bytes is not None or policy.ttl_ms is not None
     return floor_of(policy).is_none and not limited
 
 
 def lag_ms(policy: EffectivePolicy, *, cycle_ms: int) -> int:
-    """How long past its time data may stay: one cycle, or where its age is that of a record, the record's interval and a
-    cycle each for making and for using it."""
+    """How long data may stay past its time: one cycle. If its age is that of a record, also the record's interval and
+    one more cycle to create the record."""
     interval = record_interval_ms(policy, cycle_ms=cycle_ms)
     return cycle_ms if is_exact(policy) or interval is None else interval + 2 * cycle_ms

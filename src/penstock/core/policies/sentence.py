@@ -1,7 +1,7 @@
-"""One sentence that says what a policy does, for people: true for every policy, and exact in its numbers.
+"""One readable sentence that describes a policy: correct for every policy, with exact numbers.
 
-Ages are those of recorded positions, so that data may stay past its age by the time that "within" names; never less.
-Holds beat whatever is said here.
+Ages are those of recorded positions, so data may stay past its age for the time that "within" states, but is never
+deleted early. Holds override everything here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def soon(lag: int) -> str:
 
 
 def sentence(policy: EffectivePolicy, *, cycle_ms: int | None = DEFAULT_CYCLE_MS) -> str:
-    """What the policy does, as one sentence without a full stop. ``cycle_ms``: how often the rules are applied; None: that is
-    not known here, and the sentence speaks of cycles."""
+    """The effect of the policy as one sentence without a full stop. ``cycle_ms``: how often the rules are applied;
+    None: unknown, so the sentence counts in cycles."""
     floor = floor_of(policy)
     if policy.truncates and _nothing_stays(policy, floor):
         parts = [f"not kept: data is deleted within {_within(policy, cycle_ms)}, even if unread"]
@@ -37,7 +37,7 @@ def sentence(policy: EffectivePolicy, *, cycle_ms: int | None = DEFAULT_CYCLE_MS
 
 
 def _within(policy: EffectivePolicy, cycle_ms: int | None) -> str:
-    """How long past its time data may stay."""
+    """How long data may stay past its time."""
     if cycle_ms is not None:
         return soon(lag_ms(policy, cycle_ms=cycle_ms))
     if is_exact(policy):
@@ -65,7 +65,7 @@ def _kept(policy: EffectivePolicy, floor: Floor) -> str:
     else:
         limits = [] if floor.age_ms is None else [exact_duration(floor.age_ms)]
         limits += [] if floor.size_bytes is None else [exact_size(floor.size_bytes)]
-        # Of two minimums joined by "or" the one that is reached first lets data go.
+        # Of two minimums joined by "or", the one reached first allows deletion.
         least = f"{subject} at least " + (" or " if floor.combine is Combine.ANY else " and ").join(limits)
     return least + _at_most(policy, floor)
 
@@ -112,7 +112,7 @@ def _unread(policy: EffectivePolicy, floor: Floor) -> str:
     most = policy.max_age_ms
     if most is not None and ttl >= most and floor.lets_go_at(age_ms=most):
         return f"the maximum deletes unread data before its time to live of {shown}"
-    # Where a minimum may still hold it, passing the time to live takes it from the backlog and no more.
+    # If a minimum may still keep the data, its time to live only removes it from the backlog.
     verb = "is deleted" if floor.lets_go_at(age_ms=ttl) else "counts as consumed"
     return f"unread data {verb} after {shown}"
 

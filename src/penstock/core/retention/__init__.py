@@ -1,1 +1,1 @@
-"""The retention planner: what one cycle does to one stream, why each byte is kept, and what a policy deletes."""
+"""The retention planner: the effect of one cycle on a stream, why each byte is kept, and what a policy deletes."""

@@ -1,7 +1,7 @@
-"""The cuts that limits of bytes choose among: those of the retention set, and the boundaries given beside them.
+"""The cuts that byte limits choose from: those of the retention set, and additional boundaries.
 
-Records lie one behind the other, and are searched; boundaries are few, may lie to each other in any way, and are looked at
-one by one. Where a record does as well as a boundary, it is the record. Source: docs/design/0007-retention.md.
+Records are ordered, and are searched; boundaries are few and unordered, and are checked one by one. A record is
+preferred to an equally good boundary. Source: docs/design/0007-retention.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ByteCuts:
         return self._outlook.cut_at(spot) if isinstance(spot, int) else spot.positions
 
     def latest(self, size: int) -> Spot | None:
-        """The furthest cut that has no more than ``size`` bytes before it, of equal records the newest; None: none has."""
+        """The furthest cut with at most ``size`` bytes before it, the newest of equal records; None: no such cut."""
         place = self._outlook.until_size(size) - 1
         best: Spot | None = place if place >= 0 else None
         for item in self._boundaries:
@@ -42,7 +42,7 @@ class ByteCuts:
         return best
 
     def earliest(self, size: int) -> Spot | None:
-        """The first cut that has at least ``size`` bytes before it, of equal records the oldest; None: none has."""
+        """The first cut with at least ``size`` bytes before it, the oldest of equal records; None: no such cut."""
         place = self._outlook.until_size(size - 1)
         best: Spot | None = place if place < len(self._outlook.records) else None
         for item in self._boundaries:
@@ -51,8 +51,8 @@ class ByteCuts:
         return best
 
     def latest_within(self, bound: Positions, records: int, size: int | None) -> Spot | None:
-        """The furthest cut nowhere ahead of ``bound``, out of the first ``records`` and boundaries of no more than ``size``
-        bytes (None: no boundary)."""
+        """The furthest cut that is not ahead of ``bound`` at any key, from the first ``records`` records and boundaries
+        of at most ``size`` bytes (None: no boundary)."""
         place = min(records, self._outlook.records_till(bound)) - 1
         best: Spot | None = place if place >= 0 else None
         for item in self._boundaries if size is not None else ():
@@ -62,7 +62,7 @@ class ByteCuts:
         return best
 
     def earliest_past(self, bound: Positions, records: int, size: int | None) -> Spot | None:
-        """The first cut nowhere behind ``bound``, out of the same."""
+        """The first cut that is not behind ``bound`` at any key, from the same cuts."""
         cut_at = self._outlook.cut_at
         place = bisect_left(range(records), True, key=lambda i: self._reaches(cut_at(i), bound))
         best: Spot | None = place if place < records else None

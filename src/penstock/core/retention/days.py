@@ -1,4 +1,4 @@
-"""When what a decision frees was written, by day, as far as recorded cuts know it."""
+"""On which days the data that a decision frees was written, as far as recorded cuts show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DAY_MS = 86_400_000
 
 
 class FreedDay(NamedTuple):
-    """What goes of one day. ``day``: days since 1970-01-01, UTC. ``events``: None where nobody counted."""
+    """Deleted data of one day. ``day``: days since 1970-01-01, UTC. ``events``: None if not counted."""
 
     day: int
     bytes: int
@@ -20,7 +20,7 @@ class FreedDay(NamedTuple):
 
 
 def gone_bytes(decision: RetentionDecision) -> int:
-    """What the decision takes away: what it frees, or of a stream that it deletes all there is."""
+    """Bytes that the decision deletes: what it frees, or everything if it deletes the stream."""
     outlook = decision.situation.outlook
     if decision.deletes_stream and outlook.tail is not None:
         return max(0, outlook.tail.size_bytes - outlook.head_bytes)
@@ -28,10 +28,10 @@ def gone_bytes(decision: RetentionDecision) -> int:
 
 
 def freed_by_day(decision: RetentionDecision) -> list[FreedDay]:
-    """What the decision takes away by the day on which it was all there, oldest first; sums to ``gone_bytes``.
+    """Bytes that the decision deletes, by day of writing, oldest first; adds up to ``gone_bytes``.
 
-    Data counts for the day of the first record with as many bytes before it, or for that of the tail: it was there by then,
-    and not yet at the record before. So a day is late by one recording period at most.
+    Data counts for the day of the first record behind it, or of the tail: it existed by then, but not at the record
+    before. So a day is late by at most one recording period.
     """
     outlook = decision.situation.outlook
     gone = gone_bytes(decision)
@@ -52,7 +52,7 @@ def freed_by_day(decision: RetentionDecision) -> list[FreedDay]:
     found: list[FreedDay] = []
     day, size, events = None, start, before
     for place in range(first, last):
-        # Records are in order of time: a day is done when the next one begins.
+        # Records are in order of time: a day is complete when the next one begins.
         this = outlook.time_at(place) // DAY_MS
         if this != day and day is not None:
             upto, count = outlook.size_at(place - 1), counts[place - 1 - first] if after is not None else None
@@ -69,7 +69,7 @@ def freed_by_day(decision: RetentionDecision) -> list[FreedDay]:
 
 
 def merged_days(parts: Sequence[Sequence[FreedDay]]) -> Sequence[FreedDay]:
-    """What several decisions in a row delete: one entry for each day, oldest first."""
+    """Deletions of several consecutive decisions: one entry per day, oldest first."""
     some = [part for part in parts if part]
     if len(some) < 2:
         return some[0] if some else ()
@@ -87,7 +87,7 @@ def _end(found: list[FreedDay], day: int, size: int, upto: int, events: int | No
 
 
 def _events(decision: RetentionDecision) -> tuple[int | None, int | None]:
-    """Events of the whole history before the head, and before the end of what goes."""
+    """Events of the whole history before the head, and before the end of the deleted data."""
     outlook = decision.situation.outlook
     if not outlook.counts_events:
         return None, None

@@ -1,4 +1,4 @@
-"""What one cycle does with one stream: the planner's answer, as plain data.
+"""The planner's answer as plain data: the effect of one cycle on one stream.
 
 Source: docs/design/0007-retention.md.
 """
@@ -31,22 +31,23 @@ def _most_bytes_first(item: tuple[tuple[HolderKind, str], int]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionDecision:
-    """What one cycle does with one stream.
+    """The effect of one cycle on one stream.
 
-    ``record``: append it to the retention set first; it stays, whatever follows. ``candidate``: the cut that the rules
-    choose. ``truncate``: where to truncate now; None where nothing is chosen, the candidate lies behind the head, a
-    truncation is in flight, or a hold forbids it; before the candidate where a hold or the tail lies before it.
-    ``prune_through_ms``: once the truncation has started, forget the records up to and including that time; also where
-    ``truncate`` is None, since TTL and quotas may have no more use for records that nothing truncates at.
-    ``frees_bytes``: what the truncation removes. ``next_due_ms``: the earliest time at which the passing of time alone may
-    change the decision; None: never.
+    ``record``: append it to the retention set first; it stays in any case. ``candidate``: the cut that the rules
+    choose. ``truncate``: where to truncate now; None if nothing is chosen, the candidate lies before the head, a
+    truncation is in flight, or a hold forbids it; before the candidate if a hold or the tail lies before it.
+    ``prune_through_ms``: once the truncation has started, drop the records up to and including that time; also if
+    ``truncate`` is None, since TTL and quotas may no longer need records at which nothing truncates.
+    ``frees_bytes``: bytes that the truncation removes. ``next_due_ms``: the earliest time at which the decision may
+    change through time alone; None: never.
 
-    ``expirations``: subscribers moved by time-to-live; ``evictions``: by a quota, in the order in which they are made, then
-    by a maximum, which are true only if the truncation is done. A subscriber may be in both, each advance starting where
-    the one before ended. ``drops``: silent subscribers to forget. ``deletes_stream``: it is unused and may go whole; nothing
-    else of the decision needs doing then. ``writers``: how far writers may go once all this is done.
+    ``expirations``: subscribers moved by time-to-live; ``evictions``: by a quota, in the order in which they are made,
+    then by a maximum, which apply only if the truncation is done. A subscriber may be in both; each advance starts
+    where the previous one ended. ``drops``: silent subscribers to remove. ``deletes_stream``: the stream is unused and
+    can be deleted; then nothing else of the decision is needed. ``writers``: how far writers may append afterwards.
 
-    ``situation`` is what the rest is worked out from when it is asked for: it costs more than the decision.
+    ``situation`` is the input for the other properties, which are computed on demand because they cost more than the
+    decision.
     """
 
     record: StreamCutRecord | None
@@ -73,13 +74,13 @@ class RetentionDecision:
 
     @property
     def takes(self) -> bool:
-        """Whether it moves the head, moves a subscriber or drops one."""
+        """Whether the decision moves the head, moves a subscriber or drops one."""
         return bool(self.expirations or self.evictions or self.drops) or self.moves_head
 
     @property
     def moves_on(self) -> bool:
-        """Whether more may be due once it is performed: the head moves, a subscriber moves or is dropped, or all records are
-        forgotten, so that the tail is recorded next. After a truncation at the tail there is nothing left to delete."""
+        """Whether more may be due afterwards: the head moves, a subscriber moves or is dropped, or all records are
+        dropped, so that the tail is recorded next. After a truncation at the tail nothing is left to delete."""
         return (self.takes or self._forgets_all) and not self._empties
 
     @property
@@ -98,18 +99,19 @@ class RetentionDecision:
 
     @property
     def why(self) -> str:
-        """The decision in a sentence, and one more for each thing that befalls subscribers, writers and the stream."""
+        """The decision as a sentence, plus one sentence for each effect on subscribers, writers and the stream."""
         return sentence(self.situation, self.candidate, self.frees_bytes, self.writers)
 
     @property
     def held_by(self) -> tuple[Holder, ...]:
-        """Who keeps what is left, most bytes first. Worked out when asked for; the larger part of a cycle's time."""
+        """What holds the remaining data, most bytes first. Computed on demand, because it takes most of a cycle's
+        time."""
         found = sorted(held_bytes(self.situation).items(), key=_most_bytes_first)
         return tuple([Holder(kind=kind, name=name, bytes=size) for (kind, name), size in found])
 
     @property
     def stays(self) -> str:
-        """Who keeps what is left, as a sentence; empty where nothing is left."""
+        """What holds the remaining data, as a sentence; empty if nothing remains."""
         held = self.held_by
         if not held:
             return ""
@@ -121,14 +123,14 @@ class RetentionDecision:
         return f"All {total} are kept{'' if alone else f' {held[0].in_words()}'}."
 
     def ranges(self) -> tuple[HeldRange, ...]:
-        """The stream from head to tail, as ``penstock.core.retention.planner.explain`` gives it."""
+        """The stream from head to tail, as ``penstock.core.retention.planner.explain`` returns it."""
         return held_ranges(self.situation)
 
     def summary(self) -> PlanSummary:
-        """What would go: events and times where they are known, and who is hurt. Worked out when asked for."""
+        """The deleted data: events and times if known, and which subscribers lose data. Computed on demand."""
         return summary_of(self.situation, self.frees_bytes, (*self.expirations, *self.evictions), self.drops)
 
     def range_at(self, position: Positions) -> HeldRange | None:
-        """Who holds the byte at the position, from there on, and until when: ``release_ms`` is that of the data that begins
-        there. None before the head and at the tail."""
+        """The range that starts at the position, its holder, and its end: ``release_ms`` is that of the data that
+        begins there. None before the head and at the tail."""
         return range_at(self.situation, position)

@@ -1,4 +1,4 @@
-"""Who holds the bytes that a decision leaves: ranges from head to tail with one holder each.
+"""What holds the bytes that a decision leaves: ranges from head to tail with one holder each.
 
 Source: docs/design/0007-retention.md, "Explaining".
 """
@@ -21,9 +21,9 @@ _TAKING = (RetentionRule.SUBSCRIBERS_MAXIMUM, RetentionRule.OVERLAP_MAXIMUM)
 
 @dataclass(slots=True)
 class Situation:
-    """A stream after a cycle's decision. ``bound``: the lower bound of subscribers where the rules have moved them;
-    ``truncate``: the new head, None where it stays; ``rule``: which rule chose; ``general``: the general rule, where it was
-    asked, with the floor that it has worked out."""
+    """A stream after a cycle's decision. ``bound``: the lower bound of subscribers after the rules moved them;
+    ``truncate``: the new head, None if it stays; ``rule``: the rule that chose; ``general``: the general rule, if it
+    was used, with its floor."""
 
     outlook: Outlook
     moves: Moves
@@ -34,7 +34,7 @@ class Situation:
 
 
 class _Piece(NamedTuple):
-    """A range in the making: the fields of ``HeldRange``, in their order."""
+    """A range under construction: the fields of ``HeldRange``, in their order."""
 
     kind: HolderKind
     name: str
@@ -46,7 +46,7 @@ class _Piece(NamedTuple):
 
 
 def held_ranges(situation: Situation) -> tuple[HeldRange, ...]:
-    """Ranges from head to tail, in order, none empty, summing to the stream's size; none where the tail is not known."""
+    """Non-empty ranges from head to tail, in order, adding up to the stream's size; none if the tail is unknown."""
     tail = situation.outlook.tail
     if tail is None:
         return ()
@@ -69,8 +69,8 @@ def held_ranges(situation: Situation) -> tuple[HeldRange, ...]:
 
 
 def held_bytes(situation: Situation) -> dict[tuple[HolderKind, str], int]:
-    """Bytes of each holder, the one nearest to the head first, of what the decision leaves: the ranges without their times,
-    which take most of the work."""
+    """Bytes of each holder after the decision, nearest to the head first: the ranges without their times, which are the
+    costly part."""
     tail = situation.outlook.tail
     if tail is None:
         return {}
@@ -96,8 +96,8 @@ def _take_what_stays(walk: _Walk, situation: Situation, tail: StreamCutRecord) -
 
 
 def range_at(situation: Situation, position: Positions) -> HeldRange | None:
-    """The range that the position lies in, from the position on, with the release of the data that begins there; None where
-    the position lies before the head, or nothing is behind it. Raises as ``compare``."""
+    """The range that contains the position, from the position on, with the release time of the data that begins there;
+    None if the position lies before the head, or nothing is behind it. Raises as ``compare``."""
     outlook = situation.outlook
     if not at_or_after(outlook.history, position, outlook.head):
         return None
@@ -122,7 +122,7 @@ def _release_at(situation: Situation, found: HeldRange, position: Positions) -> 
 
 
 def _minimum_age_ms(shape: PolicyShape) -> int | None:
-    # By Pravega's rules an age of 0 is an age too: what was never recorded does not go.
+    # By Pravega's rules an age of 0 is an age too: unrecorded data is not deleted.
     of_age = shape.floor.age_ms is None and shape.pravega is not None and not shape.pravega.by_size
     return 0 if of_age else shape.floor.age_ms
 
@@ -162,7 +162,8 @@ def _take_minimum(walk: _Walk, situation: Situation, shape: PolicyShape, tail: S
         release_ms = _aged_ms(outlook, walk.reached(cut), age_ms) if walk.timed else None
         walk.take(HolderKind.MINIMUM, "", cut, release_ms)
     else:
-        # By any of two minimums age alone lets these bytes go one day; by both, only what is written behind them does.
+        # If either minimum suffices, age alone will release these bytes; if both are required, only new data behind
+        # them will.
         record = outlook.records[place] if (place := outlook.until_size(size)) < len(outlook.records) else tail
         release_ms = record.time_ms + (age_ms or 0) if limits.combine is Combine.ANY else None
         walk.take_down_to(HolderKind.MINIMUM, size, release_ms)
@@ -180,7 +181,7 @@ def _aged_ms(outlook: Outlook, cut: Positions, age_ms: int | None) -> int | None
 
 
 def _expires_ms(outlook: Outlook, shape: PolicyShape, name: str, cut: Positions) -> int | None:
-    """When passing time first takes something from the subscriber, or the subscriber away."""
+    """The first time at which age alone moves or drops the subscriber."""
     policy = shape.policy
     times = [_aged_ms(outlook, cut, policy.ttl_ms), _aged_ms(outlook, cut, policy.max_age_ms)]
     activity = outlook.facts.activity.get(name)
@@ -191,7 +192,7 @@ def _expires_ms(outlook: Outlook, shape: PolicyShape, name: str, cut: Positions)
 
 
 def _take_due(walk: _Walk, situation: Situation) -> None:
-    """What goes with this decision, named by the rule that takes it where somebody had not read it."""
+    """Data that this decision deletes, named by the rule if a subscriber had not read it."""
     outlook, moves = situation.outlook, situation.moves
     taken: list[tuple[RetentionRule, Mapping[str, Positions]]] = [(item.rule, item.before) for item in moves.stages]
     if situation.rule in _TAKING:
@@ -211,16 +212,16 @@ def _furthest_behind_first(situation: Situation) -> list[tuple[str, Positions]]:
     cuts = situation.moves.cuts
     slowest = [(name, cut) for name, cut in cuts.items() if cut == situation.bound]
     if slowest:
-        # It is ahead of nobody anywhere, so that whatever another one holds it holds too.
+        # It is not ahead of any other at any key, so it holds everything that others hold.
         return [min(slowest, key=lambda item: item[0])]
     history = situation.outlook.history
     return sorted(cuts.items(), key=lambda item: (size_till(history, item[1]), item[0]))
 
 
 class _Walk:
-    """From the tail towards the head: each holder takes what lies behind its cut and is not taken yet.
+    """Walks from the tail to the head: each holder takes what lies behind its cut and is not taken yet.
 
-    ``timed``: whether anybody wants to know when holders let go.
+    ``timed``: whether release times are needed.
     """
 
     __slots__ = ("at", "at_bytes", "at_cut", "base", "base_bytes", "found", "history", "outlook", "timed")
@@ -244,11 +245,11 @@ class _Walk:
         self.base, self.base_bytes = base, base_bytes
 
     def reached(self, cut: Positions) -> Positions:
-        """The cut, or where it lies before the base, what of it does not."""
+        """The cut, limited to at least the base."""
         return cut if at_or_after(self.history, cut, self.base) else upper_bound(self.history, [cut, self.base])
 
     def take(self, kind: HolderKind, name: str, cut: Positions, release_ms: int | None = None) -> None:
-        """Give the holder all that is left behind ``cut``, but nothing before the base."""
+        """Assign the holder everything left behind ``cut``, but nothing before the base."""
         if cut is not self.base:
             order = compare(self.history, cut, self.at_cut)
             if order is CutOrder.AFTER or order is CutOrder.EQUAL:
@@ -262,7 +263,8 @@ class _Walk:
         self.at_cut = cut
 
     def take_down_to(self, kind: HolderKind, size: int, release_ms: int | None = None) -> None:
-        """Give the holder what is left above ``size`` bytes since the beginning of history: a bound that is no cut."""
+        """Assign the holder what is left above ``size`` bytes since the beginning of history: a bound that is not a
+        cut."""
         if size <= self.base_bytes:
             self.take(kind, "", self.base, release_ms)
         elif size < self.at_bytes:

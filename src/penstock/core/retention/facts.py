@@ -19,8 +19,8 @@ from penstock.model.retention import EffectivePolicy
 class StreamCutRecord:
     """A cut at the tail, as it was at ``time_ms``: all data before it was appended by then, all data behind it later.
 
-    ``size_bytes`` counts from the beginning of history, truncated bytes too (``cut_order.size_till``); so does
-    ``event_count``, where somebody counted.
+    ``size_bytes`` counts from the beginning of history, including truncated bytes (``cuts.order.size_till``); so does
+    ``event_count``, if counted.
     """
 
     time_ms: int
@@ -30,7 +30,7 @@ class StreamCutRecord:
 
 
 class RecordColumns(Sequence[StreamCutRecord]):
-    """Records as columns, for callers with very many streams: a record is made when it is asked for.
+    """Records as columns, for callers with very many streams: a record object is created on demand.
 
     ``cuts`` are mappings in any spelling that ``positions`` turns into positions. Raises: CorruptDataError (out of order).
     """
@@ -57,7 +57,7 @@ class RecordColumns(Sequence[StreamCutRecord]):
         self._made: dict[int, Positions] = {}
 
     def plus(self, record: StreamCutRecord) -> RecordColumns:
-        """The same with one more. Raises CorruptDataError."""
+        """The same columns with one more record. Raises CorruptDataError."""
         own = self._positions
         more = RecordColumns(
             (), (), (), positions=lambda cut: cut.positions if isinstance(cut, StreamCutRecord) else own(cut)
@@ -96,11 +96,11 @@ class RecordColumns(Sequence[StreamCutRecord]):
         )
 
     def count_at(self, place: int) -> int | None:
-        """Events before the record, None where nobody counted."""
+        """Events before the record, None if not counted."""
         return None if self._counts is None else self._counts[place]
 
     def cut_at(self, place: int) -> Positions:
-        """The cut of a record: the very same object each time."""
+        """The cut of a record: the same object each time."""
         made = self._made.get(place)
         if made is None:
             made = self._made[place] = self._positions(self._cuts[place])
@@ -114,11 +114,11 @@ class RecordColumns(Sequence[StreamCutRecord]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberActivity:
-    """What is known of a subscriber beside its cut. What is None is not known, and no rule guesses it.
+    """Known facts about a subscriber besides its cut. None means unknown, and no rule guesses it.
 
-    ``oldest_unacked_ms``: when its oldest unread event was appended; None too where it has read all. ``backlog_events``:
-    unread events up to the tail, exactly. ``backlog_bytes``: the same in bytes, which the planner works out from the cut
-    by itself. ``last_active_ms``: when it last acknowledged.
+    ``oldest_unacked_ms``: when its oldest unread event was appended; also None if it has read everything.
+    ``backlog_events``: the exact number of unread events up to the tail. ``backlog_bytes``: the same in bytes, which
+    the planner computes from the cut. ``last_active_ms``: when it last acknowledged.
     """
 
     oldest_unacked_ms: int | None = None
@@ -129,7 +129,7 @@ class SubscriberActivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What lies behind ``positions`` (None: the whole stream) stays while ``now < until_ms`` (None: for ever)."""
+    """Data behind ``positions`` (None: the whole stream) stays while ``now < until_ms`` (None: forever)."""
 
     id: str
     owner: str = ""
@@ -140,17 +140,17 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionFacts:
-    """A stream as retention sees it.
+    """A stream, as input for retention.
 
-    ``policy``: what applies to it; None, or one that does not truncate, keeps all data. ``unreadable``: why the policy, or
-    a part of it, could not be read; where it is not empty no rule acts at all, whatever ``policy`` says. ``head``: the cut
-    of the last truncation, None for the beginning of history; ``head_event_count``: events before it, if known.
+    ``policy``: its effective policy; None, or one that does not truncate, keeps all data. ``unreadable``: why the
+    policy, or a part of it, could not be read; if not empty, no rule acts at all, whatever ``policy`` says. ``head``:
+    the cut of the last truncation, None for the beginning of history; ``head_event_count``: events before it, if known.
     ``truncating``: one is in flight. ``retention_set``: recorded cuts, oldest first. ``boundaries``: further cuts between
     events, in any order: TTL and eviction may move a subscriber there, and limits of bytes choose among them and the
     records; ``time_ms`` of each is such that all data before it was appended by then. ``subscribers``: what each has
-    acknowledged, empty where nothing was published. ``tail``: the stream's end as it is now; None: the newest record.
-    ``frequency_ms``: how often to record. ``last_append_ms``: when the stream last took an event, or was made; None: not
-    known, and the stream never idle.
+    acknowledged, empty if nothing was published. ``tail``: the current end of the stream; None: the newest record.
+    ``frequency_ms``: how often to record. ``last_append_ms``: when the stream last received an event, or was created;
+    None: unknown, and the stream never counts as idle.
     Raises: CorruptDataError (records out of order in time or size).
     """
 
@@ -195,12 +195,12 @@ class _Word(enum.Enum):
     def __init__(self, word: str) -> None:
         self.word = word
 
-    # There is one object for each word, whoever unpickles it.
+    # Unpickling returns the one existing object of each word.
     __hash__ = object.__hash__
 
 
 class RetentionRule(_Word):
-    """Which rule chose, or why none did. Numbers in brackets are the cases of the source document.
+    """The rule that chose, or why none did. Numbers in brackets are the cases of the source document.
 
     The last ones move or drop subscribers, stop writers, or delete the stream; they never choose a cut.
     """
@@ -226,7 +226,7 @@ class RetentionRule(_Word):
 
 
 class HolderKind(_Word):
-    """Why bytes are still there. ``DUE`` ones go in the next cycle."""
+    """Why bytes are kept. ``DUE`` bytes are deleted in the next cycle."""
 
     DUE = "due"
     HOLD = "hold"
@@ -241,7 +241,7 @@ class HolderKind(_Word):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who keeps how many bytes. ``name``: of the subscriber or hold, else empty."""
+    """A holder, and how many bytes it keeps. ``name``: of the subscriber or hold, else empty."""
 
     kind: HolderKind
     name: str
@@ -283,7 +283,7 @@ _WORDS = {
 
 
 def holder_in_words(held_by: str) -> str:
-    """A kind of holder, or kind and name, as people say it: subscribers and holds go by their name."""
+    """A kind of holder in readable form: subscribers and holds with their name."""
     return _WORDS.get(held_by, held_by)
 
 
@@ -291,10 +291,10 @@ def holder_in_words(held_by: str) -> str:
 class HeldRange:
     """Bytes of a stream and their one holder.
 
-    ``start_bytes`` and ``end_bytes`` count from the beginning of history. ``start`` and ``end`` are the cuts there, None
-    where the bound is a number of bytes only. ``name``: of the subscriber or hold; of ``DUE`` bytes that somebody had not
-    read, the rule that takes them; else empty. ``release_ms``: the earliest time at which this holder lets go of the first
-    of these bytes by the passing of time alone; None: never by that alone.
+    ``start_bytes`` and ``end_bytes`` count from the beginning of history. ``start`` and ``end`` are the cuts there,
+    None if the bound is only a number of bytes. ``name``: of the subscriber or hold; for unread ``DUE`` bytes, the rule
+    that deletes them; else empty. ``release_ms``: the earliest time at which this holder releases the first of these
+    bytes through time alone; None: never through time alone.
     """
 
     kind: HolderKind
@@ -312,8 +312,8 @@ class HeldRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """A subscriber moved by a rule from ``start`` to ``end``, losing ``bytes`` not acknowledged, none of them before the
-    head. ``events``: how many these are, None where the cuts have no event counts."""
+    """A subscriber moved by a rule from ``start`` to ``end``, losing ``bytes`` unacknowledged bytes, none of them
+    before the head. ``events``: their number of events, None if the cuts have no event counts."""
 
     subscriber: str
     start: Positions
@@ -328,7 +328,7 @@ Eviction = Advance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """A silent subscriber to forget. ``start``: its cut, after the advances of the same decision; empty where it has
+    """A silent subscriber to remove. ``start``: its cut, after the advances of the same decision; empty where it has
     published nothing."""
 
     subscriber: str
@@ -338,7 +338,7 @@ class Drop:
 
 
 class WriterState(_Word):
-    """What an append that passes the totals of a verdict meets: nothing, a wait, a refusal, or eviction soon after."""
+    """The effect on an append beyond the totals of a verdict: none, a wait, a refusal, or eviction soon after."""
 
     OPEN = "open"
     HOLD = "hold"
@@ -348,14 +348,14 @@ class WriterState(_Word):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterVerdict:
-    """How far writers may go, after what this decision does.
+    """How far writers may append after this decision.
 
     ``total_bytes`` and ``total_events`` bound the whole history's bytes and events, truncated ones included; None: no bound;
     both None exactly if ``state`` is ``OPEN``. ``bytes_state`` and ``events_state``: what happens to an append that
-    passes this bound; ``OPEN`` if there is none. ``exceeded``: a quota is reached already. ``rule``: that quota,
-    preferring one that stops writers to one that evicts; else the one that will be reached first, bytes before events
-    before age. ``state``: its effect; ``subscriber``: the one furthest behind by it. Both empty if there is no quota or
-    nobody has acknowledged.
+    passes this bound; ``OPEN`` if there is none. ``exceeded``: a quota is already reached. ``rule``: that quota,
+    preferring one that stops writers to one that evicts; otherwise the one that will be reached first, bytes before
+    events before age. ``state``: its effect; ``subscriber``: the one furthest behind. Both empty if there is no quota
+    or nobody has acknowledged.
     """
 
     state: WriterState = WriterState.OPEN

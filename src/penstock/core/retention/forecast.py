@@ -1,4 +1,4 @@
-"""How fast a stream grows and gives back, and when a limit is reached at these rates. Pure.
+"""How fast a stream grows and frees data, and when a limit is reached at these rates. Pure.
 
 Sizes are bytes since the beginning of history: ``size_bytes`` up to the tail, ``head_bytes`` up to the head.
 Source: docs/design/0012-retention-clock.md, "Forecast".
@@ -36,7 +36,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """A limit, what is used of it, and how fast that grows. ``subscriber``: whose backlog it is."""
+    """A limit, its current use, and how fast that grows. ``subscriber``: the owner of the backlog."""
 
     what: str
     limit: int
@@ -45,7 +45,7 @@ class Filling:
     subscriber: str = ""
 
     def reached_ms(self, now_ms: int) -> int | None:
-        """When the limit is reached, now if it is; None where it is not within a thousand years."""
+        """When the limit is reached, or now if it already is; None if not within a thousand years."""
         if self.used >= self.limit:
             return now_ms
         left = self.limit - self.used
@@ -57,7 +57,7 @@ class Filling:
 def rates(points: Sequence[Point], *, recent_ms: int = RECENT_MS) -> Rates:
     """Rates from the oldest point within ``recent_ms`` of the newest to the newest, or from the one before if it is alone.
 
-    ``points``: oldest first. A head that went back (an undo) releases nothing.
+    ``points``: oldest first. A head that moved back (an undo) releases nothing.
     """
     if len(points) < 2:
         return Rates(append_bytes_per_s=0.0, release_bytes_per_s=0.0, window_ms=0)
@@ -76,12 +76,13 @@ def rates(points: Sequence[Point], *, recent_ms: int = RECENT_MS) -> Rates:
 
 
 def thin(times: Sequence[int], *, limit: int = POINTS_MAX) -> list[int]:
-    """Which of the times (ascending) to forget, so that at most ``limit`` are left: the first and the last stay, and of the
-    others those go that lie closest between their neighbours for their age, so that what is old becomes coarse first."""
+    """Choose which times (ascending) to drop, so that at most ``limit`` remain. The first and last stay. Of the others,
+    those closest to their neighbours relative to their age are dropped, so that old times become coarse first."""
     gone: list[int] = []
     left = list(times)
     while len(left) > max(limit, 2):
-        # One pass takes every second of the older half: cheap, and an old hour ends up with fewer points than a young one.
+        # One pass drops every second time of the older half: cheap, and an old hour keeps fewer points than a recent
+        # one.
         older = left[1 : len(left) // 2 + 1]
         dropped = older[::2][: len(left) - max(limit, 2)]
         gone += dropped

@@ -1,4 +1,5 @@
-"""Which cut a stream is truncated at by any policy: floors and caps of bytes and age, of the stream or of each segment.
+"""Choose the cut at which a stream is truncated, for any policy: minimums and maximums of bytes and age, per stream or
+segment.
 
 The rule: of what is consumed (acknowledged by all, or everything where nobody subscribes and the policy releases), up to
 the floor, the latest cut that leaves what every minimum wants; but where more than a maximum is left, up to the cap, which
@@ -24,18 +25,18 @@ from penstock.model.segments import KeyRange, SegmentId
 
 
 class ByteMeter(Protocol):
-    """How bytes are held against limits. Cuts given back are valid, and made of recorded ones and boundaries."""
+    """Compares bytes with limits. Returned cuts are valid, and composed of recorded cuts and boundaries."""
 
     def floor(self, limit: int) -> Positions | None:
-        """The latest cut that leaves at least so much; None: nothing but the head does."""
+        """The latest cut that leaves at least ``limit``; None: only the head does."""
         ...
 
     def leaves(self, cut: Positions, limit: int) -> bool:
-        """Whether truncating at the cut leaves at least so much, where it takes anything."""
+        """Whether truncating at the cut leaves at least ``limit``, or deletes nothing."""
         ...
 
     def cap(self, cut: Positions, limit: int) -> Positions | None:
-        """The earliest cut that leaves no more, or the next best; None where ``cut`` leaves no more already."""
+        """The earliest cut that leaves at most ``limit``, or the next best; None if ``cut`` already does."""
         ...
 
 
@@ -66,15 +67,15 @@ class StreamMeter:
 class SegmentMeter:
     """Bytes of each segment at the tail by itself, with those of earlier segments that held no key but its own.
 
-    What an earlier segment shared with others counts for none of them: they keep more for it, never less, and go all
-    together. Where they cannot be cut apart, the cut stays before the shared segment.
+    Bytes of an earlier segment with keys of several others count for none of them: they keep more, never less. If they
+    cannot be separated, the cut stays before the shared segment.
     """
 
     def __init__(self, outlook: Outlook, tail: StreamCutRecord) -> None:
         self._outlook = outlook
         self._floors: dict[int, Positions | None] = {}
         self._counted: Sequence[Counted] = ()
-        # A tail with a segment that is not started is none; whatever it is, nothing is known to be above a limit.
+        # A tail with a segment that is not started is not valid: then nothing is known to exceed a limit.
         if NOT_STARTED not in tail.positions.values():
             self._counted = counted_segments(outlook.history, tail.positions)
 
@@ -82,7 +83,7 @@ class SegmentMeter:
         return item.end - item.before(self._outlook.history, cut)
 
     def _leaving(self, item: Counted, limit: int) -> int:
-        """How many records, from the oldest on, leave the segment at least so much."""
+        """How many records, from the oldest on, leave the segment at least ``limit``."""
         cut_at, segment, most = self._outlook.cut_at, item.segments[-1], item.end - item.earlier - limit
 
         def leaves_less(place: int) -> bool:
@@ -120,7 +121,7 @@ class SegmentMeter:
         return floor is not None and at_or_after(self._outlook.history, floor, cut)
 
     def cap(self, cut: Positions, limit: int) -> Positions | None:
-        # Where no more is left, the cap asks for nothing that is not gone anyway.
+        # If no more is left, the maximum requires nothing beyond ``cut``.
         pieces = [
             (item.keys, self._cap_of(item, cut, limit) if self._left(item, cut) > limit else cut)
             for item in self._counted
@@ -135,11 +136,12 @@ class SegmentMeter:
             if offset < 0:
                 return compose(self._outlook.history, pieces)
             positions[item.segments[-1]] = offset
-        # Segments of one epoch, all of them started: any offsets of theirs are a valid cut.
+        # All segments of one epoch, all started: any offsets are a valid cut.
         return dict(sorted(positions.items()))
 
     def _cap_of(self, item: Counted, cut: Positions, limit: int) -> Positions:
-        """The cut that leaves most of what leaves no more than the limit; where none does, the one that leaves least."""
+        """Of the cuts that leave at most the limit, the one that leaves most; if there is none, the one that leaves
+        least."""
         records = self._outlook.records
         if records and not self._outlook.facts.boundaries:
             return self._outlook.cut_at(min(self._leaving(item, limit + 1), len(records) - 1))
@@ -156,12 +158,13 @@ class SegmentMeter:
 
 
 def meter_of(outlook: Outlook, shape: PolicyShape, tail: StreamCutRecord) -> ByteMeter:
-    """The meter that the policy's measure asks for."""
+    """The meter for the policy's measure."""
     return SegmentMeter(outlook, tail) if shape.by_segment else StreamMeter(outlook, tail)
 
 
 class GeneralRule:
-    """The rule for one stream at one time. ``bound``: the lower bound of subscribers, None where nobody has published."""
+    """The rule for one stream at one time. ``bound``: the lower bound of subscribers, None if no subscriber has
+    published."""
 
     def __init__(self, outlook: Outlook, shape: PolicyShape, bound: Positions | None, tail: StreamCutRecord) -> None:
         self.outlook = outlook
@@ -172,7 +175,7 @@ class GeneralRule:
         self._floor: tuple[Positions | None] | None = None
 
     def choose(self) -> Choice:
-        """The cut, by whichever rule decided about its furthest part."""
+        """The cut, with the rule that decided its furthest part."""
         choice = self._choose()
         outlook, cut = self.outlook, choice.cut
         if cut is None or at_or_after(outlook.history, cut, outlook.head):

@@ -334,3 +334,29 @@ def test_a_hold_whose_answer_was_lost_is_placed_once() -> None:
             assert len(await world.controller.holds.list()) == 2
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("call", ["undo_last", "undo"])
+def test_an_undo_whose_answer_was_lost_is_not_repeated(call: str) -> None:
+    made: list[str] = []
+
+    def losing(name: str, inner: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def answer(*arguments: object, **named: object) -> object:
+            if name == f"retention.{call}":
+                made.append(name)
+                raise UnavailableError("the answer is lost")
+            return await inner(*arguments, **named)
+
+        return answer
+
+    async def play() -> None:
+        async with (
+            running() as world,
+            GrpcServer(Around(world.controller, losing), world.store, port=0) as server,
+            dial_controller(f"localhost:{server.port}", patience_s=0.2) as remote,
+        ):
+            with pytest.raises(UnavailableError):
+                await getattr(remote.retention, call)(S)
+        assert len(made) == 1
+
+    asyncio.run(play())

@@ -10,7 +10,7 @@ from penstock.model.errors import NotConnectedError, UnsupportedError
 from penstock.net.dial.addresses import REFUSED_S, check_listens
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.dial.line_calls import LineCalls
-from penstock.net.native.calls import OVER_THE_WIRE
+from penstock.net.native.calls import MADE_ONCE, OVER_THE_WIRE
 from penstock.net.native.remote import RemoteControl
 from penstock.net.wire.requests import CALLS_CAPABILITY
 
@@ -42,6 +42,9 @@ class RemoteController(RemoteControl):
             raise UnsupportedError("what answers there is no Penstock server", address=address) from error
 
     async def _send(self, call: Call, request: bytes) -> bytes:
+        if call.name in MADE_ONCE:
+            await self.about.info()  # Waits until the server is there.
+            return await self._connection.call(call.name, request, repeat=False)
         if self._line is None or call.name not in OVER_THE_WIRE:
             return await self._connection.call(call.name, request)
         if self._line_taken is None:

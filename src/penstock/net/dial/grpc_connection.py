@@ -55,9 +55,9 @@ class Rpc(Protocol):
 class GrpcConnection:
     """Calls over one channel, which connects by itself at the first call and again after every loss.
 
-    A call that finds no server is repeated, after pauses of 50 ms growing to 1 s, for ``patience_s``: every call of the
-    ports is safe to repeat. What cannot be known is whether a call that was lost on its way had happened; creating or
-    deleting twice then raises AlreadyExistsError or a NotFoundError, as it would for two callers.
+    A call that finds no server is repeated, after pauses of 50 ms growing to 1 s, for ``patience_s``: nearly every
+    call of the ports is safe to repeat. What cannot be known is whether a call that was lost on its way had happened;
+    creating or deleting twice then raises AlreadyExistsError or a NotFoundError, as it would for two callers.
     """
 
     def __init__(self, address: str, *, patience_s: float = PATIENCE_S, call_s: float = CALL_S) -> None:
@@ -89,9 +89,12 @@ class GrpcConnection:
             self._rpcs.clear()
             await channel.close()
 
-    async def call(self, name: str, request: bytes) -> bytes:
+    async def call(self, name: str, request: bytes, *, repeat: bool = True) -> bytes:
         """Make one of our own calls and return its reply. Raises what the call raises; NotConnectedError,
-        DeadlineExceededError; InvalidArgumentError for a request or reply that is too large."""
+        DeadlineExceededError; InvalidArgumentError for a request or reply that is too large.
+
+        ``repeat``: whether to make the call again while no server answers; without, it may have happened or not.
+        """
         forks.check(self._owner)
         if len(request) > REQUEST_BYTES_MAX:
             raise InvalidArgumentError(
@@ -104,7 +107,7 @@ class GrpcConnection:
             try:
                 reply: bytes = await self._rpc(name)(request, timeout=self._call_s, metadata=caller_metadata())
             except grpc.aio.AioRpcError as error:
-                again = error.code() is grpc.StatusCode.UNAVAILABLE and loop.time() + pause < deadline
+                again = repeat and error.code() is grpc.StatusCode.UNAVAILABLE and loop.time() + pause < deadline
                 if not again or self._channel is None:
                     raise self._error(name, error) from error
             else:

@@ -33,6 +33,9 @@ OVER_THE_WIRE = frozenset(f"transactions.{name}" for name in ("create", "ping", 
 A call over gRPC costs each side some 0.4 ms of CPU, whatever it does; over a connection that is there anyway, a tenth of it.
 """
 
+MADE_ONCE = frozenset({"retention.undo", "retention.undo_last"})
+"""Calls that are not repeated when their answer is lost: each one may take back another truncation."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInfo:

@@ -21,7 +21,8 @@ from penstock.ports.control.transactions import Transactions
 class ControlPlane(Protocol):
     """The control plane by subject, in process or over gRPC.
 
-    Every change is durable when its call returns, and safe to repeat. All calls may raise UnavailableError.
+    Every change is durable when its call returns, and safe to repeat, but for ``retention.undo`` and ``undo_last``.
+    All calls may raise UnavailableError.
     Source: Pravega's controller API, docs/design/0006-controller.md.
     """
 

@@ -15,7 +15,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def as_json(answer: object) -> dict[str, Any]:
-    """The answer as values for ``json``. Fits as its ``default``: raises TypeError for anything but a Struct."""
+    """The answer as plain values. Usable as the ``default`` of ``json``: raises TypeError for anything but a Struct."""
     if not isinstance(answer, msgspec.Struct):
         raise TypeError(f"not an answer. type={type(answer).__name__}")
     fields: dict[str, Any] = msgspec.to_builtins(answer)
@@ -24,7 +24,7 @@ def as_json(answer: object) -> dict[str, Any]:
 
 
 def from_json(kind: type[S], fields: Mapping[str, Any]) -> S:
-    """Inverse of ``as_json``. Fields that are not known are left out. Raises CorruptDataError."""
+    """Inverse of ``as_json``. Unknown fields are ignored. Raises CorruptDataError."""
     known = fields
     if get_type_hints(kind).get("policy") is EffectivePolicy:
         known = {**fields, "policy": decode_effective(fields["policy"])}

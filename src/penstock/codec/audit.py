@@ -53,7 +53,7 @@ class AuditEntry:
 
 
 def encode_entry(entry: AuditEntry, *, at_ms: int) -> bytes:
-    """The event that tells of the entry; ``at_ms`` is wall time. At most ``ENTRY_MAX_BYTES``."""
+    """The event that records the entry; ``at_ms`` is wall time. At most ``ENTRY_MAX_BYTES``."""
     head: dict[str, Any] = {"v": VERSION, "at_ms": at_ms, "kind": entry.kind.value, "target": entry.target}
     fields = dict(entry.fields)
     data = _dump({**head, **fields})

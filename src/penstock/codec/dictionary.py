@@ -29,7 +29,7 @@ class Layout:
     notes: str = ""
 
     def struct(self, count: int | None = None) -> struct.Struct:
-        """What packs the fields, or the first ``count`` of them: earlier versions have fewer."""
+        """The struct of the fields, or of the first ``count``: earlier versions have fewer."""
         return struct.Struct(">" + "".join(TYPES[kind] for kind, _ in self.fields[:count]))
 
 
@@ -72,12 +72,12 @@ E = TypeVar("E", bound=Entry)
 
 
 def key_pattern(entry: Entry, parts: dict[str, Part]) -> re.Pattern[str]:
-    """What the keys of an entry match as a whole. Raises KeyError for a part that is not explained."""
+    """The pattern of an entry's complete keys. Raises KeyError for a part that is not explained."""
     texts = re.split(r"\{([^}]*)\}", entry.key)
     pattern = "".join(parts[text].pattern if odd % 2 else re.escape(text) for odd, text in enumerate(texts))
     return re.compile(pattern, re.DOTALL)
 
 
 def entries_of(key: str, entries: Iterable[E], parts: dict[str, Part]) -> list[E]:
-    """The entries that a key belongs to: one, where the dictionary is complete and says no more than there is."""
+    """The entries that match a key: exactly one if the dictionary is complete and has no surplus entries."""
     return [entry for entry in entries if key_pattern(entry, parts).fullmatch(key)]

@@ -42,9 +42,9 @@ def event_header(length: int) -> bytes:
 
 
 def frame_events(events: Sequence[bytes]) -> bytes:
-    """The events with their headers, back to back: what an append holds. All in C: about 85 ns per event, half of that
+    """The events with their headers, back to back: the data of an append. All in C: about 85 ns per event, half of that
     where all have one length."""
-    # Three that agree make it worth asking all of them, which costs a fifth of a join with different headers.
+    # If three lengths agree, compare all of them: that costs a fifth of a join with different headers.
     likely = len(events) > 1 and len(events[0]) == len(events[-1]) == len(events[len(events) // 2])
     if likely and len(set(map(len, events))) == 1:
         return _HEADERS[len(events[0])].join((b"", *events))
@@ -59,7 +59,7 @@ def event_bounds(block: bytes, *, segment: str = "", offset: int = 0) -> Sequenc
     ``block[bounds[i]:bounds[i + 1]]``. Equal lengths give a ``range``, found without a loop over the events.
 
     Raises:
-        CorruptDataError: Where an event must begin there is no header of one. ``segment`` and ``offset`` (of the block)
+        CorruptDataError: There is no event header where an event must begin. ``segment`` and ``offset`` (of the block)
             go into the message.
     """
     end = len(block)
@@ -85,8 +85,8 @@ def event_bounds(block: bytes, *, segment: str = "", offset: int = 0) -> Sequenc
 
 
 def event_size(block: bytes, *, segment: str = "", offset: int = 0) -> int:
-    """Size of the first event with its header, bytes; the event may end behind the block. Raises CorruptDataError where no
-    event begins. ``segment`` and ``offset`` (of the block) go into the message."""
+    """Size of the first event with its header, bytes; the event may end behind the block. Raises CorruptDataError if no
+    event begins there. ``segment`` and ``offset`` (of the block) go into the message."""
     if len(block) >= HEADER_BYTES:
         length: int = _HEADER.unpack_from(block, 0)[0]
         if 0 <= length <= _LENGTH_MAX:
@@ -103,7 +103,7 @@ def _equal_bounds(block: bytes) -> range | None:
         return None
     end = count * stride
     for column in range(HEADER_BYTES):
-        # Sound by induction: event 0 tells where event 1 begins, whose header is the same, and so on.
+        # Correct by induction: event 0 determines the start of event 1, whose header is the same, and so on.
         if block[column:end:stride] != block[column : column + 1] * count:
             return None
     if len(block) - end >= HEADER_BYTES and block[end : end + HEADER_BYTES] != block[:HEADER_BYTES]:
@@ -112,7 +112,7 @@ def _equal_bounds(block: bytes) -> range | None:
 
 
 def missing_bytes(block: bytes | bytearray, position: int) -> int:
-    """How many more bytes the event at ``position`` needs, as far as its header tells; at least 1."""
+    """How many more bytes the event at ``position`` needs, as far as its header is known; at least 1."""
     have = len(block) - position
     if have < HEADER_BYTES:
         return HEADER_BYTES - have
@@ -131,7 +131,7 @@ def cut_events(block: bytes, bounds: Sequence[int]) -> list[bytes]:
 
 
 def split_events(block: bytes) -> list[bytes]:
-    """The events of a block that holds nothing but whole ones. Raises CorruptDataError where it does not."""
+    """The events of a block of whole events. Raises CorruptDataError if the block holds anything else."""
     bounds = event_bounds(block)
     if bounds[-1] != len(block):
         raise CorruptDataError("block does not end at an event", end=bounds[-1], length=len(block))

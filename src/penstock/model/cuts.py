@@ -28,7 +28,7 @@ class StreamCut:
     """One byte offset for each segment of the cut, keyed by segment id.
 
     Offsets are event boundaries; ``NOT_STARTED`` reads as 0 in comparisons and is never sent to a store. A cut
-    without positions is unbounded: the head where a start is asked for, the tail where an end is.
+    without positions is unbounded: as a start it means the head, as an end the tail.
     """
 
     stream: StreamName
@@ -50,7 +50,7 @@ class StreamCut:
         )
 
     def __repr__(self) -> str:
-        # What it says in Python, so that it can be read and pasted; ``to_text`` is the form for other programs.
+        # The Python expression, so that it can be read and pasted; ``to_text`` is the form for other programs.
         positions = {segment: self.positions[segment] for segment in sorted(self.positions)}
         return f"StreamCut(StreamName({self.stream.scope!r}, {self.stream.stream!r}), {positions})"
 

@@ -34,7 +34,7 @@ class Damage:
     """One finding.
 
     ``place`` names the file, object or row. ``segment`` and ``start <= offset < end`` say which bytes of which segment cannot
-    be read because of it; None where no bytes are concerned, or nobody can tell which.
+    be read because of it; None if no bytes are affected, or it is unknown which.
     """
 
     kind: DamageKind
@@ -47,7 +47,7 @@ class Damage:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; what is None is left out."""
+        """Plain values; None fields are left out."""
         found: dict[str, Any] = {"kind": self.kind.value, "place": self.place, "why": self.why}
         for name in ("container", "segment", "start", "end"):
             value = getattr(self, name)

@@ -61,7 +61,7 @@ def leaves(group: BaseExceptionGroup[_E]) -> Iterator[_E]:
 
 
 class InvalidArgumentError(PenstockError):
-    """The request can never be honoured as it stands. Nothing was changed; correct the named field."""
+    """The request can never succeed as it is. Nothing was changed; correct the named field."""
 
 
 class InvalidNameError(InvalidArgumentError):
@@ -69,7 +69,7 @@ class InvalidNameError(InvalidArgumentError):
 
 
 class InvalidCutError(InvalidArgumentError):
-    """A stream cut does not describe one consistent position of its stream, or lies where it may not."""
+    """A stream cut does not describe one consistent position of its stream, or lies outside the allowed range."""
 
 
 class EventTooLargeError(InvalidArgumentError):
@@ -81,7 +81,7 @@ class ProtocolError(InvalidArgumentError):
 
 
 class NotFoundError(PenstockError):
-    """What was named does not exist (any more)."""
+    """The named object does not exist (any more)."""
 
 
 class ScopeNotFoundError(NotFoundError):
@@ -93,7 +93,7 @@ class StreamNotFoundError(NotFoundError):
 
 
 class SegmentNotFoundError(NotFoundError):
-    """No such segment: never created, deleted, or merged away."""
+    """No such segment: never created, deleted, or merged."""
 
 
 class TransactionNotFoundError(NotFoundError):
@@ -116,15 +116,15 @@ class KeyNotFoundError(NotFoundError):
 
 
 class ConflictError(PenstockError):
-    """The state has moved on since the caller looked. Refresh, then decide anew."""
+    """The state has changed since the caller read it. Refresh, then decide again."""
 
 
 class AlreadyExistsError(ConflictError):
-    """The name is taken. What exists is unchanged."""
+    """The name is taken. The existing object is unchanged."""
 
 
 class NotEmptyError(ConflictError):
-    """A scope or table still holds something."""
+    """A scope or table is not empty."""
 
 
 class SegmentSealedError(ConflictError):
@@ -154,14 +154,14 @@ class BadKeyVersionError(ConflictError):
 
 
 class WriterFencedError(ConflictError):
-    """The writer's event number does not continue what is stored: another connection took over the writer id."""
+    """The writer's event number does not follow the stored one: another connection took over the writer id."""
 
 
 class WriterForgottenError(ConflictError):
     """The writer was silent for so long that the store forgot which of its events it holds. Nothing was written.
 
-    What was sent and not acknowledged may be stored or not. Fields: ``segment`` and ``floor_ms``, the birth from which ids of
-    new writers are accepted; or ``stream`` and ``writer``.
+    Unacknowledged events may or may not be stored. Fields: ``segment`` and ``floor_ms``, the creation time from which
+    ids of new writers are accepted; or ``stream`` and ``writer``.
     """
 
 
@@ -189,7 +189,7 @@ class ScaleConflictError(ConflictError):
 
 
 class TruncatedError(ConflictError):
-    """The data asked for has been truncated. Fields: ``segment``; ``start_offset``, where data begins now."""
+    """The requested data has been truncated. Fields: ``segment``; ``start_offset``, where data begins now."""
 
     @property
     def start_offset(self) -> int:
@@ -228,7 +228,7 @@ class UnavailableError(PenstockError):
 
 
 class NotConnectedError(UnavailableError):
-    """The connection is gone. What was in flight may or may not have happened; writer ids make a retry safe."""
+    """The connection is lost. Requests in flight may or may not have happened; writer ids make a retry safe."""
 
 
 class ThrottledError(UnavailableError):
@@ -236,11 +236,11 @@ class ThrottledError(UnavailableError):
 
 
 class StorageFullError(UnavailableError):
-    """The disk or its budget is full. Truncation, deletion and reads go on."""
+    """The disk or its budget is full. Truncation, deletion and reads still work."""
 
 
 class ErasureWaitsError(UnavailableError):
-    """The erasure is decided, and several attempts to perform it failed. The store goes on trying; wait, or fix the
+    """The erasure is decided, and several attempts to perform it failed. The store keeps trying; wait, or fix the
     cause.
 
     Fields: ``erasure``; ``cause``: ``no space``, ``damage`` or ``error``; ``waits_for``: the error, for people; ``tries``.
@@ -248,7 +248,7 @@ class ErasureWaitsError(UnavailableError):
 
 
 class QuotaHeldError(UnavailableError):
-    """The backlog quota is reached and its policy lets writers wait. Fields as of ``QuotaExceededError``."""
+    """The backlog quota is reached and its policy lets writers wait. Same fields as ``QuotaExceededError``."""
 
 
 class AddressInUseError(UnavailableError):
@@ -267,7 +267,8 @@ class FencedError(PenstockError):
 
 
 class ContainerOfflineError(FencedError):
-    """The container stopped after a failed write or sync. What was not acknowledged is unknown; recover first."""
+    """The container stopped after a failed write or sync. The outcome of unacknowledged requests is unknown; recover
+    first."""
 
 
 class ForkedError(PenstockError):
@@ -301,18 +302,18 @@ class DirectoryInUseError(PenstockError):
 
 
 class UnsupportedError(PenstockError):
-    """The operation is known but not offered here."""
+    """The operation is known but not supported here."""
 
 
 class MissingExtraError(UnsupportedError):
     """A Python package that an optional feature needs is not installed. Nothing was changed.
 
-    Fields: ``package``; ``extra``, the extra of ``penstock`` that brings it.
+    Fields: ``package``; ``extra``, the extra of ``penstock`` that installs it.
     """
 
 
 def missing_extra(package: str, extra: str) -> MissingExtraError:
-    """Return the error that says how to install the extra that brings ``package``."""
+    """Return the error that explains how to install the extra with ``package``."""
     return MissingExtraError(
         f"the package {package} is not installed: pip install 'penstock[{extra}]'", package=package, extra=extra
     )

@@ -27,7 +27,7 @@ KEY_VALUE_TABLES = f"{SYSTEM_SCOPE}/_tables/keyvaluetables"
 
 
 def check_text(name: object) -> None:
-    """Raise ``InvalidNameError`` for a name that is no ``str``."""
+    """Raise ``InvalidNameError`` for a name that is not a ``str``."""
     if not isinstance(name, str):
         raise InvalidNameError("a name must be text", type=type(name).__name__)
 
@@ -62,7 +62,7 @@ class StreamName:
 
     @classmethod
     def parse(cls, text: str) -> StreamName:
-        """Parse ``scope/stream``. Raises ``InvalidNameError`` where it is no text or has not exactly two parts."""
+        """Parse ``scope/stream``. Raises ``InvalidNameError`` unless it is text with exactly two parts."""
         check_text(text)
         scope, slash, stream = text.partition("/")
         if not slash or not scope or not stream or "/" in stream:

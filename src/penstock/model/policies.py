@@ -15,7 +15,7 @@ SEGMENTS_MAX = 10_000
 
 
 def _member(kind: type[E], field: str, given: object) -> E:
-    """The member, also by its value. Raises InvalidArgumentError."""
+    """The member, given itself or its value. Raises InvalidArgumentError."""
     if isinstance(given, kind):
         return given
     for member in kind:
@@ -45,7 +45,8 @@ class ScaleType(enum.Enum):
 class ScalingPolicy:
     """How many segments, and at which rate they split and merge.
 
-    ``target_rate`` is per segment and second (events or kB); ``factor`` is into how many a hot one splits. ``type`` may be
+    ``target_rate`` is per segment and second (events or kB); a hot segment splits into ``factor`` new ones. ``type``
+    may be
     given by its value: "fixed", "kbytes" or "events".
     """
 
@@ -83,9 +84,9 @@ class RetentionType(enum.Enum):
 class RetentionPolicy:
     """What truncation must leave (``minimum``) and must not leave (``maximum``), in bytes or milliseconds.
 
-    ``type`` may be given by its value: "size" or "time". ``maximum=None`` is unlimited. With subscribers, data goes once
-    all of them have acknowledged it, within these limits. Source: Pravega Stream Retention, "Size & Time Based"; a missing
-    maximum is unlimited, a missing minimum 0.
+    ``type`` may be given by its value: "size" or "time". ``maximum=None`` is unlimited. With subscribers, data is
+    deleted once all of them have acknowledged it, within these limits. Source: Pravega Stream Retention, "Size & Time
+    Based"; a missing maximum is unlimited, a missing minimum 0.
     """
 
     type: RetentionType
@@ -113,7 +114,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
-    """Everything a user sets on a stream. ``retention=None`` keeps all data for ever.
+    """Everything a user sets on a stream. ``retention=None`` keeps all data forever.
 
     ``rollover_bytes=0`` means the store's default chunk size; ``timestamp_aggregation_ms`` is kept for Pravega's
     clients and returned as it was set. ``tags`` is a set in the order in which the tags were given: repeats are dropped.
@@ -137,9 +138,10 @@ class StreamConfig:
             raise InvalidArgumentError("a stream has at most 128 tags of 1 to 256 characters", tags=len(self.tags))
 
     def check_storable(self) -> None:
-        """Raises InvalidArgumentError where a number does not fit in 64 bits: neither segments nor the protocols take it.
+        """Raises InvalidArgumentError if a number does not fit in 64 bits, as segments and protocols require.
 
-        Checked when a stream is created or updated, not here at birth: records of earlier versions must stay readable.
+        Checked when a stream is created or updated, not on construction: records of earlier versions must stay
+        readable.
         """
         numbers = {
             "rollover_bytes": self.rollover_bytes,

@@ -15,12 +15,12 @@ SOURCE_MAX_BYTES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySource:
-    """The query that offers a batch under a writer's name, or publishes a cut as a subscriber.
+    """The query that commits a batch under a writer's name, or publishes a cut as a subscriber.
 
-    ``query``: the same after each restart from one checkpoint; another one for a new checkpoint. ``run``: another one after
-    each restart; empty: not known. ``replaces``: the query whose name this one takes over. With its own id, it claims batches
-    that were committed before queries were recorded. ``ordered``: the batches come from a checkpoint, which repeats only its
-    last one; otherwise any batch that is not above the last one is a repeat.
+    ``query``: the same after each restart from one checkpoint; a new one for a new checkpoint. ``run``: a new one after
+    each restart; empty: unknown. ``replaces``: the query whose name this one takes over. With its own id, it claims
+    batches that were committed before queries were recorded. ``ordered``: the batches come from a checkpoint, which
+    repeats only its last one; otherwise any batch that is not above the last one is a repeat.
     """
 
     query: str

@@ -1,4 +1,5 @@
-"""The policy document: everything a user may say of when data goes, at three levels, each value said, lifted or left open.
+"""The policy document: when data is deleted, at three levels. Each level sets a value, lifts the limit, or leaves it
+open.
 
 Source: docs/design/0011-retention-policies.md. The JSON form (docs/formats/policy.md) has the same names.
 """
@@ -29,21 +30,21 @@ Limit = int | float | Inherit | None
 
 
 class Combine(enum.Enum):
-    """Two minimums: must both be kept (``ALL``), or does data go as soon as either lets it (``ANY``)?"""
+    """Two minimums: both must be kept (``ALL``), or data is deleted as soon as either allows it (``ANY``)."""
 
     ANY = "any"
     ALL = "all"
 
 
 class Measure(enum.Enum):
-    """What limits of bytes and age are held against: the stream as a whole, or each of its segments by itself."""
+    """What limits of bytes and age apply to: the stream as a whole, or each of its segments."""
 
     STREAM = "stream"
     SEGMENT = "segment"
 
 
 class Unsubscribed(enum.Enum):
-    """What becomes of data above the minimum while nobody subscribes."""
+    """What happens to data above the minimum while there are no subscribers."""
 
     KEEP = "keep"
     RELEASE = "release"
@@ -79,7 +80,7 @@ class Retain:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """What may be unread. ``ttl_s``: unread data older than that counts as read. ``evict_to``: share of the limit that
-    eviction goes down to. ``on_exceed``: what each of the three quotas does, unless it has its own action."""
+    eviction reduces the backlog to. ``on_exceed``: what each of the three quotas does, unless it has its own action."""
 
     ttl_s: Limit = INHERIT
     max_bytes: Limit = INHERIT
@@ -103,7 +104,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDocument:
-    """The policy of one level. A document that says nothing leaves all to the next level.
+    """The policy of one level. An empty document leaves everything to the next level.
 
     ``grace_s``: between logical truncation and physical deletion, while the truncation can be undone.
     """
@@ -127,7 +128,7 @@ PolicyTarget = StreamName | str | None
 
 
 class Level(enum.Enum):
-    """Where an effective value comes from."""
+    """The origin of an effective value."""
 
     STREAM = "stream"
     SCOPE = "scope"
@@ -137,7 +138,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectivePolicy:
-    """What applies to one stream after all levels. Bytes and whole milliseconds; ``None`` is unlimited.
+    """The effective policy of one stream. Bytes and whole milliseconds; ``None`` is unlimited.
 
     ``min_bytes`` and ``min_age_ms``: infinite where None; of a dimension that no level names they are 0 and not in
     ``given``, and take no part in ``combine``. ``truncates`` is False where no level says anything of ``retain``: then all

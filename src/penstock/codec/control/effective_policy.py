@@ -1,4 +1,4 @@
-"""What applies to a stream, as JSON: the fields of the policy document, each with its value and the level it is from.
+"""The effective policy of a stream as JSON: the fields of the policy document, each with its value and its level.
 
 ``{"retain": {"min_bytes": {"value": 10, "from": "stream"}, …}, …, "truncates": true}``; seconds and bytes as in the document,
 ``null`` for unlimited. The action of each quota is shown with the level that decides it, also if that is ``on_exceed``.
@@ -52,7 +52,7 @@ def value_at(policy: EffectivePolicy, path: str) -> Any:
 
 
 def origin_at(policy: EffectivePolicy, path: str) -> Level:
-    """The level that the value is from."""
+    """The level that the value comes from."""
     name, _ = _FIELDS[path]
     by_default = path in QUOTA_ACTIONS and getattr(policy, name) is None
     return policy.origins.get("backlog.on_exceed" if by_default else path, Level.DEFAULT)

@@ -163,7 +163,8 @@ class ErasurePartRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureChunksRecord:
-    """What the erasure has made of some chunks: a JSON object each, which names its segment. ``segment``: of the first."""
+    """The effect of the erasure on some chunks: one JSON object per chunk, which names its segment. ``segment``: of the
+    first."""
 
     segment: SegmentId
     chunks: Sequence[Mapping[str, Any]]

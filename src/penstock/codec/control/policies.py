@@ -17,7 +17,7 @@ POLICY_VERSION = 1
 
 
 def policy_fields(document: PolicyDocument) -> Fields:
-    """A document in the form in which a stream's record carries it."""
+    """A document in the form of a stream's record."""
     return {"v": POLICY_VERSION, "document": encode_document(document)}
 
 
@@ -79,7 +79,7 @@ class HoldRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldPlaceRecord(JsonRecord):
-    """In which scope the hold of an id is."""
+    """The scope of the hold with this id."""
 
     KIND = "hold-place"
     scope: Annotated[str, Field("the scope")]

@@ -42,7 +42,7 @@ _SHOWN = 60  # characters of a value in an error
 
 
 class Kind(enum.Enum):
-    """What a field holds."""
+    """The type of a field."""
 
     BYTES = "bytes"
     SECONDS = "seconds"
@@ -122,7 +122,7 @@ _TOP = ("version", *SECTIONS, *(item.path for item in FIELDS if not item.section
 
 
 def value_of(document: PolicyDocument, path: str) -> Any:
-    """The value of the field, as ``retain.min_bytes``; INHERIT where the document leaves it open."""
+    """The value of a field such as ``retain.min_bytes``; INHERIT if the document does not set it."""
     section, _, name = path.rpartition(".")
     return getattr(getattr(document, section) if section else document, name)
 
@@ -177,7 +177,7 @@ def _show(value: Any) -> str:
 
 
 def encode_document(document: PolicyDocument) -> dict[str, Any]:
-    """The document as a JSON object: seconds and bytes; fields and sections that say nothing are left out."""
+    """The document as a JSON object, in seconds and bytes; unset fields and empty sections are left out."""
     body: dict[str, Any] = {}
     for item in FIELDS:
         value = value_of(document, item.path)
@@ -189,10 +189,11 @@ def encode_document(document: PolicyDocument) -> dict[str, Any]:
 
 
 def decode_document(value: Any, *, path: str = "policy.") -> PolicyDocument:
-    """The document that the JSON value says. ``null`` in place of the document or a section: it says nothing.
+    """Decode a document from JSON. ``null`` in place of the document or a section sets nothing.
 
-    Each field is checked by itself; ``core.policies.levels.validate`` checks them against each other. Raises
-    InvalidArgumentError with ``field`` (``path`` first), ``value``, ``rule`` and ``accepted``; unknown fields are refused.
+    Each field is checked separately; ``core.policies.levels.validate`` checks them against each other. Raises
+    InvalidArgumentError with ``field`` (``path`` first), ``value``, ``rule`` and ``accepted``; unknown fields are
+    refused.
     """
     body = _object(value, path.rstrip(".") or "policy", "the document", _TOP, path)
     version = body.get("version", VERSION)
@@ -230,7 +231,7 @@ def _object(value: Any, field: str, what: str, names: Sequence[str], path: str) 
         )
     for name in value:
         if name not in names:
-            # A misspelt field must not pass for an absent one.
+            # A misspelt field must not count as absent.
             raise InvalidArgumentError(
                 "policy field is not known",
                 field=f"{path}{str(name)[:_SHOWN]}",
@@ -249,8 +250,8 @@ def pack_document(document: PolicyDocument) -> bytes:
 def unpack_document(data: bytes | memoryview, *, where: str = "") -> PolicyDocument:
     """What ``pack_document`` stored. ``where`` names the place in errors.
 
-    Whoever cannot read a policy must remove nothing under it. Raises: VersionTooNewError (written by a newer version),
-    CorruptDataError (not a document).
+    A caller that cannot read a policy must delete nothing under it. Raises: VersionTooNewError (written by a newer
+    version), CorruptDataError (not a document).
     """
     body = _load(data, "policy document", where)
     try:
@@ -322,7 +323,8 @@ def pack_hold(hold: HoldInfo) -> bytes:
 
 
 def unpack_hold(data: bytes | memoryview, *, where: str = "") -> HoldInfo:
-    """What ``pack_hold`` stored. Raises VersionTooNewError, CorruptDataError: then whatever it may cover must stay."""
+    """What ``pack_hold`` stored. Raises VersionTooNewError, CorruptDataError: then everything that it may cover must
+    stay."""
     try:
         return decode_hold(_load(data, "hold", where))
     except InvalidArgumentError as error:

@@ -105,8 +105,7 @@ def _read_config(fields: Fields) -> StreamConfig:
 class StreamRecord(JsonRecord):
     """A stream's own record: every change of the stream is a compare-and-set on it.
 
-    ``policy`` is kept as it is found, so that one that cannot be read is neither lost nor a reason to lose sight of the
-    stream.
+    ``policy`` is kept as stored, so that an unreadable policy is not lost and does not hide the stream.
     """
 
     KIND = "stream"
@@ -200,7 +199,7 @@ class LengthsRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadRecord(JsonRecord):
-    """Where the stream begins. ``cut`` without positions is the beginning of history."""
+    """The head of the stream. ``cut`` without positions is the beginning of history."""
 
     KIND = "head"
     cut: Annotated[Positions, Field("the head; empty: the beginning of the stream", dump=dump_positions)] = field(
@@ -222,7 +221,7 @@ class HeadRecord(JsonRecord):
 
     @property
     def visible(self) -> Positions:
-        """The head that users see: nobody is promised what lies before a decided cut."""
+        """The head that users see: data before a decided cut is no longer guaranteed."""
         return self.cut if self.pending is None else self.pending
 
 
@@ -269,7 +268,7 @@ class TransactionRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRecord(JsonRecord):
-    """The transaction that the writers share that know its key."""
+    """The transaction shared by all writers that know its key."""
 
     KIND = "join"
     transaction: Annotated[UUID, Field("the transaction", name="txn")]
@@ -338,6 +337,6 @@ class ForgottenRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerRecord(JsonRecord):
-    """A key that has a meaning by being there."""
+    """A key whose presence is its meaning."""
 
     KIND = "marker"

@@ -38,10 +38,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectName:
-    """What an object's name says, which its header repeats.
+    """The parts of an object's name, which its header repeats.
 
     A journal holds the batches ``first`` to ``last``. A snapshot goes with the batches behind ``first``, and is complete once
-    those up to ``last`` are applied to it; ``last`` is told by its last object alone, and is 0 in the others. ``run`` is
+    those up to ``last`` are applied to it; only its last object has ``last``; it is 0 in the others. ``run`` is
     ``epoch << 32 | count``: no two objects that were ever written share it, but the objects of one snapshot do.
     """
 
@@ -66,7 +66,7 @@ class ObjectName:
 
 
 def parse_object_name(text: str) -> ObjectName | None:
-    """The parts, or None for what is not spelled as we spell it."""
+    """The parts, or None if the name is not in our spelling."""
     pieces = text.split("/")
     if len(pieces) != 3 or pieces[0] != DIRECTORY:
         return None
@@ -128,7 +128,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def encode_rows(rows: Iterable[Row]) -> bytes:
-    """Rows back to back: what a snapshot holds."""
+    """Rows back to back: the content of a snapshot."""
     parts: list[bytes] = []
     for key, value in rows:
         parts += (PUT.pack(len(key), len(value)), key, value)
@@ -136,7 +136,8 @@ def encode_rows(rows: Iterable[Row]) -> bytes:
 
 
 def decode_batches(data: bytes) -> Iterator[Batch]:
-    """The batches of a journal, in order. Raises CorruptDataError at the first that is damaged: those before it are sound."""
+    """The batches of a journal, in order. Raises CorruptDataError at the first damaged batch: those before it are
+    sound."""
     position = 0
     while position < len(data):
         head = data[position : position + BATCH.size]
@@ -176,7 +177,7 @@ def _decode_body(body: bytes, sequence: int, upto: int, time_ms: int, counts: tu
 
 
 def decode_rows(data: bytes) -> Iterator[Row]:
-    """Raises CorruptDataError where the data end within a row."""
+    """Raises CorruptDataError if the data end within a row."""
     position = 0
     while position < len(data):
         if position + PUT.size > len(data):
@@ -212,7 +213,7 @@ def encode_object(name: ObjectName, payload: bytes, *, containers: int, count: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueObject:
-    """A read object. ``damage`` says why its payload fails its checksum, None where it is sound."""
+    """A read object. ``damage`` describes why its payload fails its checksum, None if it is sound."""
 
     name: ObjectName
     containers: int

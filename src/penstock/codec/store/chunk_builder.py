@@ -1,6 +1,7 @@
-"""A chunk and its sidecar, made of framed events by somebody else than the store.
+"""Builds chunks and their sidecars from framed events outside the store.
 
-The rules are those of the store's own chunks: a block is a run of whole events with a checksum, a chunk is rolled at a size.
+The rules are the same as for the store's own chunks: a block is a run of whole events with a checksum, a chunk is
+rolled at a size.
 Source: docs/formats/chunk-index.md.
 """
 
@@ -30,10 +31,10 @@ class BuiltChunk:
 
 
 class ChunkBuilder:
-    """Gathers runs of whole events into blocks, and blocks into chunks, in the order in which they come.
+    """Collects runs of whole events into blocks, and blocks into chunks, in order of arrival.
 
-    A run is never divided: one larger than a block, or than a chunk, is one by itself. What is added is borrowed until the
-    chunk that holds it was written.
+    A run is never divided: a run larger than a block or chunk becomes its own. Added data is borrowed until its chunk
+    was written.
     """
 
     def __init__(self, *, block_bytes: int, chunk_bytes: int) -> None:
@@ -49,11 +50,11 @@ class ChunkBuilder:
 
     @property
     def size_bytes(self) -> int:
-        """Of the chunk that is being gathered."""
+        """The size of the open chunk."""
         return self._size
 
     def add(self, data: Bytes, event_count: int) -> BuiltChunk | None:
-        """Take a run of at least one event. Returns the chunk that was full before it, if one was."""
+        """Take a run of at least one event. Returns the previous chunk if the run did not fit into it."""
         size = len(data)
         full = None
         if self._size and self._size + size > self._chunk_bytes:
@@ -68,7 +69,7 @@ class ChunkBuilder:
         return full
 
     def finish(self) -> BuiltChunk | None:
-        """What is gathered, as a chunk; None where there is nothing."""
+        """The open chunk; None if it is empty."""
         if not self._size:
             return None
         self._end_block()

@@ -112,7 +112,7 @@ def encode_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decode_ranges(data: bytes, count: int) -> list[tuple[int, int]]:
-    """Inverse of ``encode_ranges``. Raises CorruptDataError where they are not ``count``, all of ``data``."""
+    """Inverse of ``encode_ranges``. Raises CorruptDataError unless ``data`` holds exactly ``count`` ranges."""
     numbers: list[int] = []
     value = shift = 0
     for byte in data:

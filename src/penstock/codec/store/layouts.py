@@ -1,4 +1,5 @@
-"""The fixed parts of the values of metadata rows: what packs them, and the data dictionary's word on each field."""
+"""The fixed parts of the values of metadata rows: their structs, and the description of each field for the data
+dictionary."""
 
 from __future__ import annotations
 

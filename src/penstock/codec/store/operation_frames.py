@@ -47,7 +47,7 @@ def encode_frame_header(header: FrameHeader) -> bytes:
 
 
 def frame_header(container: int, count: int, time_ms: int) -> bytes:
-    """The same. Positional, for it runs once per commit."""
+    """The same with positional arguments, because it runs once per commit."""
     return FRAME.pack(VERSION, 0, container, count, time_ms)
 
 
@@ -71,7 +71,7 @@ def decode_frame_header(frame: bytes | memoryview) -> FrameHeader:
 
 
 def decode_operations(frame: bytes | memoryview) -> Iterator[Operation]:
-    """The operations of a frame, in order; data are views of it. Raises CorruptDataError where it is no frame."""
+    """The operations of a frame, in order; data are views of it. Raises CorruptDataError if it is not a frame."""
     header = decode_frame_header(frame)
     view = memoryview(frame)
     position = FRAME.size
@@ -88,8 +88,8 @@ def decode_operations(frame: bytes | memoryview) -> Iterator[Operation]:
 def decode_runs(frame: bytes | memoryview) -> Iterator[AppendRun | Change]:
     """As ``decode_operations``, with the appends gathered by segment: a log holds millions of them.
 
-    Between two other operations the runs of different segments come in the order of their first append; nothing of one
-    segment changes its place.
+    Between two other operations, runs of different segments are ordered by their first append; the order within a
+    segment does not change.
     """
     header = decode_frame_header(frame)
     view = memoryview(frame)
@@ -112,7 +112,7 @@ def decode_runs(frame: bytes | memoryview) -> Iterator[AppendRun | Change]:
             run = runs.get(uid)
             if run is None or run.end != offset:
                 if run is not None:
-                    # Damage, or of two incarnations: whoever applies it sees that it does not go on.
+                    # Damage, or two incarnations: the code that applies it detects the gap.
                     yield from runs.values()
                     runs.clear()
                 run = runs[uid] = AppendRun(uid=uid, offset=offset, end=offset, event_count=0, items=[], last={})

@@ -40,7 +40,7 @@ TABLE_RECORD_BYTES = 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateOperation:
-    """A segment is born. ``kind`` is 0 for plain, 1 for a hash table, 2 for a sorted table."""
+    """A segment is created. ``kind`` is 0 for plain, 1 for a hash table, 2 for a sorted table."""
 
     uid: int
     kind: int
@@ -68,7 +68,7 @@ class SealOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateOperation:
-    """The bytes before ``offset`` are given back, kept ones too."""
+    """The bytes before ``offset`` are freed, including kept ones."""
 
     uid: int
     offset: int
@@ -76,7 +76,7 @@ class TruncateOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepOperation:
-    """Readers begin at ``offset``; what they lose stays on disk."""
+    """Readers begin at ``offset``; the bytes before it stay on disk."""
 
     uid: int
     offset: int
@@ -84,7 +84,7 @@ class KeepOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseOperation:
-    """Kept bytes before ``offset`` are given back."""
+    """Kept bytes before ``offset`` are freed."""
 
     uid: int
     offset: int
@@ -100,7 +100,7 @@ class RestoreOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOperation:
-    """A segment or a table goes, with all it holds."""
+    """A segment or table is deleted with its content."""
 
     uid: int
 
@@ -114,7 +114,8 @@ class AttributeOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOperation:
-    """All ``length`` bytes of ``source`` become the bytes of ``uid`` from ``offset`` on; ``source`` is gone."""
+    """All ``length`` bytes of ``source`` become the bytes of ``uid`` from ``offset`` on; ``source`` no longer
+    exists."""
 
     uid: int
     source: int
@@ -206,7 +207,7 @@ def encode_create(operation: CreateOperation) -> bytes:
 def encode_append_head(
     uid: int, offset: int, writer: int, event_number: int, event_count: int, data_bytes: int
 ) -> bytes:
-    """What precedes the data of an append. Positional, for it runs once per append."""
+    """The bytes before the data of an append. Positional arguments, because it runs once per append."""
     return APPEND.pack(KIND_APPEND, uid, offset, writer.to_bytes(16, "big"), event_number, event_count, data_bytes)
 
 
@@ -316,7 +317,7 @@ def decode(view: memoryview, position: int) -> tuple[Operation, int]:
 
 
 def decode_change(view: memoryview, position: int) -> tuple[Change, int]:
-    """As ``decode``, of what is no append."""
+    """As ``decode``, for operations other than appends."""
     kind = view[position]
     if kind == KIND_TABLE:
         return _decode_table(view, position)

@@ -89,7 +89,7 @@ class WritersRecord:
 class SegmentRecord:
     """State of a segment. ``kind`` as in the create operation; ``entry_count`` is of tables alone.
 
-    ``kept_offset``: where the bytes on disk begin; below ``start_offset`` where some are kept that readers have no more.
+    ``kept_offset``: where the bytes on disk begin; below ``start_offset`` if some are kept that readers no longer see.
     """
 
     name: str
@@ -108,10 +108,10 @@ class SegmentRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRecord:
-    """A chunk of a segment: how many of its bytes count, how many at its head were given back, how many blocks and events.
+    """A chunk of a segment: its valid length, the bytes freed at its head, and its numbers of blocks and events.
 
-    ``event_count`` is None where an earlier version wrote the chunk: its blocks tell. ``joined_ms``: when a merge brought it
-    to the segment that names it; None: none did.
+    ``event_count`` is None if an earlier version wrote the chunk: then sum over its blocks. ``joined_ms``: when a merge
+    moved it to the segment that names it; None: no merge did.
     """
 
     name: str
@@ -124,8 +124,8 @@ class ChunkRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRecord:
-    """A block: its end in the chunk's file, its checksum, how many events it holds, when the first and the last append in it
-    were taken; None where an earlier version wrote it."""
+    """A block: its end in the chunk's file, its checksum, its number of events, and the times of its first and last
+    append; None if an earlier version wrote it."""
 
     end: int
     event_count: int
@@ -136,7 +136,7 @@ class BlockRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """Until when a lease holds a segment, wall clock in ms, and who took it, in words; empty where nobody said."""
+    """The end of a lease on a segment, wall clock in ms, and a description of its holder, which may be empty."""
 
     until_ms: int
     holder: str = ""
@@ -144,9 +144,9 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeRecord:
-    """A chunk that no segment names any more, and that is to be deleted: whose it was, and its bytes.
+    """A chunk to be deleted, because no segment names it any more: its former segment, and its bytes.
 
-    ``segment`` is empty where an earlier version wrote the row.
+    ``segment`` is empty if an earlier version wrote the row.
     """
 
     uid: int
@@ -191,7 +191,7 @@ def lacking_key(container: int, key: bytes) -> bytes:
 
 
 def uid_key(tag: bytes, container: int, uid: int, rest: bytes = b"") -> bytes:
-    """Key of something of one segment."""
+    """Key of a row of one segment."""
     return _HEAD.pack(tag, container) + _UID.pack(uid) + rest
 
 
@@ -250,7 +250,7 @@ def parse_lease_key(key: bytes) -> tuple[int, int]:
 
 
 def flushed_key(container: int, uid: int, writer: int | None = None) -> bytes:
-    """Key of what a segment's bytes in tier 2 alone amount to, or of a writer's last number in them."""
+    """Key of the counts of a segment's bytes in tier 2, or of a writer's last number in them."""
     return uid_key(TAG_FLUSHED, container, uid, b"" if writer is None else writer.to_bytes(16, "big"))
 
 

@@ -47,7 +47,7 @@ _CRC: Final = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """What a log file holds, written when its use begins.
+    """The header of a log file, written when its use begins.
 
     ``incarnation`` is unique to this use and grows with time: ``epoch << 32 | count``. ``first_sequence`` belongs to
     the first frame. Everything up to ``durable_sequence`` was durable when the header was written.
@@ -120,7 +120,7 @@ def encode_frame(
 
 
 def decode_frame_header(data: bytes | memoryview, *, seed: int) -> FrameHeader | None:
-    """The header at the start of ``data``, or None where there is no valid one.
+    """The header at the start of ``data``, or None if there is no valid one.
 
     Raises ``VersionTooNewError`` for a valid header of a later version.
     """
@@ -141,7 +141,7 @@ def decode_frame_header(data: bytes | memoryview, *, seed: int) -> FrameHeader |
 
 
 def frame_payload(header: FrameHeader, data: bytes | memoryview) -> memoryview | None:
-    """The payload, a view of the whole frame ``data``, or None where it, or the padding behind it, is damaged or short."""
+    """The payload, a view of the whole frame ``data``, or None if it, or the padding behind it, is damaged or short."""
     end = FRAME_HEADER.size + header.payload_bytes
     if len(data) != header.size_bytes or data[end:] != _ZEROS[: len(data) - end]:
         return None
@@ -177,12 +177,12 @@ def decode_file_header(block: bytes) -> FileHeader | None:
 
 
 def encode_free_mark(incarnation: int) -> bytes:
-    """One block that says: the use ``incarnation`` of this file is over, as are all before it."""
+    """One block that marks the use ``incarnation`` of this file, and all before it, as ended."""
     return _sealed(FREE_MARK, FREE_MAGIC, FORMAT_VERSION, 0, incarnation)
 
 
 def decode_free_mark(block: bytes) -> int:
-    """The last incarnation that is over; 0 where there is no valid mark. Raises ``VersionTooNewError``."""
+    """The last incarnation that has ended; 0 if there is no valid mark. Raises ``VersionTooNewError``."""
     if len(block) != BLOCK_BYTES or block[:4] != FREE_MAGIC:
         return 0
     _, version, _, incarnation, checksum = FREE_MARK.unpack_from(block)
@@ -207,7 +207,7 @@ def encode_epoch(record: EpochRecord) -> bytes:
 
 
 def decode_epoch(data: bytes) -> EpochRecord | None:
-    """The record, whatever the fence byte says; None where the file is damaged. Raises ``VersionTooNewError``."""
+    """The record, regardless of the fence byte; None if the file is damaged. Raises ``VersionTooNewError``."""
     if len(data) != EPOCH_FILE_BYTES or data[:4] != EPOCH_MAGIC:
         return None
     _, version, _, epoch, seed, checksum = EPOCH_RECORD.unpack_from(data)

@@ -37,7 +37,7 @@ class SetupAppend(NamedTuple):
 
 
 class AppendSetup(NamedTuple):
-    """``handle``: what the writer is called in an AppendMany. None: the server knows no such frame."""
+    """``handle``: the writer's number in an AppendMany. None: the server does not support that frame."""
 
     rid: int
     segment: str
@@ -99,9 +99,8 @@ class AppendMany(NamedTuple):
 
 
 class ManyAppended(NamedTuple):
-    """How each append of an AppendMany ended: the length of its segment right after it, or -1 for what is not stored.
-
-    ``failures`` says why, where it is not that an append of the same writer before it failed.
+    """How each append of an AppendMany ended: the length of its segment right after it, or -1 if it is not stored.
+    ``failures`` gives the reason, unless it is an earlier failed append of the same writer.
     """
 
     rid: int

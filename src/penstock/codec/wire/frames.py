@@ -20,7 +20,7 @@ FRAME_MAX_BYTES = 0x00FFFFFF
 HEADER = struct.Struct(">ii")
 APPEND_MANY = 1001  # type of a command of our own; Pravega's types end below 1,000
 MANY_APPENDED = 1002
-"""Our own: only between a client and a server that have told each other that they know them."""
+"""Our own types: used only after client and server have announced support to each other."""
 HEADS_MAX = 4096  # appends of one command; bounds what a peer can make the server allocate
 
 EVENT = 0  # type numbers of Pravega's protocol, as are the two below
@@ -183,7 +183,7 @@ def check_header(code: int, length: int, allowed: frozenset[int]) -> None:
 
 
 def decode_block_end(view: memoryview) -> c.AppendBlockEnd:
-    """The AppendBlockEnd of a frame; ``decode`` without its detours, for the append path. Raises ProtocolError."""
+    """The AppendBlockEnd of a frame; a faster ``decode`` for the append path. Raises ProtocolError."""
     try:
         writer, whole, size = _BLOCK_END_HEAD.unpack_from(view)
         end = BLOCK_END_DATA_AT + size
@@ -256,7 +256,7 @@ def data_appended(writer: bytes, number: int, previous: int, rid: int, length: i
 
 
 def acknowledged_number(frame: bytes) -> int | None:
-    """Up to which event a DataAppended acknowledges. None: the bytes are not that frame, whole and alone."""
+    """The last event that a DataAppended acknowledges. None: the bytes are not exactly one such frame."""
     if len(frame) != _DATA_APPENDED.size:
         return None
     code, size, _, number, *_ = _DATA_APPENDED.unpack(frame)

@@ -19,7 +19,7 @@ C       list of chunk descriptions
 |       what follows may be missing at the end of a frame
 ======  =======================================================================================
 
-A length or count is compared with the bytes that are there, a count with a limit too, before anything is allocated for it.
+Lengths and counts are compared with the available bytes, and counts also with a limit, before any allocation.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class WireChunk(NamedTuple):
 
 
 class WireHead(NamedTuple):
-    """One append of many in a frame: whose it is, its last event number, and how much of the data behind the heads is its."""
+    """One of many appends in a frame: its writer, its last event number, and its share of the data behind the heads."""
 
     handle: int
     event_count: int
@@ -94,7 +94,7 @@ class WireHead(NamedTuple):
 
 
 class WireFailure(NamedTuple):
-    """Which append of many failed, counted from 0, and the frame that would have told so, had it come alone."""
+    """The index of the failed append, from 0, and the reply frame that it would have received on its own."""
 
     place: int
     reply: bytes

@@ -1,4 +1,4 @@
-"""Why the bytes of a stream are still there, or when and by which rule they went. Source: docs/formats/planner.md."""
+"""Why the bytes of a stream are kept, or when and by which rule they were deleted. Source: docs/formats/planner.md."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.model.retention import EffectivePolicy
 class ExplainedRange(Struct, frozen=True, kw_only=True):
     """Bytes from ``start`` to ``end`` (``from`` and ``to`` as JSON) and their one holder.
 
-    ``kind``: a ``HolderKind``. ``name``: of the subscriber or hold; of ``due`` bytes that somebody had not read, the rule;
-    else empty. A cut is None where the bound is a number of bytes only. ``release_ms``: when the holder lets go of the first
-    of these bytes by the passing of time, milliseconds since the Unix epoch; None: never by that alone. ``owner``,
+    ``kind``: a ``HolderKind``. ``name``: of the subscriber or hold; for unread ``due`` bytes, the rule; else empty. A
+    cut is None if the bound is only a number of bytes. ``release_ms``: when the holder releases the first of these
+    bytes through time alone, milliseconds since the Unix epoch; None: never through time alone. ``owner``,
     ``reason``: of a hold.
     """
 
@@ -30,9 +30,9 @@ class ExplainedRange(Struct, frozen=True, kw_only=True):
 
 
 class GoneData(Struct, frozen=True, kw_only=True):
-    """The truncation that took a position: when (milliseconds since the Unix epoch), by which rule (``manual``: by a call),
-    how many bytes, and the head after it. All None if that is forgotten. ``certain``: False if the position may have gone
-    with an earlier one."""
+    """The truncation that deleted a position: when (milliseconds since the Unix epoch), by which rule (``manual``: by a
+    call), how many bytes, and the head after it. All None if that is forgotten. ``certain``: False if an earlier
+    truncation may have deleted the position."""
 
     at_ms: int | None
     rule: str | None
@@ -42,11 +42,11 @@ class GoneData(Struct, frozen=True, kw_only=True):
 
 
 class Explanation(RetentionRun, frozen=True, kw_only=True):
-    """What a cycle would do now, and who holds each byte.
+    """What a cycle would do now, and what holds each byte.
 
     ``ranges``: from head to tail; with a position, the one that begins there. ``policy``, ``unreadable``, ``sentence``: as in
-    ``RetentionPlan``. Only with a position, else UNSET: ``earliest_release_ms``, when time alone lets go of what lies there,
-    None: never; ``gone``: what took it if it lies before the head, else None.
+    ``RetentionPlan``. Only with a position, else UNSET: ``earliest_release_ms``, when time alone releases the data
+    there, None: never; ``gone``: the truncation that deleted it if it lies before the head, else None.
     """
 
     policy: EffectivePolicy

@@ -1,4 +1,5 @@
-"""What the planner knows of a stream: a line of docs/formats/planner.md, which ``penstock retention plan --facts`` reads."""
+"""The planner's input for a stream: a line of docs/formats/planner.md, which ``penstock retention plan --facts``
+reads."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class FactsHold(Struct, frozen=True, kw_only=True):
 class StreamFacts(Struct, frozen=True, kw_only=True):
     """The facts that the planner decides by. Fields that are UNSET are not known, or empty.
 
-    ``id``: the stream as ``scope/stream``; in a line whatever it has. ``now_ms``: milliseconds since the Unix epoch.
+    ``id``: the stream as ``scope/stream``; in a line, its own id. ``now_ms``: milliseconds since the Unix epoch.
     ``frequency_ms``: a cut is recorded if the newest one is older. ``truncated_at``: the head, None: the beginning of
     history; ``truncated_events``: events before it. ``truncating``: a truncation is in flight. ``policy``: the document of
     what applies, in the form of docs/formats/policy.md; ``unreadable``: why it cannot be read. ``retention_set``: recorded

@@ -1,7 +1,7 @@
 """What retention did, or would do: the answers of a run, of a plan, and of the planner to a line of facts.
 
-Fields have the names that they have as JSON, save where Python keeps the name for itself. Sequences are in the order of the
-stream or of the decisions. A field that is ``UNSET`` is absent from the JSON. Source: docs/formats/planner.md.
+Fields have the names that they have as JSON, except for Python keywords. Sequences are in the order of the stream or of
+the decisions. A field that is ``UNSET`` is absent from the JSON. Source: docs/formats/planner.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class CutRecord(Struct, frozen=True, kw_only=True):
 
 
 class Holding(Struct, frozen=True, kw_only=True):
-    """Who keeps how many bytes. ``kind``: a ``HolderKind``; ``name``: of the subscriber or hold, else empty."""
+    """A holder, and how many bytes it keeps. ``kind``: a ``HolderKind``; ``name``: of the subscriber or hold, else
+    empty."""
 
     kind: str
     name: str
@@ -54,7 +55,7 @@ class MovedSubscriber(Struct, frozen=True, kw_only=True):
 
 
 class DroppedSubscriber(Struct, frozen=True, kw_only=True):
-    """A silent subscriber that is forgotten. ``start`` (``from`` as JSON): its cut, empty if it has published none.
+    """A silent subscriber that is removed. ``start`` (``from`` as JSON): its cut, empty if it has published none.
     ``last_active_ms``: milliseconds since the Unix epoch."""
 
     subscriber: str
@@ -97,14 +98,14 @@ class PlanStep(Struct, frozen=True, kw_only=True):
 
 
 class PlannerAnswer(Struct, frozen=True, kw_only=True):
-    """What every answer of the planner has. Times are milliseconds since the Unix epoch.
+    """Fields of every answer of the planner. Times are milliseconds since the Unix epoch.
 
-    ``id``: the stream as ``scope/stream``; of a line of facts, whatever the line has. ``candidate``: the cut that the rules
-    choose; ``truncate``: where the head goes; None: none, and it stays. ``rule``: the ``RetentionRule`` that chose, or why
-    none did. ``record``: the cut to record first. ``prune_through_ms``: records up to then are forgotten. ``held_by``: who
-    keeps what is left, each byte once, most bytes first. ``expire``: moved by time-to-live; ``evict``: by a quota or a
-    maximum; ``drop``: forgotten; ``delete_stream``: it goes whole. ``frees_bytes``: what truncations free. ``next_due_ms``:
-    when time alone may change the decision; None: never. ``why``: for people.
+    ``id``: the stream as ``scope/stream``; for a line of facts, its own id. ``candidate``: the cut that the rules
+    choose; ``truncate``: the new head; None: it stays. ``rule``: the ``RetentionRule`` that chose, or why none did.
+    ``record``: the cut to record first. ``prune_through_ms``: records up to then are dropped. ``held_by``: what keeps
+    the remaining data, each byte once, most bytes first. ``expire``: moved by time-to-live; ``evict``: by a quota or a
+    maximum; ``drop``: removed; ``delete_stream``: the stream is deleted. ``frees_bytes``: what truncations free.
+    ``next_due_ms``: when time alone may change the decision; None: never. ``why``: for people.
     """
 
     version: int
@@ -126,7 +127,8 @@ class PlannerAnswer(Struct, frozen=True, kw_only=True):
 
 
 class SettledPlan(Struct, frozen=True, kw_only=True):
-    """What a decision and those after it do together, until nothing is due. ``events``: removed ones, None: not known.
+    """The combined effect of a decision and those after it, until nothing is due. ``events``: removed ones, None: not
+    known.
     ``subscribers``: who is moved past unread data or dropped, sorted."""
 
     truncate: Offsets | None
@@ -154,18 +156,20 @@ class LinePlan(PlannerAnswer, frozen=True, kw_only=True):
 
 class RetentionRun(PlannerAnswer, frozen=True, kw_only=True):
     """What was done until nothing was due. ``expire``, ``evict``, ``drop`` and ``frees_bytes`` are of all ``steps``;
-    ``candidate``, ``truncate`` and ``rule`` of the last one that moves the head; the rest describes what is left."""
+    ``candidate``, ``truncate`` and ``rule`` of the last one that moves the head; the rest describes the remaining
+    data."""
 
     steps: Sequence[PlanStep]
 
 
 class RetentionPlan(RetentionRun, frozen=True, kw_only=True):
-    """What would be done at ``at_ms``, by nobody writing or acknowledging until then.
+    """What would be done at ``at_ms`` if nobody writes or acknowledges until then.
 
     ``events``: removed ones, exactly; None only if a cut lies inside an event. ``time_range_ms``: when these were appended,
-    first and last by the nearest records, each None if not known; None if both are, or nothing goes. ``subscribers``: who
-    loses data or is dropped, sorted. ``policy``: what applies, with the level of each value; ``sentence``: the same for
-    people. ``unreadable``: which policy cannot be read and why, then all is kept; else empty.
+    first and last by the nearest records, each None if not known; None if both are, or nothing is deleted.
+    ``subscribers``: those that lose data or are dropped, sorted. ``policy``: the effective policy, with the level of
+    each value; ``sentence``: the same for people. ``unreadable``: which policy cannot be read and why, then all is
+    kept; else empty.
     """
 
     at_ms: int

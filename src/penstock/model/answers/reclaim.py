@@ -1,4 +1,4 @@
-"""What a stream's files take, what was freed, and what is still to be freed. Source: docs/formats/planner.md."""
+"""The size of a stream's files, what was freed, and what is still to be freed. Source: docs/formats/planner.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PendingReason(enum.Enum):
 
 
 class PendingLease(Struct, frozen=True, kw_only=True):
-    """A lease on bytes: who took it, in its own words, and until when, milliseconds since the Unix epoch."""
+    """A lease on bytes: its holder's own description, and its end, milliseconds since the Unix epoch."""
 
     id: str
     holder: str = ""
@@ -44,9 +44,9 @@ class PendingBytes(Struct, frozen=True, kw_only=True):
 class ReclaimReport(Struct, frozen=True, kw_only=True):
     """The account of a stream's files in bytes; ``disk_bytes`` = ``tiered_bytes`` + ``pending_bytes``.
 
-    ``at_ms``: now by the retention clock. ``live_bytes``: what readers can have, in files or not yet; ``tiered_bytes``: the
-    part of it in files. ``freed_bytes``: given back since the stream began. ``pending``: sums to ``pending_bytes``, the
-    earliest ``until_ms`` first.
+    ``at_ms``: now by the retention clock. ``live_bytes``: what readers can read, in files or not yet; ``tiered_bytes``:
+    the part of it in files. ``freed_bytes``: freed since the stream was created. ``pending``: adds up to
+    ``pending_bytes``, the earliest ``until_ms`` first.
     """
 
     version: int

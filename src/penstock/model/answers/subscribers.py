@@ -11,8 +11,8 @@ class SubscriberMove(Struct, frozen=True, kw_only=True):
     """An acknowledged cut that is set from ``start`` to ``end`` (``from`` and ``to`` as JSON), forwards or backwards.
 
     ``from_cut``: ``start`` as the text of a stream cut; ``lower_cut``: so the earlier of both cuts at each key. ``bytes``,
-    ``events``: skipped ones less those to be read again. ``passed_bytes``, ``passed_events``: those skipped unread, from
-    ``lower_cut`` to ``end``. Events are None if a cut lies inside an event.
+    ``events``: those skipped minus those to be read again. ``passed_bytes``, ``passed_events``: those skipped unread,
+    from ``lower_cut`` to ``end``. Events are None if a cut lies inside an event.
     """
 
     stream: str

@@ -1,4 +1,4 @@
-"""What an undo of truncations took back, and what it could not."""
+"""What an undo of truncations restored, and what it could not."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class LostTruncation(Struct, frozen=True, kw_only=True):
 
 
 class UndoneTruncations(Struct, frozen=True, kw_only=True):
-    """Truncations that were taken back.
+    """Truncations that were undone.
 
-    ``head``: the head after, ``head_cut`` the same as the text of a stream cut. ``truncations``, ``bytes``: how many were
-    taken back. ``protected_until_ms``: until then rules leave what came back, wall clock. ``subscribers``: that rules had
-    moved, by name. ``not_restored``: truncations in the wanted time whose bytes are lost, oldest first.
+    ``head``: the head after, ``head_cut`` the same as the text of a stream cut. ``truncations``, ``bytes``: how many
+    were undone. ``protected_until_ms``: until then rules do not delete the restored data, wall clock. ``subscribers``:
+    that rules had moved, by name. ``not_restored``: truncations in the wanted time whose bytes are lost, oldest first.
     """
 
     stream: str

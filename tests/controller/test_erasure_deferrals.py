@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 from blanking import ONE, Blanking, ask_for_erasure
 from controller_world import STREAM, audit_entries, name_of, opened, with_stream
 
-from penstock.codec.control.erasures import ErasureMarkRecord
+from penstock.codec.control.erasures import Deferral, ErasureMarkRecord, ErasureRecord, ErasureState
 from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.controller.metadata import overwrite
 from penstock.model.callers import Caller, calling
-from penstock.model.errors import NotFoundError
+from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.testing.fakes import FakeClock
 
 DAY_MS = 24 * 3600 * 1000
@@ -139,6 +140,50 @@ def test_a_repeated_request_is_not_named_for_the_end_of_the_hold_that_it_finds()
         assert "caller" not in entry
 
     play(scene)
+
+
+HOLD = {"hold": "h", "owner": "o", "reason": "r", "until_ms": None}
+DIGEST = {"events": 1, "positions_sha256": "0" * 64, "sha256": "1" * 64}
+WITHDRAWAL = {"who": "a", "why": "b", "at_ms": 3}
+
+
+def test_records_of_erasures_with_fields_that_are_not_known_are_listed() -> None:
+    async def scene(controller: Controller, segments: Blanking, clock: FakeClock) -> None:
+        later = {"later": 2**70}
+        record = ErasureRecord(
+            stream=str(STREAM),
+            incarnation=0,
+            state=ErasureState.WITHDRAWN,
+            asked={},
+            asked_ms=1,
+            request=DIGEST | later,
+            deferred=Deferral(holds=[HOLD | later], count=1, since_ms=2, ends={}),
+            withdrawn=WITHDRAWAL | later,
+        )
+        assert ErasureRecord.decode(record.encode()) == record
+        await controller._ctx.metadata.put(overwrite(keys.erasure("e2"), record))
+        (found,) = await controller.erasures.list()
+        assert msgspec.to_builtins(found.request) == DIGEST
+        assert msgspec.to_builtins(found.deferred.holds) == [HOLD]
+        assert msgspec.to_builtins(found.withdrawn) == WITHDRAWAL
+
+    play(scene)
+
+
+@pytest.mark.parametrize("field", ["request", "withdrawn", "holds"])
+def test_a_record_of_an_erasure_that_lacks_a_field_is_damaged(field: str) -> None:
+    record = ErasureRecord(
+        stream=str(STREAM),
+        incarnation=0,
+        state=ErasureState.WITHDRAWN,
+        asked={},
+        asked_ms=1,
+        request={"events": 1} if field == "request" else DIGEST,
+        deferred=Deferral(holds=[{"hold": "h"} if field == "holds" else HOLD], count=1, since_ms=2, ends={}),
+        withdrawn={"who": "a"} if field == "withdrawn" else WITHDRAWAL,
+    )
+    with pytest.raises(CorruptDataError):
+        ErasureRecord.decode(record.encode())
 
 
 def test_an_erasure_that_cannot_be_resumed_stops_no_other() -> None:

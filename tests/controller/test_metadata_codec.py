@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any, get_args
 from uuid import UUID
 
 import pytest
@@ -23,6 +24,7 @@ from penstock.codec.control.readers import (
     SubscriberRecord,
     TailRecord,
 )
+from penstock.codec.control.record import JsonRecord, record_form
 from penstock.codec.control.streams import (
     BatchPin,
     BatchRecord,
@@ -319,6 +321,17 @@ def test_fields_that_records_of_earlier_versions_lack_have_their_defaults() -> N
 def test_fields_that_are_not_known_are_ignored() -> None:
     for record, data in GOLDEN:
         assert type(record).decode(data[:-1] + b',"later":{"a":[1]}}') == record
+
+
+@pytest.mark.parametrize(
+    "record", [record for record, _ in GOLDEN if isinstance(record, JsonRecord)], ids=lambda item: type(item).__name__
+)
+def test_a_null_is_refused_where_the_type_has_none(record) -> None:
+    for item in record_form(type(record)).fields:
+        if item.type is Any or type(None) in get_args(item.type):
+            continue
+        with pytest.raises(CorruptDataError):
+            type(record).decode(json.dumps({**json.loads(record.encode()), item.key: None}).encode())
 
 
 @given(data=st.binary(max_size=80))

@@ -12,9 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from penstock.codec.control.record import Fields, dump_record, load_record
 from penstock.codec.events import HEADER_BYTES
 from penstock.codec.store.erased import decode_ranges, encode_ranges
+from penstock.model.answers.erasure import ErasureDigest, ErasureHold, ErasureWithdrawal
 from penstock.model.errors import CorruptDataError
 from penstock.model.segments import SegmentId
 
@@ -29,6 +32,12 @@ class ErasureState(enum.Enum):
     ASKED = "asked"
     DONE = "done"
     WITHDRAWN = "withdrawn"
+
+
+def _as_stored(fields: Fields, kind: type[msgspec.Struct]) -> Fields:
+    """The fields, if ``kind`` can be read from them. Unknown ones stay: receipts repeat them. Raises ValueError."""
+    msgspec.convert(fields, kind)
+    return fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +63,7 @@ class Deferral:
     def of(cls, fields: Mapping[str, Any]) -> Deferral:
         """Inverse of ``fields``. Raises LookupError, TypeError, ValueError."""
         return cls(
-            holds=[dict(item) for item in fields["holds"]],
+            holds=[_as_stored(item, ErasureHold) for item in fields["holds"]],
             count=int(fields["count"]),
             since_ms=int(fields["since_ms"]),
             ends={SegmentId(int(segment)): int(end) for segment, end in fields["ends"].items()},
@@ -113,9 +122,9 @@ class ErasureRecord:
             asked_ms=int(fields["asked_ms"]),
             receipt=None if fields["receipt"] is None else dict(fields["receipt"]),
             run=str(fields.get("run", "")),
-            request=None if fields.get("request") is None else dict(fields["request"]),
+            request=None if fields.get("request") is None else _as_stored(fields["request"], ErasureDigest),
             deferred=None if fields.get("deferred") is None else Deferral.of(fields["deferred"]),
-            withdrawn=None if fields.get("withdrawn") is None else dict(fields["withdrawn"]),
+            withdrawn=None if fields.get("withdrawn") is None else _as_stored(fields["withdrawn"], ErasureWithdrawal),
         )
 
 

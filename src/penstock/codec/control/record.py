@@ -84,6 +84,8 @@ class RecordForm:
 
 
 _FORMS: dict[type, RecordForm] = {}
+_NOT_NULL = bool | int | float | str | list[Any] | dict[str, Any]
+"""Any JSON but null, which ``load`` is not called for."""
 
 
 def record_form(kind: type) -> RecordForm:
@@ -97,7 +99,7 @@ def record_form(kind: type) -> RecordForm:
             stored = StoredField(attribute=item.name, type=bare, default=default, form=form)
             found.append(stored)
             optional = {"default": default} if form.optional or form.added else {}
-            wire_type = Any if form.load is not None else bare
+            wire_type = bare if form.load is None else Any if type(None) in get_args(bare) else _NOT_NULL
             wire.append((item.name, wire_type, msgspec.field(name=stored.key, **optional)))
         _FORMS[kind] = RecordForm(
             fields=tuple(found),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, assert_never
 
-from msgspec import UNSET
+from msgspec import UNSET, convert
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.erasures import (
@@ -292,14 +292,14 @@ class Erasures:
             state=record.state.value,
             asked=record.asked,
             asked_ms=record.asked_ms,
-            request=None if record.request is None else ErasureDigest(**record.request),
+            request=None if record.request is None else convert(record.request, ErasureDigest),
             receipt=record.receipt,
             deferred=UNSET
             if deferral is None
             else ErasureDeferral(
-                holds=[ErasureHold(**item) for item in deferral.holds], count=deferral.count, since_ms=deferral.since_ms
+                holds=convert(deferral.holds, list[ErasureHold]), count=deferral.count, since_ms=deferral.since_ms
             ),
-            withdrawn=UNSET if record.withdrawn is None else ErasureWithdrawal(**record.withdrawn),
+            withdrawn=UNSET if record.withdrawn is None else convert(record.withdrawn, ErasureWithdrawal),
             **(self._attempts.fields(erasure) if is_asked else {}),
         )
 

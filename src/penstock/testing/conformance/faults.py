@@ -1,4 +1,4 @@
-"""Files that fail when told to: wrap any ``ports.files.Files`` to try what its users do then."""
+"""Files that fail on request: wrap any ``ports.files.Files`` to test how its users handle errors."""
 
 from __future__ import annotations
 

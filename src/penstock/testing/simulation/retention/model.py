@@ -23,7 +23,7 @@ QUOTA_SLACK_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """An event that is stored: appended between two moments, at a place that the store has told."""
+    """An event that is stored: appended between two moments, at a position that the store has returned."""
 
     number: int
     segment: SegmentId
@@ -105,7 +105,7 @@ class Forced:
 
 
 class StreamModel:
-    """One stream. ``violation`` is told what broke a promise."""
+    """One stream. ``violation`` is called with each broken guarantee."""
 
     def __init__(self, name: StreamName, violation: Callable[[str, str], None]) -> None:
         self.name = name

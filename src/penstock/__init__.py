@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from penstock.client.writing.transaction import AsyncTransaction
     from penstock.client.writing.writer import AsyncWriter
     from penstock.model import errors
+    from penstock.model.answers.erasure import Erasure
     from penstock.model.answers.explanation import Explanation
+    from penstock.model.answers.facts import StreamFacts
     from penstock.model.answers.forecast import Forecast
     from penstock.model.answers.plan import RetentionPlan, RetentionRun
     from penstock.model.answers.reclaim import ReclaimReport
@@ -90,6 +92,8 @@ _HOMES = {
     "model.answers.explanation": "Explanation",
     "model.answers.plan": "RetentionPlan RetentionRun",
     "model.answers.forecast": "Forecast",
+    "model.answers.erasure": "Erasure",
+    "model.answers.facts": "StreamFacts",
     "model.answers.reclaim": "ReclaimReport",
     "model.answers.subscribers": "Eviction SubscriberMove",
     "model.answers.undo": "UndoneTruncations",
@@ -129,6 +133,7 @@ __all__ = [
     "Combine",
     "DeletedStream",
     "EffectivePolicy",
+    "Erasure",
     "EmbeddedOptions",
     "Erasures",
     "Event",
@@ -167,6 +172,7 @@ __all__ = [
     "StreamConfig",
     "StreamCut",
     "StreamDescription",
+    "StreamFacts",
     "StreamName",
     "SubscriberInfo",
     "SubscriberMove",

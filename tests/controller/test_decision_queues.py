@@ -58,7 +58,7 @@ def test_a_commit_answers_when_the_events_are_readable() -> None:
             assert set((await stream_bytes(controller, segments)).values()) == {b"01234"}
             assert [await controller.transactions.status(STREAM, txn) for txn in txns] == answers
             assert await controller.transactions.commit(STREAM, txns[0]) is TransactionStatus.COMMITTED
-            assert not controller._ctx.outcomes._waiting
+            assert not controller._ctx.transactions.outcomes._waiting
 
     asyncio.run(run())
 
@@ -74,7 +74,7 @@ def test_a_commit_that_takes_long_answers_that_it_goes_on(monkeypatch: pytest.Mo
                 assert await controller.transactions.commit(STREAM, txn) is TransactionStatus.COMMITTING
             await finish_all(controller)
             assert await controller.transactions.status(STREAM, txn) is TransactionStatus.COMMITTED
-            assert not controller._ctx.outcomes._waiting
+            assert not controller._ctx.transactions.outcomes._waiting
 
     asyncio.run(run())
 
@@ -113,7 +113,7 @@ def test_what_a_process_decided_that_died_is_performed_by_another_that_knows_the
         async with with_stream(segments) as mine, opened(segments, settings=QUIET) as other:
             first = await write_transaction(mine, segments, b"1")
             await mine.transactions.commit(STREAM, first)
-            assert mine._ctx.queues.waiting(STREAM, limit=9) == []
+            assert mine._ctx.transactions.queues.waiting(STREAM, limit=9) == []
             foreign = await write_transaction(other, segments, b"2")
             await decide(other._ctx, STREAM, foreign, Verb.COMMIT)
             if way == "sweep":

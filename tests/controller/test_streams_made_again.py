@@ -170,7 +170,7 @@ async def _damage(controller: Controller, segments: MemorySegments, what: str) -
     else:
         entries[key] = (b"rot", entries[key][1])
     controller._ctx.histories.forget(STREAM)
-    controller._ctx.queues.forget(STREAM)
+    controller._ctx.transactions.queues.forget(STREAM)
     return txn
 
 
@@ -246,7 +246,7 @@ def test_a_repair_keeps_the_order_of_decisions_and_leaves_no_segment(what: str) 
             key = {"decision": entry, "transaction": keys.transaction(STREAM, first)}[what]
             for damaged in (key, keys.transaction(STREAM, unread)):
                 entries[damaged] = (b"rot", entries[damaged][1])
-            controller._ctx.queues.forget(STREAM)
+            controller._ctx.transactions.queues.forget(STREAM)
             await controller.repair_stream(STREAM)
             (name,) = [item.segment for item in await controller.layout.current(STREAM)]
             assert bytes(segments.segments[segment_name(STREAM, name)].data) == b"A" * 10 + b"B" * 10
@@ -400,7 +400,7 @@ def test_segments_that_a_repair_keeps_are_found_by_erasures_and_deleted_with_the
             again = await controller.repair_stream(STREAM)
             assert (again["removed"], again["requeued"]) == ([], [])
             assert any(b"A" * 10 in bytes(item.data) for item in segments.segments.values())
-            remains = await remains_of(controller._ctx, await controller._ctx.any_stream(STREAM), STREAM, 0)
+            remains = await remains_of(controller._ctx, await controller._ctx.streams.find(STREAM), STREAM, 0)
             assert [item["transactions"] for item in remains if "a repair removed" in item["what"]] == [1]
             if lost == "decision":
                 await controller.transactions.abort(STREAM, other)

@@ -124,7 +124,7 @@ async def _leave_at_last(controller: Controller, clock: FakeClock, name: StreamN
     gap = GapRecord(count=1, first_ms=clock.ms, last_ms=clock.ms)
     entry = AuditEntry(kind=AuditKind.POLICY, target=str(name), fields={"level": "stream"})
     await ctx.metadata.put(
-        ctx.work_put(name), overwrite(retention_keys.gap(f"life-{name.scope}"), gap), *ctx.audit.puts([entry])
+        ctx.work.put(name), overwrite(retention_keys.gap(f"life-{name.scope}"), gap), *ctx.audit.puts([entry])
     )
 
 

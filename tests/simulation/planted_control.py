@@ -17,6 +17,7 @@ from penstock.controller.groups.subscribers import Subscribers
 from penstock.controller.metadata import create
 from penstock.controller.retention import facts, policies
 from penstock.controller.retention.audit import Audit
+from penstock.controller.segments import delete_segments
 from penstock.controller.set_aside import SetAside
 from penstock.controller.streams import cuts
 from penstock.controller.streams.epochs import load_epoch
@@ -64,8 +65,9 @@ def a_transaction_begins_in_any_stream_of_the_name() -> Iterator[None]:
     async def remove(ctx: Any, name: Any, txns: Any) -> None:
         for txn in txns:
             epoch = await load_epoch(ctx, name, transaction_epoch(txn))
-            await ctx.delete_segments(
-                [transaction_segment_name(segment_name(name, item.segment), txn) for item in epoch.segments]
+            await delete_segments(
+                ctx.segments,
+                [transaction_segment_name(segment_name(name, item.segment), txn) for item in epoch.segments],
             )
 
     with (

@@ -99,7 +99,7 @@ class Controller:
         """Stop all work. What has begun is finished by whoever opens next."""
         await self._ctx.tasks.close()
         try:
-            await self._ctx.flush_finished()
+            await self._ctx.work.flush()
             await self._buckets.close()
             await self._ctx.retention_clock.record()
         except PenstockError as error:
@@ -142,7 +142,7 @@ class Controller:
         """
         await self.holds.check_removal(segment, offset)
         if is_transaction_name(segment) or (offset is None and not is_transient_name(segment)):
-            await self._ctx.check_not_of_a_stream(parent_name(segment))
+            await self._ctx.streams.check_not_of_a_stream(parent_name(segment))
 
     @asynccontextmanager
     async def client_removal(self, segment: str, offset: int | None) -> AsyncIterator[None]:

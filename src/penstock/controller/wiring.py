@@ -7,11 +7,13 @@ from collections.abc import Callable
 from penstock.controller.context import Context
 from penstock.controller.histories import Histories
 from penstock.controller.metadata import Metadata
+from penstock.controller.pending_work import PendingWork
 from penstock.controller.retention.audit import Audit
 from penstock.controller.retention.clock import RetentionClock
 from penstock.controller.retention.sets import RetentionSets
 from penstock.controller.set_aside import SetAside
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.stream_records import StreamRecords
 from penstock.controller.streams.event_counts import EventCounts
 from penstock.controller.tasks import OwnedTasks
 from penstock.ports.clock import Clock
@@ -53,6 +55,8 @@ def context_of(
         rng=rng,
         telemetry=telemetry,
         settings=settings,
+        streams=StreamRecords(metadata),
+        work=PendingWork(metadata),
         histories=Histories(metadata, limit=settings.histories_max),
         sets=RetentionSets(metadata, set_aside, limit=settings.histories_max),
         events=EventCounts(segments),

@@ -128,7 +128,7 @@ class Deferrals:
 
     async def _is_as_named(self, record: ErasureRecord, deferral: Deferral) -> bool:
         """Whether the same holds still cover it. Takes no lock of the stream, because most sweeps find no change."""
-        view = _of_erasure(record, await self._ctx.any_stream(StreamName.parse(record.stream)))
+        view = _of_erasure(record, await self._ctx.streams.find(StreamName.parse(record.stream)))
         if view is None:
             holds = (await judge_deleted(self._ctx, record, deferral)).holds
         else:

@@ -163,7 +163,7 @@ class Erasures:
     async def preview(self, stream: StreamName, positions: Mapping[SegmentId, Sequence[int]]) -> ErasurePreview:
         """See ``ControlPlane.erasures.preview``."""
         _check_length(positions)
-        view = await self._ctx.stream(stream)
+        view = await self._ctx.streams.get(stream)
         parts = [await self._part(view, segment, offsets) for segment, offsets in sorted(positions.items())]
         judgement = await judge(self._ctx, view, ends_of(parts))
         return ErasurePreview(
@@ -196,7 +196,7 @@ class Erasures:
                 # Another run has decided, or an earlier call whose answer was lost. A repeat is no second erasure.
                 await self._repeats.check(request, known, positions, last=last)
                 return self._status(erasure, await self._deferrals.look_alone(erasure) or known)
-            view = await ctx.stream(stream)
+            view = await ctx.streams.get(stream)
             run = request.run(view.record.incarnation)
             for segment, offsets in sorted(positions.items()):
                 part = await self._part(view, segment, offsets)
@@ -214,7 +214,7 @@ class Erasures:
             raise withdrawn_error(erasure, found.value)
         if found.value is not None and (found.value.state is not ErasureState.GATHERING or page):
             return found.value
-        view = await ctx.stream(request.stream)
+        view = await ctx.streams.get(request.stream)
         begun = ErasureRecord(
             stream=str(request.stream),
             incarnation=view.record.incarnation,
@@ -403,7 +403,7 @@ class Erasures:
 
     async def _view(self, record: ErasureRecord) -> StreamView | None:
         """The stream of the erasure; None: it was deleted, and perhaps created again."""
-        view = await self._ctx.any_stream(StreamName.parse(record.stream))
+        view = await self._ctx.streams.find(StreamName.parse(record.stream))
         return None if view is None or view.record.incarnation != record.incarnation else view
 
     async def _head_segments(self, view: StreamView | None) -> Sequence[SegmentId]:
@@ -411,7 +411,7 @@ class Erasures:
         if view is None:
             return []
         history = await self._ctx.histories.of(view)
-        _, head = await self._ctx.stream_and_head(view.name)
+        _, head = await self._ctx.streams.get_with_head(view.name)
         return [segment for segment, offset in head_positions(history, head.value).items() if offset > 0]
 
     async def _erase_segment(

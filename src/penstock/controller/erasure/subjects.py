@@ -234,7 +234,7 @@ async def remains_of(
                 "transactions": len(kept),
             }
         )
-    grace = await load_grace(ctx, stream)
+    grace = await load_grace(ctx.metadata, stream)
     graced = [item for item in grace.values if item.state is GraceState.KEPT]
     if graced:
         found.append(

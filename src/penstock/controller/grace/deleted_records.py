@@ -22,6 +22,7 @@ from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
 from penstock.controller.groups.moved_subscribers import why_left
 from penstock.controller.metadata import CHUNK, Stored, changing, overwrite, stored
+from penstock.controller.segments import create_segments, delete_segments
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import end_work, load_epoch
 from penstock.controller.streams.numbers import first_number
@@ -143,7 +144,7 @@ async def delete_data(ctx: Context, name: StreamName, *, place: Callable[[bytes]
     ]
     if segments:
         await remove_transaction_segments(ctx, name, [txn for txn in begun if txn is not None], place=place)
-    await ctx.delete_segments([segment_name(name, segment) for segment in segments])
+    await delete_segments(ctx.segments, [segment_name(name, segment) for segment in segments])
 
 
 async def _segments(ctx: Context, name: StreamName, place: Callable[[bytes], bytes]) -> list[SegmentId]:
@@ -205,7 +206,7 @@ async def finish_restoration(ctx: Context, view: StreamView, dropped: list[str] 
         puts.append(epoch)
     ctx.histories.forget(name)
     ctx.sets.forget(name)
-    ctx.queues.forget(name)
+    ctx.transactions.queues.forget(name)
     ended = await end_work(ctx, view, record, *puts)
     # If another controller deleted the stream again, this is the record of the new deletion.
     await ctx.metadata.remove_if_unchanged([found.remove()])
@@ -293,7 +294,7 @@ async def _reopened(ctx: Context, view: StreamView) -> tuple[StreamRecord, Table
         for place, item in enumerate(before.segments)
     )
     names = [segment_name(name, item.segment) for item in fresh]
-    await ctx.create_segments(names, rollover_bytes=record.config.rollover_bytes)
+    await create_segments(ctx.segments, names, rollover_bytes=record.config.rollover_bytes)
     entry = EpochEntry(epoch=epoch, segments=fresh, created_ms=ctx.clock.now_ms())
     reopened = replace(
         record, state=StreamState.ACTIVE, epoch=epoch, next_number=record.next_number + len(fresh), ending=False

@@ -105,7 +105,7 @@ class DeletedStreams:
         found, number = await self._chosen(name, incarnation)
         (scope,) = await ctx.metadata.entries([keys.scope(name.scope)])
         try:
-            await ctx.check_scope(name.scope)
+            await ctx.streams.check_scope(name.scope)
         except ScopeNotFoundError as error:
             raise ScopeNotFoundError(
                 "the scope of the deleted stream does not exist; create it, then restore the stream",
@@ -118,7 +118,7 @@ class DeletedStreams:
         entry = _entry(AuditKind.RESTORE, name, found.value)
         versions = await ctx.metadata.put(
             create(keys.stream(name), restoring),
-            ctx.work_put(name),
+            ctx.work.put(name),
             found.put(replace(found.value, state=DeletedState.RESTORING)),
             TableCheck(key=scope.key, version=scope.version),
             *conditions,

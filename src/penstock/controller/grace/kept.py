@@ -22,6 +22,7 @@ from penstock.controller.grace.undo import begin_undo, finish_undo
 from penstock.controller.groups.moved_subscribers import forget_moves
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.retention.holds import Guard, guard_of
+from penstock.controller.segments import delete_segments
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle, settled
 from penstock.controller.tasks import each
@@ -85,7 +86,7 @@ async def _undo(ctx: Context, name: StreamName, since_ms: int | None) -> _Undone
 
     async def attempt() -> bool:
         view = await settled(ctx, name)
-        last = next((item for item in reversed((await load_grace(ctx, name)).values) if _is_kept(item)), None)
+        last = next((item for item in reversed((await load_grace(ctx.metadata, name)).values) if _is_kept(item)), None)
         is_wanted = last is not None and (since_ms is None or _wall_ms(last) >= since_ms)
         if done.records and not (since_ms is not None and is_wanted):
             return False
@@ -173,7 +174,7 @@ class _Release:
 
     async def run(self) -> int | None:
         now_ms = self._ctx.retention_clock.now_ms()
-        grace = await load_grace(self._ctx, self._view.name)
+        grace = await load_grace(self._ctx.metadata, self._view.name)
         due: list[int] = []
         blocked = False
         for item in grace.records:
@@ -223,7 +224,7 @@ class _Release:
                 return
 
         await each([segment for segment, offset in offsets.items() if offset > 0], release)
-        await ctx.delete_segments([segment_name(view.name, segment) for segment in gone])
+        await delete_segments(ctx.segments, [segment_name(view.name, segment) for segment in gone])
         await forget_moves(ctx, view.name, record.at_ms)
         ctx.telemetry.add("released_bytes", record.size_bytes)
         await ctx.metadata.remove(Stored(key=found.key, value=record, version=version).remove())

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from penstock.codec.control.truncations import GraceRecord, GraceState
 from penstock.controller import retention_keys
-from penstock.controller.context import Context
-from penstock.controller.metadata import Stored, stored
+from penstock.controller.metadata import Metadata, Stored, stored
 from penstock.core.retention.facts import Hold
 from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, OnExceed
@@ -38,9 +37,9 @@ class Grace:
         return min([*kept[:1], *undone], default=None)
 
 
-async def load_grace(ctx: Context, name: StreamName) -> Grace:
+async def load_grace(metadata: Metadata, name: StreamName) -> Grace:
     """The stream's grace records."""
-    found = [stored(entry, GraceRecord) async for entry in ctx.metadata.scan_all(retention_keys.graces(name))]
+    found = [stored(entry, GraceRecord) async for entry in metadata.scan_all(retention_keys.graces(name))]
     return Grace(records=found)
 
 

@@ -28,7 +28,7 @@ from penstock.ports.data.tables import TablePut
 
 async def begin_undo(ctx: Context, view: StreamView) -> StreamView:
     """Write the intent to undo. Raises ConflictError."""
-    grace = await load_grace(ctx, view.name)
+    grace = await load_grace(ctx.metadata, view.name)
     last = next((item for item in reversed(grace.values) if item.state is not GraceState.UNDONE), None)
     head = await ctx.metadata.get(keys.head(view.name), HeadRecord)
     if last is None or last.state is not GraceState.KEPT or head.value is None or head.value.cut != last.after:
@@ -46,7 +46,7 @@ async def begin_undo(ctx: Context, view: StreamView) -> StreamView:
     changed = replace(view.record, work=Work(kind=WorkKind.UNDO, base_epoch=view.record.epoch))
     versions = await ctx.metadata.put(
         view.put(changed),
-        ctx.work_put(view.name),
+        ctx.work.put(view.name),
         head.put(replace(head.value, grace_ms=last.at_ms)),
         *ctx.audit.puts([entry]),
     )

@@ -38,7 +38,7 @@ async def remember_puts(
     ctx: Context, name: StreamName, before: Mapping[str, SubscriberRecord], dropped: Sequence[str], grace_ms: int
 ) -> list[TablePut]:
     """Puts that record subscribers before a rule moves or drops them; empty if no undo is possible."""
-    grace = (await load_grace(ctx, name)).values
+    grace = (await load_grace(ctx.metadata, name)).values
     if not grace and grace_ms <= 0:
         return []
     at_ms = grace[-1].at_ms if grace else 0
@@ -88,7 +88,7 @@ class Restoring:
     async def _rows(self) -> dict[str, MovedRecord]:
         """For each subscriber, its record before its first move after the truncation that precedes this one."""
         name, prefix = self._view.name, retention_keys.moves(self._view.name)
-        grace = (await load_grace(self._ctx, name)).values
+        grace = (await load_grace(self._ctx.metadata, name)).values
         earlier = [item.at_ms for item in grace if item.at_ms < self._undone_at_ms]
         left = [item.at_ms for item in grace if item.at_ms in earlier and item.state is not GraceState.UNDONE]
         since_ms = max(left, default=0)

@@ -50,7 +50,7 @@ class ReaderGroups:
     async def _create(self, config: ReaderGroupConfig) -> ReaderGroupConfig:
         ctx = self._ctx
         async with ctx.locks.hold(f"group/{config.full_name}"):
-            await ctx.check_scope(config.scope)
+            await ctx.streams.check_scope(config.scope)
             stored_one = await self._settle(config.scope, config.name)
             if stored_one is not None:
                 await self._subscribe(config.full_name, _to_record(stored_one, GroupState.ACTIVE))
@@ -63,7 +63,7 @@ class ReaderGroups:
             )
             created = await self._finish(config.scope, config.name)
             if created is None:
-                await ctx.check_scope(config.scope)
+                await ctx.streams.check_scope(config.scope)
                 raise ReaderGroupNotFoundError("reader group was deleted meanwhile", group=config.full_name)
             return created
 
@@ -206,7 +206,7 @@ class ReaderGroups:
 
     async def list(self, scope: str) -> Sequence[str]:
         """Sorted. Raises ScopeNotFoundError."""
-        await self._ctx.check_scope(scope)
+        await self._ctx.streams.check_scope(scope)
         prefix = f"group/{scope}/".encode()
         return [
             name

@@ -53,7 +53,7 @@ class Subscribers:
 
     async def list(self, stream: StreamName) -> Sequence[str]:
         """As ``scope/group``, sorted."""
-        view = await self._ctx.stream(stream)
+        view = await self._ctx.streams.get(stream)
         return tuple(await load_subscribers(self._ctx, view))
 
     async def check_bounds(self, stream: StreamName, start: StreamCut, end: StreamCut) -> None:
@@ -61,10 +61,10 @@ class Subscribers:
         await retry_if_moved(stream, lambda: self._check_bounds(stream, start, end))
 
     async def _check_bounds(self, name: StreamName, start: StreamCut, end: StreamCut) -> None:
-        view = await self._ctx.stream(name)
+        view = await self._ctx.streams.get(name)
         history = await self._ctx.histories.of(view)
         for cut in (start, end):
-            await check_bound(self._ctx, view, history, cut)
+            await check_bound(self._ctx.segments, view, history, cut)
         if not (start.is_unbounded or end.is_unbounded):
             check_range(name, history, start.positions, end.positions)
 
@@ -189,7 +189,7 @@ class Subscribers:
         source: QuerySource | None,
     ) -> None:
         ctx = self._ctx
-        view = await ctx.stream(cut.stream)
+        view = await ctx.streams.get(cut.stream)
         found = await ctx.metadata.get(keys.subscriber(cut.stream, subscriber), SubscriberRecord)
         known = found.value
         if (
@@ -209,7 +209,7 @@ class Subscribers:
         history = await ctx.histories.of(view)
         # Where a rule has moved it on, what counts is what it has said itself: its word may be older than the rule's.
         said = known.cut if known.own is None else known.own
-        await check_given(ctx, view, history, cut, reached=said)
+        await check_given(ctx.segments, view, history, cut, reached=said)
         if said is not None and not at_or_after(history, cut.positions, said):
             raise InvalidCutError(
                 "cut lies behind what the subscriber has acknowledged",
@@ -258,7 +258,7 @@ class Subscribers:
         scope, _, name = group.partition("/")
         stream = StreamName(scope, READER_GROUP_PREFIX + name)
         try:
-            view = await self._ctx.stream(stream)
+            view = await self._ctx.streams.get(stream)
             tail = await tail_positions(self._ctx, view, await self._ctx.histories.of(view))
         except (NotFoundError, CorruptDataError):
             return False  # The group is being deleted or cannot be read. Its subscription is still described.
@@ -313,13 +313,13 @@ class Subscribers:
 
     async def _target(self, name: StreamName, group: str, cut: StreamCut) -> _Target:
         ctx = self._ctx
-        view, head = await ctx.stream_and_head(name)
+        view, head = await ctx.streams.get_with_head(name)
         found = await self._there(view, group)
         history = await ctx.histories.of(view)
         first = head_positions(history, head.value)
         tail = await tail_positions(ctx, view, history)
         wanted = tail if cut.is_unbounded else dict(cut.positions)
-        await check_bound(ctx, view, history, cut)
+        await check_bound(ctx.segments, view, history, cut)
         if not cut.is_unbounded:
             self._check_not_gone(view, history, first, wanted)
         known = found.value
@@ -394,7 +394,7 @@ class Subscribers:
         ctx = self._ctx
 
         async def attempt() -> None:
-            view = await ctx.stream(stream)
+            view = await ctx.streams.get(stream)
             found = await self._there(view, subscriber)
             if found.value is None:
                 return

@@ -157,7 +157,7 @@ async def _look_with(ctx: Context, name: StreamName, position: StreamCut | None)
     """Look at the stream and check that ``position`` is one of it. Raises as ``look``, and InvalidCutError."""
     found = await look(ctx, name)
     if position is not None:
-        await check_bound(ctx, found.view, found.history, position, reached=found.tail.positions)
+        await check_bound(ctx.segments, found.view, found.history, position, reached=found.tail.positions)
     return found
 
 

@@ -104,7 +104,7 @@ class AppendLimits:
         ctx, name = self._ctx, found.name
 
         async def attempt() -> bool:
-            view = await ctx.any_stream(name)
+            view = await ctx.streams.find(name)
             if view is None or view.record.incarnation != found.view.record.incarnation:
                 return False
             await ctx.metadata.put(overwrite(keys.quota(name), MarkerRecord()), view.check())

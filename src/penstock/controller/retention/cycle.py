@@ -194,6 +194,6 @@ class RetentionCycle:
 
     async def evictions(self, name: StreamName) -> Sequence[Eviction]:
         """The latest forced advances of the stream's subscribers, oldest first."""
-        await self._ctx.stream(name)
+        await self._ctx.streams.get(name)
         found = await self._ctx.metadata.get(keys.evictions(name), EvictionsRecord)
         return [] if found.value is None else list(found.value.evictions)

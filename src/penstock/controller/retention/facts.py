@@ -116,7 +116,7 @@ async def look(
 
     Raises: ScopeNotFoundError, StreamNotFoundError; UnavailableError where it changes faster than it can be looked at.
     """
-    view = await ctx.stream(name)
+    view = await ctx.streams.get(name)
     return await snapshot(ctx, view, frequency_ms=frequency_ms, change=change, all_counts=all_counts)
 
 
@@ -154,7 +154,7 @@ async def snapshot(
     visible = head.value.visible if head.value is not None and head.value.visible else None
     gathering = _Gathering(ctx, view, history, visible, tail, policy, members.records, subscribers)
     facts = await gathering.facts(levels.unreadable, frequency_ms, all_counts=all_counts)
-    undone = undo_holds((await load_grace(ctx, name)).values)
+    undone = undo_holds((await load_grace(ctx.metadata, name)).values)
     facts = replace(
         facts,
         truncating=head.value is not None and head.value.pending is not None,

@@ -326,9 +326,9 @@ class Holds:
         record = replace(record, incarnation=view.record.incarnation)
         if cut is not None:
             history = await ctx.histories.of(view)
-            await check_bound(ctx, view, history, cut)
+            await check_bound(ctx.segments, view, history, cut)
         if cut is not None and not cut.is_unbounded:
-            _, head = await ctx.stream_and_head(name)
+            _, head = await ctx.streams.get_with_head(name)
             first = head_positions(history, head.value)
             if not at_or_after(history, cut.positions, first):
                 raise InvalidCutError(
@@ -347,7 +347,7 @@ class Holds:
 
     async def _put_alone(self, scope: str, hold_id: str, record: HoldRecord, touched: Sequence[TablePut]) -> HoldInfo:
         ctx = self._ctx
-        await ctx.check_scope(scope)
+        await ctx.streams.check_scope(scope)
         place_entry, entry = await ctx.metadata.entries([keys.hold_place(hold_id), keys.hold(scope, hold_id)])
         place: Stored[HoldPlaceRecord] = stored(place_entry, HoldPlaceRecord)
         known: Stored[HoldRecord] = stored(entry, HoldRecord)
@@ -392,7 +392,7 @@ class Holds:
             name, part = parse_segment_name(segment)
         except InvalidNameError:
             return
-        view = await self._ctx.any_stream(name)
+        view = await self._ctx.streams.find(name)
         if view is None:
             return
         history = await self._ctx.histories.of(view)
@@ -407,10 +407,10 @@ class Holds:
         """
         ctx = self._ctx
         if isinstance(target, StreamName):
-            found = await holds_of(ctx, await ctx.stream(target))
+            found = await holds_of(ctx, await ctx.streams.get(target))
         else:
             if target is not None:
-                await ctx.check_scope(target)
+                await ctx.streams.check_scope(target)
             found = await holds_of_scope(ctx, target)
         infos = [item.record.info(item.scope, item.id) for item in found]
         infos += await self._others(target)

@@ -269,7 +269,7 @@ class RetentionLoop:
     async def _concerns(self, name: StreamName) -> bool:
         """Whether any rule may affect the stream. True if a read fails; the cycle then reports the error."""
         try:
-            view = await self._ctx.any_stream(name)
+            view = await self._ctx.streams.find(name)
             return view is not None and acts((await load_levels(self._ctx, view)).effective)
         except PenstockError:
             return True

@@ -36,7 +36,7 @@ class Points:
         last_ms = self._known.get(name)
         if last_ms is not None and time_ms - last_ms < ctx.settings.history_ms:
             return
-        view = await ctx.any_stream(name)
+        view = await ctx.streams.find(name)
         if view is None:
             return
         head = (await ctx.metadata.get(keys.head(name), HeadRecord)).value or HeadRecord()

@@ -176,15 +176,15 @@ class Policies:
         Raises: ScopeNotFoundError, StreamNotFoundError; CorruptDataError, VersionTooNewError (it cannot be read).
         """
         if isinstance(target, StreamName):
-            return document_of((await self._ctx.stream(target)).record)
+            return document_of((await self._ctx.streams.get(target)).record)
         if target is not None:
-            await self._ctx.check_scope(target)
+            await self._ctx.streams.check_scope(target)
         (entry,) = await self._ctx.metadata.entries([_key(target)])
         return _document(entry)
 
     async def effective(self, stream: StreamName) -> EffectivePolicy:
         """What applies to the stream. Raises as ``get``."""
-        return (await load_levels(self._ctx, await self._ctx.stream(stream))).check()
+        return (await load_levels(self._ctx, await self._ctx.streams.get(stream))).check()
 
     async def set(self, target: PolicyTarget, document: PolicyDocument) -> None:
         """Replace the document of a level, or nothing at all. Raises as ``get``, but replaces what cannot be read;
@@ -230,11 +230,11 @@ class Policies:
             raise _internal("scope", target, Level.SCOPE)
         if target is not None:
             # Before anything is called dirty: a refused name must not reach the sweeps.
-            await ctx.check_scope(target)
+            await ctx.streams.check_scope(target)
 
         async def attempt() -> None:
             if target is not None:
-                await ctx.check_scope(target)
+                await ctx.streams.check_scope(target)
             (entry,) = await ctx.metadata.entries([_key(target)])
             try:
                 before, shown = _document(entry), None

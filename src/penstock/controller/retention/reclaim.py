@@ -16,9 +16,9 @@ from penstock.ports.data.space import SegmentSpace
 
 async def reclaim_report(ctx: Context, name: StreamName) -> ReclaimReport:
     """The account as of now; its sums are those of ``spaces``. Raises ScopeNotFoundError, StreamNotFoundError."""
-    view, head = await ctx.stream_and_head(name)
+    view, head = await ctx.streams.get_with_head(name)
     history = await ctx.histories.of(view)
-    kept = [item for item in (await load_grace(ctx, name)).values if item.state is not GraceState.UNDONE]
+    kept = [item for item in (await load_grace(ctx.metadata, name)).values if item.state is not GraceState.UNDONE]
     start = head_positions(history, head.value)
     # Deleted ones too: their files may wait for a lease, or for the next checkpoint.
     segments = history.index.ids

@@ -78,7 +78,7 @@ async def deletion_puts(ctx: Context, view: StreamView, *, rule: str, policy: Ma
         return []
     history = await ctx.histories.remaining(view)
     is_whole = history.gap is None
-    _, head = await ctx.stream_and_head(view.name)
+    _, head = await ctx.streams.get_with_head(view.name)
     first = head_positions(history, head.value)
     tail = await tail_positions(ctx, view, history)
     size_bytes = size_till(history, tail) - size_till(history, first) if is_whole else None

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from penstock.controller.context import Context
 from penstock.controller.stream_view import StreamView
 from penstock.controller.tasks import collect
 from penstock.core.cuts.check import check_lengths, check_position, check_same_stream, lengths_needed
@@ -15,6 +14,7 @@ from penstock.core.streams.history import StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import SegmentNotFoundError, TruncatedError, UnavailableError
 from penstock.model.names import StreamName, segment_name
+from penstock.ports.data.segments import Segments
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Callable[..., Coroutine[Any, Any, object]])
@@ -23,7 +23,7 @@ _TRIES = 8  # times that the head may move during one answer
 
 
 async def check_given(
-    ctx: Context, view: StreamView, history: StreamHistory, cut: StreamCut, *, reached: Positions | None = None
+    segments: Segments, view: StreamView, history: StreamHistory, cut: StreamCut, *, reached: Positions | None = None
 ) -> None:
     """Return if the cut is a position of the stream, from its beginning to its current tail.
 
@@ -32,18 +32,18 @@ async def check_given(
     """
     check_position(view.name, history, cut)
     open_ended = lengths_needed(history, cut.positions, reached)
-    infos = await collect(open_ended, lambda segment: ctx.segments.info(segment_name(view.name, segment)))
+    infos = await collect(open_ended, lambda segment: segments.info(segment_name(view.name, segment)))
     check_lengths(view.name, cut.positions, {segment: info.length for segment, info in infos.items()})
 
 
 async def check_bound(
-    ctx: Context, view: StreamView, history: StreamHistory, cut: StreamCut, *, reached: Positions | None = None
+    segments: Segments, view: StreamView, history: StreamHistory, cut: StreamCut, *, reached: Positions | None = None
 ) -> None:
     """As ``check_given``, but a cut without positions stands for an end of the stream."""
     if cut.is_unbounded:
         check_same_stream(view.name, cut)
     else:
-        await check_given(ctx, view, history, cut, reached=reached)
+        await check_given(segments, view, history, cut, reached=reached)
 
 
 async def retry_if_moved(name: StreamName, look: Callable[[], Awaitable[T]]) -> T:

@@ -16,6 +16,7 @@ from penstock.codec.control.streams import (
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import create, overwrite
+from penstock.controller.segments import create_segments
 from penstock.controller.stream_view import StreamView
 from penstock.controller.tasks import collect
 from penstock.core.streams.history import EpochRecord
@@ -56,7 +57,7 @@ async def begin_scale(ctx: Context, view: StreamView, following: EpochRecord, *p
         next_number=max(record.next_number, highest + 1),
     )
     versions = await ctx.metadata.put(
-        view.put(changed), ctx.work_put(view.name), epoch_put(view.name, following), *puts
+        view.put(changed), ctx.work.put(view.name), epoch_put(view.name, following), *puts
     )
     return view.changed(changed, versions[0], marker=versions[1])
 
@@ -75,7 +76,7 @@ async def finish_scale(ctx: Context, view: StreamView) -> StreamView:
     old = {item.segment for item in before.segments}
     if view.record.epoch == work.base_epoch:
         fresh = [segment_name(view.name, item.segment) for item in after.segments if item.segment not in old]
-        await ctx.create_segments(fresh, rollover_bytes=view.record.config.rollover_bytes)
+        await create_segments(ctx.segments, fresh, rollover_bytes=view.record.config.rollover_bytes)
         view = await put_stream(ctx, view, replace(view.record, epoch=after.epoch))
     kept = {item.segment for item in after.segments}
     sealed = await seal_segments(ctx, view.name, [item.segment for item in before.segments if item.segment not in kept])
@@ -108,5 +109,5 @@ async def end_work(ctx: Context, view: StreamView, record: StreamRecord, *puts: 
     if marker is None:
         marker = (await ctx.metadata.get(keys.work(view.name), MarkerRecord)).version
     done = await put_stream(ctx, view, record, *puts)
-    ctx.work_done(view.name, marker)
+    ctx.work.done(view.name, marker)
     return done

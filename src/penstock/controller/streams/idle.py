@@ -55,7 +55,7 @@ async def delete_idle(ctx: Context, name: StreamName, found: Snapshot, limits: A
         state = StreamState.DELETING if view.record.state is StreamState.SEALED else StreamState.SEALING
         ending = replace(view.record, state=state, ending=True)
         puts = await deletion_puts(ctx, view, rule=rule.value, policy=mattered(found, rule))
-        await ctx.metadata.put(view.put(ending), ctx.work_put(name), *levels.checks, *guard.checks, *puts)
+        await ctx.metadata.put(view.put(ending), ctx.work.put(name), *levels.checks, *guard.checks, *puts)
         ctx.audit.soon()
         await settle(ctx, name)
         return True

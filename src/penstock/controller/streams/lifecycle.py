@@ -17,6 +17,7 @@ from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import delete_data, hide_data, keep_rows, mark_stream, to_be_kept
 from penstock.controller.metadata import create, overwrite
+from penstock.controller.segments import create_segments
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import FINAL, end_work, lengths_put, put_stream, seal_segments
 from penstock.controller.streams.numbers import forget_numbers_sometimes
@@ -52,7 +53,7 @@ async def finish_creation(ctx: Context, view: StreamView) -> StreamView:
     views = [view]
     mark = mark_stream(view.name)
     if mark is not None:
-        mark_view = await ctx.any_stream(mark)
+        mark_view = await ctx.streams.find(mark)
         if mark_view is not None and mark_view.record.state is StreamState.CREATING:
             views.append(mark_view)
     entries = await ctx.metadata.entries([keys.epoch(item.name, 0) for item in views])
@@ -64,7 +65,7 @@ async def finish_creation(ctx: Context, view: StreamView) -> StreamView:
     for item in views:
         # A client may still remove a segment of this name, allowed before the stream existed. Wait for it to end.
         await ctx.removals_passed(str(item.name))
-    await ctx.create_segments(names, rollover_bytes=view.record.config.rollover_bytes)
+    await create_segments(ctx.segments, names, rollover_bytes=view.record.config.rollover_bytes)
     others = [item.put(replace(item.record, state=StreamState.ACTIVE)) for item in views[1:]]
     if view.record.config.retention is not None:
         others.append(overwrite(keys.policy(view.name), MarkerRecord()))
@@ -84,7 +85,7 @@ async def finish_sealing(ctx: Context, view: StreamView) -> StreamView:
         if record is not None and txn is not None and record.state is TransactionState.OPEN:
             await abort_if_open(ctx, view.name, txn)
     # Nothing that anybody has decided may be left behind.
-    ctx.queues.forget(view.name)
+    ctx.transactions.queues.forget(view.name)
     view = await drain(ctx, view)
     history = await ctx.histories.remaining(view)
     sealed = await seal_segments(ctx, view.name, [item.segment for item in history.active.segments])
@@ -107,7 +108,7 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
         await hide_data(ctx, name, view.record.incarnation)
     mark = mark_stream(name)
     views = [view]
-    if mark is not None and (mark_view := await ctx.any_stream(mark)) is not None:
+    if mark is not None and (mark_view := await ctx.streams.find(mark)) is not None:
         views.insert(0, mark_view)
     for item in views:
         if is_kept:
@@ -126,7 +127,6 @@ async def _forget_stream(ctx: Context, view: StreamView) -> None:
         await ctx.metadata.remove_prefix(prefix)
     ctx.histories.forget(name)
     ctx.sets.forget(name)
-    ctx.queues.forget(name)
-    ctx.unpruned.pop(name, None)
+    ctx.transactions.forget(name)
     await ctx.metadata.remove_keys([*keys.owned_singly(name), keys.stream(name)])
     await ctx.metadata.remove_keys([keys.work(name)])

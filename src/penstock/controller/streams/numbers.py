@@ -39,8 +39,8 @@ def first_number(own: TableEntry, floor: TableEntry) -> tuple[int, list[TableChe
 
 async def forget_numbers_sometimes(ctx: Context) -> None:
     """Called after each deletion of a stream."""
-    ctx.deletions += 1
-    if ctx.deletions % FORGET_EVERY == 1:
+    ctx.streams.deletions += 1
+    if ctx.streams.deletions % FORGET_EVERY == 1:
         await forget_numbers(ctx)
 
 

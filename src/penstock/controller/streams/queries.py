@@ -36,19 +36,19 @@ class StreamQueries:
 
     async def exists(self, stream: StreamName) -> bool:
         try:
-            await self._ctx.stream(stream)
+            await self._ctx.streams.get(stream)
         except NotFoundError:
             return False
         return True
 
     async def config(self, stream: StreamName) -> StreamConfig:
-        return (await self._ctx.stream(stream)).record.config
+        return (await self._ctx.streams.get(stream)).record.config
 
     async def list(
         self, scope: str, *, tag: str | None = None, after: str = "", limit: int = PAGE_MAX
     ) -> Sequence[str]:
         """Stream names behind ``after``, sorted. Raises ScopeNotFoundError."""
-        await self._ctx.check_scope(scope)
+        await self._ctx.streams.check_scope(scope)
         prefix = keys.encoded(f"stream/{scope}/")
         position = prefix + keys.encoded(after) if after else None
         page: list[str] = []
@@ -124,12 +124,12 @@ class Layout:
         self._endpoint_of = endpoint_of
 
     async def _history(self, name: StreamName) -> tuple[bool, StreamHistory]:
-        view = await self._ctx.stream(name)
+        view = await self._ctx.streams.get(name)
         return view.record.state is StreamState.SEALED, await self._ctx.histories.of(view)
 
     async def current(self, stream: StreamName) -> Sequence[SegmentRange]:
         """In key order; empty once the stream is sealed."""
-        view = await self._ctx.stream(stream)
+        view = await self._ctx.streams.get(stream)
         # Writers continue although the record of an earlier epoch is lost: the active one is all they need.
         history = await self._ctx.histories.remaining(view)
         return () if view.record.state is StreamState.SEALED else tuple(history.active.segments)
@@ -186,7 +186,7 @@ class Cuts:
         self._ctx = ctx
 
     async def head(self, stream: StreamName) -> StreamCut:
-        view, head = await self._ctx.stream_and_head(stream)
+        view, head = await self._ctx.streams.get_with_head(stream)
         return StreamCut(stream, dict(head_positions(await self._ctx.histories.of(view), head.value)))
 
     async def tail(self, stream: StreamName) -> StreamCut:
@@ -201,10 +201,10 @@ class Cuts:
 
     async def _given(self, name: StreamName, *cuts: StreamCut) -> tuple[StreamHistory, HeadRecord | None]:
         """History and head of the stream. All the cuts must be positions of it. Raises InvalidCutError."""
-        view, head = await self._ctx.stream_and_head(name)
+        view, head = await self._ctx.streams.get_with_head(name)
         history = await self._ctx.histories.of(view)
         for cut in cuts:
-            await check_bound(self._ctx, view, history, cut)
+            await check_bound(self._ctx.segments, view, history, cut)
         return history, head.value
 
     async def measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
@@ -227,8 +227,8 @@ class Cuts:
 
     async def is_valid(self, stream: StreamName, cut: StreamCut) -> bool:
         async def check() -> None:
-            view = await self._ctx.stream(stream)
-            await check_given(self._ctx, view, await self._ctx.histories.of(view), cut)
+            view = await self._ctx.streams.get(stream)
+            await check_given(self._ctx.segments, view, await self._ctx.histories.of(view), cut)
 
         try:
             await retry_if_moved(stream, check)

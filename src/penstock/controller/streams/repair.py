@@ -54,7 +54,7 @@ async def repair_stream(ctx: Context, name: StreamName) -> Mapping[str, Any]:
 
 async def _repair(ctx: Context, name: StreamName) -> Mapping[str, Any]:
     async with exclusive(ctx, name):
-        view = await ctx.any_stream(name)
+        view = await ctx.streams.find(name)
         if view is None:
             raise StreamNotFoundError("no such stream", stream=str(name))
         queued, lost = await _read_queue(ctx, name)
@@ -63,7 +63,7 @@ async def _repair(ctx: Context, name: StreamName) -> Mapping[str, Any]:
         decided = queued | {txn: TransactionState.COMMITTING for txn in batched or () if txn not in queued}
         removed += await _check_transactions(ctx, view, decided, is_complete=not lost and batched is not None)
         requeued = await _queue_again(ctx, name, queued, [entry for entry, _ in lost])
-        ctx.queues.forget(name)
+        ctx.transactions.queues.forget(name)
         await settle(ctx, name)
         unreadable = await _unreadable_names(ctx, name)
     for item in removed:
@@ -175,7 +175,7 @@ async def _queue_again(
     """Give an entry to each decided transaction whose entry was lost, at the place of the first lost one."""
     waiting: dict[TransactionState, list[UUID]] = {state: [] for state in _DECIDED}
     for txn in [keys.txn_of(entry.key) async for entry in ctx.metadata.scan_all(keys.transactions(name))]:
-        state = (await load_transactions(ctx, name, [txn])).facts[0].state
+        state = (await load_transactions(ctx.metadata, name, [txn])).facts[0].state
         if txn not in queued and state in _DECIDED:
             waiting[state].append(txn)
     first, rest = (lost[0], lost[1:]) if lost else (None, ())

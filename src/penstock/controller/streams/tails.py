@@ -77,7 +77,7 @@ async def load_whole(ctx: Context, name: StreamName) -> tuple[StreamView, HeadRe
     Raises: ScopeNotFoundError, StreamNotFoundError; UnavailableError where it scales faster than it can be looked at.
     """
     for _ in range(_TRIES):
-        view, head = await ctx.stream_and_head(name)
+        view, head = await ctx.streams.get_with_head(name)
         history = await ctx.histories.of(view)
         try:
             return view, head.value, history, await tail_of(ctx, view, history)

@@ -14,6 +14,7 @@ from penstock.codec.control.truncations import GraceRecord
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, create
+from penstock.controller.segments import delete_segments
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.cuts import check_given
 from penstock.controller.streams.epochs import end_work
@@ -49,7 +50,7 @@ async def begin_truncation(
     head = await ctx.metadata.get(keys.head(view.name), HeadRecord)
     known = head.value or HeadRecord()
     current = known.cut or head_of(history)
-    await check_given(ctx, view, history, cut)
+    await check_given(ctx.segments, view, history, cut)
     if compare(history, cut.positions, current) is CutOrder.EQUAL:
         return None
     check_not_before_head(view.name, history, cut.positions, current)
@@ -61,7 +62,7 @@ async def begin_truncation(
         puts = (*puts, create(retention_keys.grace(view.name, grace.at_ms), grace))
     work = Work(kind=WorkKind.TRUNCATE, base_epoch=view.record.epoch)
     changed = replace(view.record, work=work)
-    versions = await ctx.metadata.put(view.put(changed), ctx.work_put(view.name), head.put(pending), *puts)
+    versions = await ctx.metadata.put(view.put(changed), ctx.work.put(view.name), head.put(pending), *puts)
     return view.changed(changed, versions[0], marker=versions[1])
 
 
@@ -107,7 +108,7 @@ async def finish_truncation(ctx: Context, view: StreamView) -> StreamView:
 
     await each([segment for segment, offset in offsets.items() if offset > 0], truncate)
     if not keep:
-        await ctx.delete_segments([segment_name(view.name, segment) for segment in gone])
+        await delete_segments(ctx.segments, [segment_name(view.name, segment) for segment in gone])
     freed = bytes_between(history, head.value.cut or None, pending)
     done = HeadRecord(cut=pending, pending=None, truncated_bytes=head.value.truncated_bytes + freed)
     ctx.telemetry.add("truncated_bytes", freed)

@@ -109,7 +109,7 @@ class StreamChanges:
             checks += conditions
             settings = config if place == 0 else StreamConfig()
             puts += creation_puts(item, settings, number=number, now_ms=ctx.clock.now_ms())
-        versions = await ctx.metadata.put(*puts, ctx.work_put(name), *checks)
+        versions = await ctx.metadata.put(*puts, ctx.work.put(name), *checks)
         record = StreamRecord.decode(puts[0].value)
         return StreamView(name=name, record=record, version=versions[0], marker=versions[len(puts)])
 
@@ -183,10 +183,10 @@ class StreamChanges:
     async def _truncate(self, view: StreamView, cut: StreamCut) -> None:
         check_not_sealed(view)
         ctx = self._ctx
-        _, head = await ctx.stream_and_head(view.name)
+        _, head = await ctx.streams.get_with_head(view.name)
         history = await ctx.histories.of(view)
         first = head_positions(history, head.value)
-        await check_given(ctx, view, history, cut)
+        await check_given(ctx.segments, view, history, cut)
         if at_or_after(history, first, cut.positions):
             # At the head nothing happens; behind it the answer is an error, which a hold has no part in.
             await begin_truncation(ctx, view, cut)
@@ -237,7 +237,7 @@ class StreamChanges:
 
     async def scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus:
         """``DONE`` once a later epoch is active and its predecessors are sealed."""
-        record = (await self._ctx.stream(stream)).record
+        record = (await self._ctx.streams.get(stream)).record
         if epoch > record.epoch or epoch < 0:
             return ScaleStatus.UNKNOWN_EPOCH
         work = record.work
@@ -256,7 +256,7 @@ class StreamChanges:
         if view.record.state is StreamState.SEALED:
             return
         sealing = replace(view.record, state=StreamState.SEALING)
-        versions = await self._ctx.metadata.put(view.put(sealing), self._ctx.work_put(view.name))
+        versions = await self._ctx.metadata.put(view.put(sealing), self._ctx.work.put(view.name))
         await finish_sealing(self._ctx, view.changed(sealing, versions[0], marker=versions[1]))
 
     async def delete(self, stream: StreamName, *, seal: bool = False) -> None:
@@ -273,12 +273,12 @@ class StreamChanges:
             self._ctx.audit.soon()
 
     async def _delete_once(self, name: StreamName, *, seal: bool) -> None:
-        found = await self._ctx.any_stream(name)
+        found = await self._ctx.streams.find(name)
         view = await settle(self._ctx, name)
         if view is None:
             if found is not None and (found.record.state is StreamState.DELETING or found.record.ending):
                 return
-            await self._ctx.check_scope(name.scope)
+            await self._ctx.streams.check_scope(name.scope)
             raise StreamNotFoundError("no such stream", stream=str(name))
         sealed = view.record.state is StreamState.SEALED
         if not sealed and not seal:
@@ -292,12 +292,12 @@ class StreamChanges:
         # Sealing cannot be taken back, so the step that begins it is the one that decides the deletion: no hold that is
         # placed in between can find the stream sealed and forbid the rest.
         ending = replace(view.record, state=StreamState.SEALING, ending=True)
-        await self._ctx.metadata.put(view.put(ending), self._ctx.work_put(name), *puts, *guard.checks)
+        await self._ctx.metadata.put(view.put(ending), self._ctx.work.put(name), *puts, *guard.checks)
         await settle(self._ctx, name)
 
     async def _delete_settled(self, view: StreamView, *puts: TablePut | TableCheck) -> None:
         deleting = replace(view.record, state=StreamState.DELETING)
-        versions = await self._ctx.metadata.put(view.put(deleting), self._ctx.work_put(view.name), *puts)
+        versions = await self._ctx.metadata.put(view.put(deleting), self._ctx.work.put(view.name), *puts)
         await finish_deletion(self._ctx, view.changed(deleting, versions[0], marker=versions[1]))
 
     async def discard(self, stream: StreamName) -> None:

@@ -41,7 +41,7 @@ async def settle(ctx: Context, name: StreamName) -> StreamView | None:
 
 
 async def _settle(ctx: Context, name: StreamName) -> StreamView | None:
-    view = await ctx.any_stream(name)
+    view = await ctx.streams.find(name)
     while view is not None:
         record = view.record
         if record.work is not None:
@@ -78,7 +78,7 @@ async def settled(ctx: Context, name: StreamName) -> StreamView:
     """As ``settle``. Raises ScopeNotFoundError, StreamNotFoundError."""
     view = await settle(ctx, name)
     if view is None:
-        await ctx.check_scope(name.scope)
+        await ctx.streams.check_scope(name.scope)
         raise StreamNotFoundError("no such stream", stream=str(name))
     return view
 
@@ -91,14 +91,14 @@ async def settle_alone(ctx: Context, name: StreamName) -> None:
 
 def settle_soon(ctx: Context, name: StreamName) -> None:
     """Settle the stream in the background. However often this is asked, one run waits behind the one under way."""
-    if name in ctx.soon:
+    if name in ctx.work.waiting:
         return
-    ctx.soon.add(name)
+    ctx.work.waiting.add(name)
 
     async def run() -> None:
         async with exclusive(ctx, name):
             # From here on a new decision may come too late for this run's look at the queue.
-            ctx.soon.discard(name)
+            ctx.work.waiting.discard(name)
             await settle(ctx, name)
 
     ctx.tasks.start(run())

@@ -60,7 +60,7 @@ class Batches:
         Raises: WriterInUseError (the name belongs to another query, or another run of it; without a source: to any query),
         WriterForgottenError.
         """
-        await self._ctx.stream(stream)
+        await self._ctx.streams.get(stream)
         known = (await self._ctx.metadata.get(keys.batch(stream, _checked_writer(writer)), BatchRecord)).value
         if known is None:
             await check_remembered(self._ctx, stream, writer)
@@ -102,7 +102,7 @@ class Batches:
             )
         if len(set(transactions)) != len(transactions):
             raise InvalidArgumentError("batch names a transaction twice", writer=writer, batch=batch)
-        await self._ctx.stream(stream)
+        await self._ctx.streams.get(stream)
         if source is not None and not transactions:
             return await self._ctx.tasks.run(self._claim(stream, writer, batch, source))
         return await self._ctx.tasks.run(
@@ -215,7 +215,7 @@ class Batches:
         is_new = known.value is None
         if is_new:
             await check_remembered(ctx, name, writer)
-        loaded = await load_transactions(ctx, name, txns)
+        loaded = await load_transactions(ctx.metadata, name, txns)
         verdict = decide_batch(known.value, batch, loaded.facts, source, writer=writer)
         if verdict is BatchVerdict.SUPERSEDED and known.value is not None:
             # A restarted run repeats the last batch: from here on earlier runs are refused.

@@ -19,6 +19,7 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import changing, create, stored
 from penstock.controller.retention.audit import check_not_audit
+from penstock.controller.segments import create_fresh, create_segments, delete_segments
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import load_epoch
 from penstock.controller.streams.updates import check_not_sealed
@@ -102,7 +103,7 @@ class Transactions:
         view, txn, segments = await changing(lambda: self._begin(stream, lease_ms))
         # No two transactions have the same id, so nobody has these names.
         names = [transaction_segment_name(segment_name(stream, item.segment), txn) for item in segments]
-        await ctx.create_fresh(names)
+        await create_fresh(ctx.segments, names)
         await self._check_still_open(view, txn, names)
         ctx.telemetry.add("transactions_begun")
         return Transaction(id=txn, segments=segments)
@@ -153,13 +154,13 @@ class Transactions:
             return
         # Under the lock of whoever decides it: what was merged away must not be created again.
         async with exclusive(self._ctx, name):
-            state = (await load_transactions(self._ctx, name, [txn])).facts[0].state
+            state = (await load_transactions(self._ctx.metadata, name, [txn])).facts[0].state
             if state is not TransactionState.OPEN:
                 raise TransactionStateError(
                     "shared transaction has ended", txn=str(txn), state=state.value if state else None
                 )
-            await self._ctx.create_segments(
-                [transaction_segment_name(segment_name(name, item), txn) for item in segments]
+            await create_segments(
+                self._ctx.segments, [transaction_segment_name(segment_name(name, item), txn) for item in segments]
             )
         if len(self._prepared) >= _PREPARED_MAX:
             self._prepared.clear()
@@ -176,7 +177,7 @@ class Transactions:
                 least_ms=settings.lease_min_ms,
                 most_ms=settings.lease_max_ms,
             )
-        view = await self._ctx.stream(name)
+        view = await self._ctx.streams.get(name)
         check_not_sealed(view)
         return view
 
@@ -195,12 +196,12 @@ class Transactions:
     async def _check_still_open(self, view: StreamView, txn: UUID, fresh: Sequence[str] = ()) -> None:
         """Check again: the stream may have been sealed, or deleted, while the ``fresh`` segments were created."""
         ctx, name = self._ctx, view.name
-        now = await ctx.any_stream(name)
+        now = await ctx.streams.find(name)
         same = now is not None and now.record.incarnation == view.record.incarnation
         if now is not None and same and now.record.state is StreamState.ACTIVE:
             return
         await abort_if_open(ctx, name, txn)
-        await ctx.delete_segments(fresh)
+        await delete_segments(ctx.segments, fresh)
         settle_soon(ctx, name)
         raise StreamSealedError("stream was sealed while a transaction was begun", stream=str(name), txn=str(txn))
 
@@ -208,12 +209,12 @@ class Transactions:
         """Renew the lease. Raises InvalidArgumentError for a lease that is not positive."""
         if lease_ms < 1:
             raise InvalidArgumentError("lease is not positive", lease_ms=lease_ms)
-        await self._ctx.stream(stream)
+        await self._ctx.streams.get(stream)
         return await changing(lambda: self._ping(stream, txn, lease_ms))
 
     async def _ping(self, name: StreamName, txn: UUID, lease_ms: int) -> PingStatus:
         ctx = self._ctx
-        loaded = await load_transactions(ctx, name, [txn])
+        loaded = await load_transactions(ctx.metadata, name, [txn])
         now_ms = await ctx.retention_clock.lasting_ms()
         verdict = decide_ping(loaded.facts[0], now_ms=now_ms, lease_ms=lease_ms, lease_max_ms=ctx.settings.lease_max_ms)
         found = loaded.records[txn]
@@ -230,7 +231,7 @@ class Transactions:
         """
         if blocks:
             await self._fill(stream, txn, blocks)
-        with self._ctx.outcomes.of(txn) as ended:
+        with self._ctx.transactions.outcomes.of(txn) as ended:
             if await self._end(stream, txn, Verb.COMMIT) is TransactionState.COMMITTED:
                 return TransactionStatus.COMMITTED
             # The answer to a look later would cost more than that this one comes a little later.
@@ -244,7 +245,7 @@ class Transactions:
             await each(blocks, lambda block: self._append(name, txn, block))
         except SegmentNotFoundError as error:
             # Merged or removed by now, by an earlier attempt or by somebody else; that is told by whoever decides.
-            if (await load_transactions(self._ctx, name, [txn])).facts[0].state is TransactionState.OPEN:
+            if (await load_transactions(self._ctx.metadata, name, [txn])).facts[0].state is TransactionState.OPEN:
                 raise InvalidArgumentError(
                     "block is for no segment of the transaction", stream=str(name), txn=str(txn), **error.fields
                 ) from error
@@ -279,7 +280,7 @@ class Transactions:
 
     async def _end(self, name: StreamName, txn: UUID, verb: Verb) -> TransactionState | None:
         ctx = self._ctx
-        view = await ctx.stream(name)
+        view = await ctx.streams.get(name)
         if view.record.state is StreamState.SEALED and await abort_if_open(ctx, name, txn):
             # Begun in the moment of sealing by a controller that died then: there is nothing left to merge it into.
             settle_soon(ctx, name)
@@ -289,15 +290,15 @@ class Transactions:
 
     async def status(self, stream: StreamName, txn: UUID) -> TransactionStatus:
         """``UNKNOWN`` for one that never was, or that ended longer than a day ago."""
-        await self._ctx.stream(stream)
-        loaded = await load_transactions(self._ctx, stream, [txn])
+        await self._ctx.streams.get(stream)
+        loaded = await load_transactions(self._ctx.metadata, stream, [txn])
         state = loaded.facts[0].state
         return TransactionStatus.UNKNOWN if state is None else _STATUS[state]
 
     async def list_open(self, stream: StreamName) -> Sequence[OpenTransaction]:
         """See ``ControlPlane.transactions.list_open``. Records that cannot be read are left out."""
         ctx = self._ctx
-        view = await ctx.stream(stream)
+        view = await ctx.streams.get(stream)
         txns: list[UUID] = []
         async for entry in ctx.metadata.scan_all(keys.transactions(stream)):
             txn, record = ctx.set_aside.key(entry, keys.txn_of), ctx.set_aside.read(entry, TransactionRecord)
@@ -313,14 +314,14 @@ class Transactions:
                 expires_ms=item.record.expires_ms,
                 deadline_ms=item.record.deadline_ms,
             )
-            for item in (await load_transactions(ctx, stream, txns)).facts
+            for item in (await load_transactions(ctx.metadata, stream, txns)).facts
             if item.record is not None and item.state is not None and item.completed is None
         ]
 
     async def list_completed(self, stream: StreamName) -> Sequence[tuple[UUID, TransactionStatus]]:
         """Newest first, at most 500."""
         ctx = self._ctx
-        await ctx.stream(stream)
+        await ctx.streams.get(stream)
         page = await ctx.metadata.scan(keys.completions(stream), limit=COMPLETED_MAX)
         txns = [txn for entry in page if (txn := ctx.set_aside.key(entry, keys.txn_of)) is not None]
         entries = await ctx.metadata.entries([keys.completed(stream, txn) for txn in txns]) if txns else []

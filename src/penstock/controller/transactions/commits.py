@@ -24,6 +24,7 @@ from penstock.codec.control.streams import (
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import CHUNK, overwrite, stored
+from penstock.controller.segments import create_segments, delete_segments
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import end_work, epoch_put, lengths_put, load_epoch, put_stream, seal_segments
 from penstock.controller.tasks import each
@@ -45,10 +46,6 @@ ROLL_MAX = 1000
 """Transactions of one rolling commit; their ids stand in the stream's record."""
 
 PRUNE_PER_PASS = 400  # outcomes removed with one commit, so that no commit waits long
-PRUNE_EVERY = 100
-"""Completed transactions between two looks for outcomes that are old enough to be forgotten."""
-
-PRUNED_STREAMS_MAX = 100_000  # streams of which it is remembered when outcomes were removed
 
 
 async def drain(ctx: Context, view: StreamView) -> StreamView:
@@ -60,16 +57,20 @@ async def drain(ctx: Context, view: StreamView) -> StreamView:
 
 async def _next(ctx: Context, name: StreamName) -> Sequence[tuple[bytes, DecisionRecord]]:
     """The oldest entries of the queue. Where this process knows its places, there is no search."""
-    while (places := ctx.queues.waiting(name, limit=ENTRIES)) is not None:
+    while (places := ctx.transactions.queues.waiting(name, limit=ENTRIES)) is not None:
         if not places:
             return []
         page = await ctx.metadata.entries([keys.queue_entry(name, place) for place in places])
-        ctx.queues.gone(name, [place for place, entry in zip(places, page, strict=True) if entry.version == KEY_ABSENT])
+        ctx.transactions.queues.gone(
+            name, [place for place, entry in zip(places, page, strict=True) if entry.version == KEY_ABSENT]
+        )
         present = [(entry.key, DecisionRecord.decode(entry.value)) for entry in page if entry.version != KEY_ABSENT]
         if present:
             return present
     found = await ctx.metadata.scan(keys.queue(name), limit=ENTRIES)
-    ctx.queues.found(name, [keys.queue_place(entry.key) for entry in found], all_there_are=len(found) < ENTRIES)
+    ctx.transactions.queues.found(
+        name, [keys.queue_place(entry.key) for entry in found], all_there_are=len(found) < ENTRIES
+    )
     return [(entry.key, DecisionRecord.decode(entry.value)) for entry in found]
 
 
@@ -79,7 +80,7 @@ async def _perform(ctx: Context, view: StreamView, entries: Sequence[tuple[bytes
         for txn in entry.transactions:
             # The first decision counts: no later entry undoes it.
             decided.setdefault(txn, entry.commit)
-    facts = (await load_transactions(ctx, view.name, list(decided))).facts
+    facts = (await load_transactions(ctx.metadata, view.name, list(decided))).facts
     strays = await _strays(ctx, view, facts)
     # A transaction of an earlier stream of the name was deleted with that stream, whatever was decided about it.
     outcomes: dict[UUID, TransactionState] = dict.fromkeys(strays, TransactionState.ABORTED)
@@ -115,7 +116,7 @@ async def _strays(ctx: Context, view: StreamView, facts: Sequence[TransactionFac
     if not strays:
         return []
     # Another controller may have scaled the stream since the view was read.
-    now = await ctx.any_stream(view.name)
+    now = await ctx.streams.find(view.name)
     strays = found(view.record if now is None else now.record)
     for txn in strays:
         log.warning("transaction of a deleted stream is skipped", extra={"stream": str(view.name), "txn": str(txn)})
@@ -163,7 +164,7 @@ async def _begin_roll(ctx: Context, view: StreamView, epoch: int, txns: Sequence
     work = Work(kind=WorkKind.ROLL, base_epoch=view.record.epoch, txn_epoch=epoch, transactions=tuple(txns))
     changed = replace(view.record, work=work)
     versions = await ctx.metadata.put(
-        view.put(changed), ctx.work_put(view.name), epoch_put(view.name, first), epoch_put(view.name, second)
+        view.put(changed), ctx.work.put(view.name), epoch_put(view.name, first), epoch_put(view.name, second)
     )
     return view.changed(changed, versions[0], marker=versions[1])
 
@@ -184,7 +185,7 @@ async def finish_roll(ctx: Context, view: StreamView) -> StreamView:
     after = await load_epoch(ctx, name, work.base_epoch + 2)
     if view.record.epoch == work.base_epoch:
         fresh = [segment_name(name, item.segment) for record in (merged, after) for item in record.segments]
-        await ctx.create_segments(fresh, rollover_bytes=view.record.config.rollover_bytes)
+        await create_segments(ctx.segments, fresh, rollover_bytes=view.record.config.rollover_bytes)
         await _merge(ctx, name, _duplicates(begun_in, merged), work.transactions)
         view = await put_stream(ctx, view, replace(view.record, epoch=after.epoch))
     old = await seal_segments(ctx, name, [item.segment for item in before.segments])
@@ -215,13 +216,14 @@ async def remove_transaction_segments(
     numbers = sorted({transaction_epoch(txn) for txn in txns})
     entries = await ctx.metadata.entries([place(keys.epoch(name, epoch)) for epoch in numbers])
     epochs = {epoch: stored(entry, EpochEntry).value for epoch, entry in zip(numbers, entries, strict=True)}
-    await ctx.delete_segments(
+    await delete_segments(
+        ctx.segments,
         [
             transaction_segment_name(segment_name(name, item.segment), txn)
             for txn in txns
             if (epoch := epochs[transaction_epoch(txn)]) is not None
             for item in epoch.segments
-        ]
+        ],
     )
 
 
@@ -235,7 +237,7 @@ async def _remember(ctx: Context, name: StreamName, txns: Sequence[UUID], state:
         await ctx.metadata.put(*(put for txn in part for put in _outcome_puts(name, txn, state, now_ms)))
     ctx.telemetry.add(f"transactions_{state.value}", len(fresh))
     for txn in txns:
-        ctx.outcomes.ended(txn, state)
+        ctx.transactions.outcomes.ended(txn, state)
 
 
 async def _complete(
@@ -260,10 +262,10 @@ async def _complete(
             removals, gone = removals + gone, []
         await ctx.metadata.change(puts, removals)
     await ctx.metadata.remove(*gone)
-    ctx.queues.gone(name, [keys.queue_place(key) for key in entries])
+    ctx.transactions.queues.gone(name, [keys.queue_place(key) for key in entries])
     for txn, state in outcomes.items():
         ctx.telemetry.add(f"transactions_{state.value}")
-        ctx.outcomes.ended(txn, state)
+        ctx.transactions.outcomes.ended(txn, state)
 
 
 def _outcome_puts(name: StreamName, txn: UUID, state: TransactionState, now_ms: int) -> tuple[TablePut, TablePut]:
@@ -275,14 +277,8 @@ def _outcome_puts(name: StreamName, txn: UUID, state: TransactionState, now_ms: 
 
 async def _prune_sometimes(ctx: Context, name: StreamName, completed: int) -> None:
     """Forget old outcomes at the first completion in this process, and whenever there may be many."""
-    waiting = ctx.unpruned.get(name)
-    if waiting is not None and waiting + completed < PRUNE_EVERY:
-        ctx.unpruned[name] = waiting + completed
-        return
-    if len(ctx.unpruned) >= PRUNED_STREAMS_MAX:
-        ctx.unpruned.clear()
-    ctx.unpruned[name] = 0
-    await prune_completed(ctx, name, limit=PRUNE_PER_PASS)
+    if ctx.transactions.must_prune(name, completed):
+        await prune_completed(ctx, name, limit=PRUNE_PER_PASS)
 
 
 async def prune_completed(ctx: Context, name: StreamName, *, limit: int) -> int:

@@ -15,7 +15,7 @@ from penstock.codec.control.streams import (
 )
 from penstock.controller import keys
 from penstock.controller.context import Context
-from penstock.controller.metadata import Stored, changing, create, stored
+from penstock.controller.metadata import Metadata, Stored, changing, create, stored
 from penstock.core.streams.transactions import TransactionFacts, Verb, has_expired, must_decide
 from penstock.model.names import StreamName
 from penstock.ports.data.tables import TablePut
@@ -36,18 +36,18 @@ class LoadedTransactions:
     batches: Mapping[str, Stored[BatchRecord]]
 
 
-async def load_transactions(ctx: Context, name: StreamName, txns: Sequence[UUID]) -> LoadedTransactions:
+async def load_transactions(metadata: Metadata, name: StreamName, txns: Sequence[UUID]) -> LoadedTransactions:
     """Read the records first, then the outcomes and the batches that pin them: an outcome is remembered before its record
     goes, and a batch never lets go of what it has decided."""
-    entries = await ctx.metadata.entries([keys.transaction(name, txn) for txn in txns])
+    entries = await metadata.entries([keys.transaction(name, txn) for txn in txns])
     records = {txn: stored(entry, TransactionRecord) for txn, entry in zip(txns, entries, strict=True)}
     # One that nobody has decided has no outcome: that is most looks, and a search for what is not there costs most.
     ended = [txn for txn, item in records.items() if not _is_undecided(item.value)]
-    known = await ctx.metadata.entries([keys.completed(name, txn) for txn in ended]) if ended else []
+    known = await metadata.entries([keys.completed(name, txn) for txn in ended]) if ended else []
     outcomes = {txn: stored(entry, CompletedRecord).value for txn, entry in zip(ended, known, strict=True)}
     pins = {txn: item.value.pin for txn, item in records.items() if item.value is not None and item.value.pin}
     writers = sorted({pin.writer for pin in pins.values()})
-    found = await ctx.metadata.entries([keys.batch(name, writer) for writer in writers]) if writers else []
+    found = await metadata.entries([keys.batch(name, writer) for writer in writers]) if writers else []
     batches = {writer: stored(entry, BatchRecord) for writer, entry in zip(writers, found, strict=True)}
     facts = [
         TransactionFacts(
@@ -68,21 +68,21 @@ def _is_undecided(record: TransactionRecord | None) -> bool:
 
 async def put_queued(ctx: Context, name: StreamName, decision: DecisionRecord, *puts: TablePut) -> None:
     """Decide: the ``puts`` and an entry at the end of the stream's commit queue, in one step. Raises as ``Metadata.put``."""
-    queue = ctx.queues.of(name)
+    queue = ctx.transactions.queues.of(name)
     if queue.last is None:
         known = NO_BATCH
         async for entry in ctx.metadata.scan_all(keys.queue(name)):
             known = keys.queue_place(entry.key)
-        queue = ctx.queues.of(name)
+        queue = ctx.transactions.queues.of(name)
         queue.last = known if queue.last is None else max(known, queue.last)
     queue.last = place = queue.last + 1
     try:
         # Fails where the place was taken: somebody else decides as well.
         await ctx.metadata.put(create(keys.queue_entry(name, place), decision), *puts)
     except BaseException:
-        ctx.queues.forget(name)
+        ctx.transactions.queues.forget(name)
         raise
-    ctx.queues.added(name, place)
+    ctx.transactions.queues.added(name, place)
 
 
 async def decide(ctx: Context, name: StreamName, txn: UUID, verb: Verb) -> TransactionState | None:
@@ -92,7 +92,7 @@ async def decide(ctx: Context, name: StreamName, txn: UUID, verb: Verb) -> Trans
     """
 
     async def attempt() -> TransactionState | None:
-        loaded = await load_transactions(ctx, name, [txn])
+        loaded = await load_transactions(ctx.metadata, name, [txn])
         if not must_decide(loaded.facts[0], verb):
             return loaded.facts[0].state
         await _decide_open(ctx, name, loaded, txn, verb)
@@ -123,7 +123,7 @@ async def abort_if_open(ctx: Context, name: StreamName, txn: UUID, *, expired_at
     """
 
     async def attempt() -> bool:
-        loaded = await load_transactions(ctx, name, [txn])
+        loaded = await load_transactions(ctx.metadata, name, [txn])
         facts = loaded.facts[0]
         if facts.state is not TransactionState.OPEN:
             return False

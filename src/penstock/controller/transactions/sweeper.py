@@ -78,7 +78,7 @@ class Sweeper:
         # One part may fail because the store is unavailable, or because a record is damaged. The others run.
         failed: PenstockError | None = None
         parts = (
-            self._ctx.flush_finished,
+            self._ctx.work.flush,
             self._abort_expired,
             self.resume,
             self._holds.sweep,
@@ -146,7 +146,7 @@ class Sweeper:
     async def _settle(self, text: str) -> None:
         ctx, name = self._ctx, StreamName.parse(text)
         marker = (await ctx.metadata.entries([keys.work(name)]))[0]
-        ctx.queues.forget(name)  # there may be decisions of a process that died
+        ctx.transactions.queues.forget(name)  # there may be decisions of a process that died
         await settle_alone(ctx, name)
         if marker.version >= 0:
             # Settled after the marker was read: it is stale, unless a workflow has set it anew since.

@@ -296,7 +296,7 @@ async def retain(controller: Controller, world: World) -> None:
 
 async def retained(controller: Controller, world: World) -> None:
     assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 10, seg(0, 1): 20}
-    assert [item["bytes"] for item in await controller.retention.list_evictions(STREAM)] == [30]
+    assert [item.bytes for item in await controller.retention.list_evictions(STREAM)] == [30]
 
 
 async def create_group(controller: Controller, world: World) -> None:

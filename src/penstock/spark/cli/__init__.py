@@ -1,4 +1,8 @@
-"""``penstock spark …``: the jobs of ``penstock.spark.jobs`` as commands, each with progress, a report and ``--dry-run``."""
+"""``penstock spark …``: the jobs of ``penstock.spark.jobs`` as commands, each with progress, a report and ``--dry-run``.
+
+Each module parses the options of one job, runs it and prints its report; ``session`` has what all of them share.
+Imports ``spark.jobs`` and, for output, ``app.cli``. Start reading at ``session``.
+"""
 
 from __future__ import annotations
 

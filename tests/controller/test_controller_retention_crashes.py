@@ -137,7 +137,7 @@ async def prepare_eviction(controller: Controller, world: World) -> None:
 async def evicted(controller: Controller, world: World) -> None:
     (lost,) = await controller.retention.list_evictions(STREAM)
     (found,) = await controller.subscribers.describe(STREAM)
-    assert found.lag_events == 30 - lost["events"] == 10
+    assert found.lag_events == 30 - lost.events == 10
     assert [entry["events"] for entry in await audit_entries(controller, world.segments, "evict")] == [20]
     assert [entry["events"] for entry in await audit_entries(controller, world.segments, "truncate")] == [20]
     assert (await controller.streams.describe(STREAM)).size_bytes == 10
@@ -153,7 +153,7 @@ async def prepare_expiry(controller: Controller, world: World) -> None:
 
 
 async def expired(controller: Controller, world: World) -> None:
-    assert [item["events"] for item in await controller.retention.list_evictions(STREAM)] == [30]
+    assert [item.events for item in await controller.retention.list_evictions(STREAM)] == [30]
     assert [entry["events"] for entry in await audit_entries(controller, world.segments, "expire")] == [30]
     assert (await controller.cuts.head(STREAM)).positions == {seg(0, 0): 10, seg(0, 1): 20}
 

@@ -337,7 +337,7 @@ TABLE = (
         key="work/{scope}/{stream}",
         value=MarkerRecord,
         one_for="each workflow of a stream that has begun and not ended; stale ones are harmless",
-        writers=("controller.context", _EPOCHS),
+        writers=("controller.pending_work", _EPOCHS),
         ends="the end of the workflow, or the next sweep",
     ),
     Entry(

@@ -24,10 +24,10 @@ from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.ports.control.plane import ControlPlane
 
 _STORY = """\
-{total:,} flights go, in time order, through a store in a process of its own. A Spark query reads them as subscriber 'delays',
+Writes {total:,} flights, in time order, to a store in a process of its own. A Spark query reads them as subscriber 'delays',
 keeps delay statistics per carrier and hour, and writes every update to a second stream, exactly once, and to Parquet. In the
-middle the store is killed (kill -9). Retention: at least 4 MB stay, at most 64 MB, else what the query has consumed goes;
-the writer waits while 48 MB are unread. Everything is in {data}, logs in {data}/logs. First, Spark starts."""
+middle the store is killed (kill -9). The store keeps at least 4 MB and at most 64 MB; in between it deletes what the query
+has processed. The writer waits while 48 MB are unread. Everything is in {data}, logs in {data}/logs. First, Spark starts."""
 SCOPE = "demo"
 FLIGHTS = f"{SCOPE}/flights"
 DELAYS = f"{SCOPE}/delays"

@@ -91,21 +91,21 @@ def fleet(
 
     \b
     penstock spark fleet --facts store                            what is deleted today
-    penstock spark fleet --facts store --max-age 7d               and what would, were nothing kept for more than 7 days
+    penstock spark fleet --facts store --max-age 7d               and with a maximum age of 7 days
     penstock spark fleet --facts fleet/ --max-age 7d --scope web --out what-if
     penstock spark fleet --facts fleet/ --policy policy.json --by day --png days.png
 
-    The options from --min-bytes to --none are the change to try, as those of penstock retention set; they choose no streams.
-    --max-age 7d takes the place of the maximum age that each stream has, or gives it one, and leaves all else of its policy
-    as it is; data that is older would go, even if a subscriber has not read it. The report shows both sides, today's and the
-    change's. --policy FILE puts a whole document in place of what applies. Where a change contradicts a stream's policy, as
-    a maximum below its minimum, it is refused there, and the report says so.
+    The options from --min-bytes to --none are the change to try, as in penstock retention set. They do not select
+    streams. --max-age 7d sets the maximum age of every stream and leaves the other fields of its policy as they are.
+    --policy FILE replaces the whole policy. The report compares the policies in force with the change. If the change
+    contradicts a stream's policy, for example with a maximum below its minimum, it is not applied to that stream, and
+    the report counts it.
 
     With --facts store, a second table shows the subscribers that hold the most, as penstock subscriber list prints
     them. With --json they are in "subscribers", with the same fields: held_bytes, lag_bytes, since_acknowledgement_s
     and others.
 
-    Rows that cannot be used are reported with file and line, and make the status 1; the others are used.
+    Rows that cannot be used are reported with file and line. The others are processed, and the exit status is 1.
     """
     if by not in ("scope", "day", "rule"):
         raise InvalidArgumentError("--by is scope, day or rule", by=repr(by[:40]))

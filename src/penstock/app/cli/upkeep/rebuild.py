@@ -29,7 +29,7 @@ def rebuild(
             show_default=False,
         ),
     ],
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} It must not exist.", show_default=False)],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} It must be new or empty.", show_default=False)],
     tier2: Annotated[
         str | None,
         typer.Option("--tier2", metavar="PLACE", help=TIER2, show_default=False),
@@ -43,7 +43,7 @@ def rebuild(
     Prints what was not recovered. Exit status 7: something is known to be missing or damaged.
 
     \b
-    penstock rebuild --source ./store/tier2 --data ./rebuilt
+    penstock rebuild --source ./store --data ./rebuilt
     """
     import asyncio
 

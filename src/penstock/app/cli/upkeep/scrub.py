@@ -41,7 +41,7 @@ def scrub(
 ) -> None:
     """Verify every checksum: of a running store, or with --data of one that is not running. Changes nothing.
 
-    Exit status 7 where something is damaged. Interrupted, it says how to go on.
+    Exit status 7 if something is damaged. If it is interrupted, it prints how to continue.
 
     \b
     penstock scrub --rate 100MiB

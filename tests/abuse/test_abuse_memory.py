@@ -76,7 +76,7 @@ def watch_of(store, resident, given_back, told=None):
         store,
         budget_bytes=512 * MIB,
         drop=lambda: given_back.append("arenas") or 0,
-        tell=told.append,
+        report=told.append,
         telemetry=Gauges(),
         resident_bytes=resident,
         give_back=lambda: given_back.append("heap"),

@@ -171,7 +171,7 @@ def test_a_whole_document_comes_from_a_file_or_a_pipe(penstock: Run, world: Fake
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["set", "s/t"], "say what to change"),
+        (["set", "s/t"], "name the change"),
         (["set", "--max-age", "1d"], "name one level"),
         (["set", "s/t", "--server", "--max-age", "1d"], "name one level"),
         (["set", "s/t", "--max-age", "1"], "--max-age cannot be used: not a duration"),
@@ -274,7 +274,7 @@ def test_show_names_each_value_with_its_level(penstock: Run) -> None:
     assert found["effective"]["retain"]["max_age_s"] == {"value": 2_592_000, "from": "scope"}
     assert found["document"] == {"retain": {"min_bytes": 50_000_000_000, "max_bytes": None}}
     assert penstock("retention", "show", "--scope", "s")[1].startswith(
-        "scope s: streams that say nothing themselves are kept"
+        "scope s: streams without a policy of their own are kept"
     )
     assert penstock("retention", "show", "--scope", "none")[0] == 3
     assert penstock("retention", "show", "s/none")[0] == 3

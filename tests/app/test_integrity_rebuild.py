@@ -219,7 +219,7 @@ def test_refusals(tmp_path: Path, old: Contents) -> None:
     (tmp_path / "full/x").write_text("mine")
     with pytest.raises(InvalidArgumentError, match="not empty"):
         rebuilt(tmp_path / "old", tmp_path / "full")
-    with pytest.raises(InvalidArgumentError, match="nothing of a store"):
+    with pytest.raises(InvalidArgumentError, match="directory holds no store"):
         rebuilt(tmp_path / "full", tmp_path / "new")
     shutil.rmtree(tmp_path / "old/catalogue")
     with pytest.raises(CorruptDataError, match="no catalogue"):

@@ -49,7 +49,12 @@ def scrubbed(data: Path) -> ScrubReport:
             async with open_offline(data, offload=offload) as store:
                 scrubber = store.scrubber(offload)
                 report = await scrub_all(
-                    scrubber.page, rate_bytes=1 << 40, cursor=None, now=lambda: 0.0, pause=_unpaced, told=lambda _: None
+                    scrubber.page,
+                    rate_bytes=1 << 40,
+                    cursor=None,
+                    now=lambda: 0.0,
+                    pause=_unpaced,
+                    on_page=lambda _: None,
                 )
                 report.damage += [item for item in store.damage if item not in report.damage]
                 return report
@@ -315,7 +320,9 @@ def test_a_scrub_keeps_to_its_rate() -> None:
     async def pause(seconds: float) -> None:
         clock[0] += seconds
 
-    asyncio.run(scrub_all(page, rate_bytes=1000, cursor=None, now=lambda: clock[0], pause=pause, told=lambda _: None))
+    asyncio.run(
+        scrub_all(page, rate_bytes=1000, cursor=None, now=lambda: clock[0], pause=pause, on_page=lambda _: None)
+    )
     assert 8.9 <= clock[0] <= 9.1
 
 

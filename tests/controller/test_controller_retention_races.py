@@ -110,9 +110,7 @@ def test_nothing_goes_unread_without_a_record_whoever_is_faster(seed: int) -> No
             assert lost, "nobody was too slow: the run shows nothing"
             now_at = await cuts(controller)
             for group, said in run.said.items():
-                ranges = [
-                    (item.from["0#0"], item.to["0#0"]) for item in lost if item.subscriber == f"s/{group}"
-                ]
+                ranges = [(item.start["0#0"], item.end["0#0"]) for item in lost if item.subscriber == f"s/{group}"]
                 unread = [byte for byte in range(said, head) if not any(first <= byte < last for first, last in ranges)]
                 assert unread == [], f"{group} lost bytes that nobody has recorded"
                 assert all(first < last for first, last in ranges)

@@ -204,7 +204,7 @@ def test_input_that_cannot_be_loaded_is_refused_with_the_reason(
     cases: list[tuple[LoadRequest, type[Exception], str]] = [
         (loading(address, stream), InvalidArgumentError, "at least one file"),
         (loading(address, stream, tmp_path / "none.parquet"), NotFoundError, "no such input"),
-        (loading(address, stream, tmp_path / "b.dat"), InvalidArgumentError, "does not tell the format"),
+        (loading(address, stream, tmp_path / "b.dat"), InvalidArgumentError, "the format is not clear"),
         (loading(address, stream, tmp_path / "a.csv", format="xml"), InvalidArgumentError, "formats are"),
         (loading(address, stream, tmp_path / "a.csv", order_by=("x",)), InvalidArgumentError, "name one"),
         (

@@ -240,7 +240,7 @@ def test_a_subscriber_that_is_passed_by_a_maximum_fails_or_skips_exactly_that(
     assert found == keyed(30 + len(skipped), 200)
     lines = [record.getMessage() for record in caplog.records if record.name == "penstock.spark"]
     assert [line for line in lines if "skipped data" in line] == [
-        f"skipped data that was gone before it was read. stream=plant/s {lost[0]}"
+        f"skipped data that was deleted before it was read. stream=plant/s {lost[0]}"
     ]
     assert published(world, stream) == dict(world.tail(stream).positions)
 

@@ -165,7 +165,7 @@ def test_what_cannot_be_read_here_comes_from_the_store_and_its_neighbours_are_no
 
 def test_direct_always_fails_with_one_line_and_still_reads_what_is_not_tiered(tmp_path: Path) -> None:
     assert shared([None], only=True) == ([b"00000"], [0])
-    with pytest.raises(UnavailableError, match="direct=always asks nobody else") as caught:
+    with pytest.raises(UnavailableError, match="direct=always allows no other source") as caught:
         shared([str(tmp_path / "gone" / "chunk")], only=True)
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)

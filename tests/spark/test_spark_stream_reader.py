@@ -196,7 +196,7 @@ def test_truncated_data_fails_the_query_or_is_skipped_as_asked(
         strict.batch()
     assert caught.value.start_offset == cut.positions[next(iter(cut.positions))]
     assert lenient.batch() == keyed(100, 150)
-    assert "skipped data that was gone before it was read. stream=plant/s segment=0 from=0 to=1290" in caplog.text
+    assert "skipped data that was deleted before it was read. stream=plant/s segment=0 from=0 to=1290" in caplog.text
     assert strict.reader.reportLatestOffset() is None
 
 

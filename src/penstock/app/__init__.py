@@ -1,4 +1,4 @@
 """Puts the rooms together: an embedded store, a server with or without workers, the command line.
 
-The only room that knows all others below it. Start reading at ``standalone`` and ``embedded``.
+The only package that imports all others below it. Start reading at ``standalone`` and ``embedded``.
 """

@@ -1,4 +1,4 @@
-"""Whether a server will get the addresses that it is to listen on, asked before it makes a store for them."""
+"""Check that a server can listen on its addresses, before it creates a store for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.net.listening import listen_on
 
 
 async def check_addresses(settings: StandaloneSettings, workers: int) -> None:
-    """Take all ports that are named, and give them back at once: somebody else may still come first.
+    """Bind all named ports and release them at once: another process may still take one afterwards.
 
     Raises AddressInUseError, InvalidArgumentError (ports of workers that run into another one).
     """

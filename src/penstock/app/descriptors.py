@@ -14,7 +14,7 @@ _LEAST_CONNECTIONS = 64  # connections, however few descriptors the system allow
 def raise_limit() -> None:
     """Take as many descriptors as this process may have without asking anybody.
 
-    A shell's usual limit is 1,024, for programs of another age. A store that meets it cannot begin the next file of its log.
+    A shell's usual limit of 1,024 is too low: a store that reaches it cannot begin the next file of its log.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)

@@ -69,19 +69,19 @@ def _lines(path: Path) -> list[str]:
 def find_values(
     directory: Path, values: Mapping[str, int], *, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Finding]:
-    """Where the values, given with their lines, are as UTF-8 bytes in any file below the directory: the first place in each
-    file of each value.
+    """Search all files below the directory for the values, given with their lines, as UTF-8 bytes: the first place in
+    each file of each value.
 
-    All files are looked into whole: chunks, sidecars, log files, spare ones, the catalogue, the metadata. A file that goes
-    meanwhile is passed over. ``progress`` is called with files and bytes so far.
-    Raises InvalidArgumentError (a value too short to tell anything, or too many), OSError.
+    All files are read in full: chunks, sidecars, log files, spare ones, the catalogue, the metadata. A file that is
+    deleted meanwhile is skipped. ``progress`` is called with files and bytes so far. Raises InvalidArgumentError (a
+    value that is too short, or too many values), OSError.
     """
     wanted = [(line, value.encode()) for value, line in values.items()]
     if len(wanted) > _SCANNED_MAX:
         raise InvalidArgumentError("too many values to look for in files", values=len(wanted), limit=_SCANNED_MAX)
     short = next((line for line, value in wanted if len(value) < _VALUE_MIN), None)
     if short is not None:
-        raise InvalidArgumentError("a value is too short to be told from chance", line=short, least_bytes=_VALUE_MIN)
+        raise InvalidArgumentError("a value is too short: it would match by chance", line=short, least_bytes=_VALUE_MIN)
     read = 0
     for number, path in enumerate(sorted(path for path in directory.rglob("*") if path.is_file()), 1):
         try:

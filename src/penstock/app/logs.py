@@ -8,14 +8,14 @@ from penstock.model.redaction import redacted
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0))}
-"""Names come from peers: one with a line end in it must not write a line of its own, nor move a terminal's cursor."""
+"""Names come from peers: a line end in one must not start a new log line, and no name may move a terminal's cursor."""
 
 
 class FieldsFormatter(logging.Formatter):
     """Appends what a call gave as ``extra`` to its line."""
 
     def __init__(self, process: str = "") -> None:
-        """``process`` stands in each line, where several processes write to one place."""
+        """``process`` is part of each line, if several processes write to one file."""
         super().__init__(f"%(asctime)s %(levelname)s {process + ' ' if process else ''}%(name)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:

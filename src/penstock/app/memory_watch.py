@@ -19,14 +19,14 @@ _LOOK_S = 0.1
 _GIVE_BACK_S = 1.0
 _WARN_S = 60.0
 _LEAST_SHARE = 16
-"""The caches keep this part of their share, however much the rest of the process holds."""
+"""The caches keep 1/16 of their share, however much the rest of the process uses."""
 
 
 class MemoryWatch:
-    """Looks ten times a second at what the process holds (30 us each), and moves the bounds of the store's caches.
+    """Checks the process's memory ten times a second (30 us each), and adjusts the bounds of the store's caches.
 
     Shares alone do not keep a budget: what the allocator cannot use, views that keep a whole receive buffer alive, and
-    libraries are in no one's share. Looks from entry to exit. Does nothing where the system does not tell.
+    libraries belong to no share. Runs from entry to exit. Does nothing if the system does not report the memory.
     """
 
     def __init__(
@@ -35,18 +35,18 @@ class MemoryWatch:
         *,
         budget_bytes: int,
         drop: Callable[[], int],
-        tell: Callable[[bool], None] = lambda is_short: None,
+        report: Callable[[bool], None] = lambda is_short: None,
         telemetry: Telemetry,
         resident_bytes: Callable[[], int | None] = process_memory.resident_bytes,
         give_back: Callable[[], None] = process_memory.give_back,
     ) -> None:
-        """``drop`` drops buffers that nobody uses, and tells how many bytes. ``tell`` is told at each look whether the
-        process holds more than its budget."""
+        """``drop`` frees unused buffers, and returns their bytes. Each check calls ``report`` with whether the process
+        uses more than its budget."""
         self._store = store
         self._settings = store.settings
         self._budget_bytes = budget_bytes
         self._drop = drop
-        self._tell = tell
+        self._report = report
         self._telemetry = telemetry
         self._resident_bytes = resident_bytes
         self._give_back = give_back
@@ -69,11 +69,11 @@ class MemoryWatch:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        while self.look(loop.time()):  # noqa: ASYNC110 - the size of a process is nobody's event
+        while self.look(loop.time()):  # noqa: ASYNC110 - no event reports the size of a process
             await asyncio.sleep(_LOOK_S)
 
     def look(self, now: float) -> bool:
-        """Look once. False where the system does not tell what the process holds."""
+        """Check once. False if the system does not report the process's memory."""
         resident = self._resident_bytes()
         if resident is None:
             return False
@@ -91,7 +91,7 @@ class MemoryWatch:
         self._store.allow_memory(cache_bytes=allowed, unflushed_bytes=unflushed)
         self._telemetry.gauge("resident_bytes", resident)
         self._telemetry.gauge("cache_allowed_bytes", allowed)
-        self._tell(resident > self._budget_bytes)
+        self._report(resident > self._budget_bytes)
         if resident > self._budget_bytes:
             self._over(now, resident, allowed <= least)
         return True

@@ -45,8 +45,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is drawn. ``points``: oldest first, at least one, the last one now. ``subscribers``: where each stands, None where
-    it has published nothing. ``next_head``: where the next cycle truncates, None: nowhere."""
+    """The data of a plot. ``points``: oldest first, at least one, the last one now. ``subscribers``: the position of
+    each, None if it has published none. ``next_head``: where the next cycle truncates, None: nowhere."""
 
     stream: str
     points: Sequence[Point]
@@ -70,7 +70,8 @@ class Picture:
         return self.points[max(0, index - 1)].written
 
     def limits(self) -> Mapping[str, int]:
-        """Where the minimum and the maximum would put the head now; an age beyond all that is known leaves it."""
+        """Where the minimum and the maximum would put the head now; an age beyond all known points leaves it in
+        place."""
         policy, now = self.policy, self.now
         found: dict[str, int] = {}
         for name, size in (("min_bytes", policy.min_bytes), ("max_bytes", policy.max_bytes)):
@@ -108,7 +109,7 @@ def gather(store: Store, stream: str, *, now_ms: int) -> Picture:
         history, now_ms = forecast.history, forecast.at_ms
     head = found.written_bytes - found.size_bytes
     now = Point(time_ms=now_ms, written=found.written_bytes, head=head)
-    # A clock that went back, or a point of after we looked, must not bend the line.
+    # A clock that went back, or a point newer than the query, must not bend the line.
     points = [
         Point(time_ms=item.time_ms, written=item.size_bytes, head=item.head_bytes)
         for item in history
@@ -154,7 +155,7 @@ def pyplot(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _scratch_settings() -> Iterator[None]:
-    """matplotlib's settings and font cache in a directory that goes again: neither the home directory nor that of the
+    """matplotlib's settings and font cache in a temporary directory: neither the home directory nor that of the
     picture is ours to write them to."""
     if "MPLCONFIGDIR" in os.environ:
         yield
@@ -234,7 +235,8 @@ class Canvas:
 
 
 def draw_text(picture: Picture, *, width: int = 100) -> list[str]:
-    """The picture as lines of text: the size over time, then a bar from head to tail with who stands where."""
+    """The picture as lines of text: the size over time, then a bar from head to tail with the position of each
+    subscriber."""
     columns = max(20, min(width, 160) - 13)
     lines = [f"{picture.stream}: {picture.says}", ""]
     lines += _size_chart(picture, columns)
@@ -266,7 +268,7 @@ def _size_chart(picture: Picture, columns: int) -> list[str]:
     known = [point.time_ms for point in points]
     for x in range(canvas.width):
         at = first + (last - first) * x // max(1, canvas.width - 1)
-        # A single point is all there is to know; it is drawn as a level.
+        # A single point is drawn as a horizontal line.
         for y in range(row(points[max(0, bisect_right(known, at) - 1)].size) + 1):
             canvas.dot(x, y)
     for name, size in marks.items():

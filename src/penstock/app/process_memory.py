@@ -1,4 +1,4 @@
-"""What this process holds of the machine's memory, and how it gives back what it does not need."""
+"""The memory of this process, and how to return unused memory to the system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLLECT_AT = (20_000, 20, 20)
 
 
 def resident_bytes() -> int | None:
-    """Resident bytes of the process now; None where the system does not tell (anything but Linux)."""
+    """Resident bytes of the process now; None if the system does not report them (anything but Linux)."""
     try:
         text = _STATM.read_text()
     except OSError:
@@ -26,9 +26,10 @@ def resident_bytes() -> int | None:
 
 
 def tune_allocator() -> None:
-    """Let the allocator keep little: to be called before threads start. Does nothing where it is not glibc's.
+    """Make the allocator keep little memory. Call it before threads start. Does nothing without glibc.
 
-    By default each thread has a heap of its own, of which none gives to another, and a heap's top is kept however large.
+    By default each thread has its own heap, heaps do not share memory, and the free top of a heap is kept however
+    large.
     """
     libc = _libc()
     if libc is not None:
@@ -37,7 +38,8 @@ def tune_allocator() -> None:
 
 
 def tune_collector() -> None:
-    """Let Python's collector look less often, and never at what was imported by now: for a process that is a server's alone.
+    """Run Python's garbage collector less often, and never over imported modules. Only for a process that is just a
+    server.
 
     What is in flight is ten thousands of objects at a time, next to none of them in a cycle. Looked for cycles after every
     700, as by default, most of it is looked at while it is still alive, then kept for later looks at all that a store holds.
@@ -47,7 +49,7 @@ def tune_collector() -> None:
 
 
 def give_back() -> None:
-    """Return to the system what the allocator holds and nobody uses. Takes milliseconds for each 100 MiB."""
+    """Return the allocator's unused memory to the system. Takes milliseconds for each 100 MiB."""
     libc = _libc()
     if libc is not None:
         libc.malloc_trim(0)

@@ -33,7 +33,7 @@ _SEGMENT_BYTES = 3 << 10
 """A segment in memory with one writer and one chunk, measured."""
 _LOADED_MIN, _LOADED_MAX = 250, 10_000  # segments of one container in memory
 _PARKED_BYTES = 1 << 10
-"""A read that waits at a tail: with what asked for it, twice what was measured."""
+"""A read that waits at a tail, with its request: twice the measured size."""
 _PARKED_MIN, _PARKED_MAX = 2_500, 20_000  # waiting reads of one container
 _WRITER_BYTES = 1280
 """A writer set up on a connection, measured."""
@@ -83,7 +83,7 @@ def store_settings(settings: EmbeddedSettings) -> StoreSettings:
 def wire_limits(settings: EmbeddedSettings, *, connections: int = _CONNECTIONS_MAX) -> WireLimits:
     """An eighth of what the process does not need for itself for receive buffers and unanswered bytes, half that for replies.
 
-    Whoever reads alone may have all of the replies' share on its way: less halves the rate at which it catches up.
+    A single reader may use the whole share of the replies: less than that halves its catch-up rate.
     ``connections``: the most that the system allows.
     """
     share = max(4 << 20, settings.working_bytes // 8)

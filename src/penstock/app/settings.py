@@ -15,7 +15,7 @@ HTTP_PORT = 9091
 MEMORY_MIN_BYTES = 64 << 20
 SERVER_MEMORY_MIN_BYTES = 96 << 20
 MEMORY_BASE_BYTES = 80 << 20
-"""What a server takes with nothing in it: code and libraries."""
+"""Memory of an empty server: code and libraries."""
 WORKERS_MAX = 64
 """More processes than that no machine serves that one controller suffices for."""
 WORKING_MIN_BYTES = 16 << 20
@@ -118,7 +118,7 @@ class StandaloneSettings:
     on ``store_port + n``.
 
     Binds to loopback only, unless ``insecure`` says that an unprotected port may be reached from elsewhere.
-    ``advertised_host`` is what clients are told to connect to (default: the bound host).
+    ``advertised_host`` is the host that clients are given to connect to (default: the bound host).
     """
 
     store: EmbeddedSettings

@@ -152,7 +152,7 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
             runtime.segments,
             budget_bytes=settings.store.memory_bytes,
             drop=wire.give_back_memory,
-            tell=wire.memory_is_short,
+            report=wire.memory_is_short,
             telemetry=runtime.telemetry,
         ),
     ):
@@ -221,9 +221,9 @@ def store_failure(failed: Callable[[], PenstockError | None], workers: Sequence[
         return str(failure)
     away = [str(worker.number) for worker in workers if worker.line.link is None]
     silent = [str(worker.number) for worker in workers if worker.line.link is not None and worker.silent]
-    told = [f"being started again: worker {', '.join(away)}"] if away else []
-    told += [f"does not answer: worker {', '.join(silent)}"] if silent else []
-    return "; ".join(told) or None
+    problems = [f"being started again: worker {', '.join(away)}"] if away else []
+    problems += [f"does not answer: worker {', '.join(silent)}"] if silent else []
+    return "; ".join(problems) or None
 
 
 def _reason(not_ready: Callable[[], Mapping[str, str]], function: str) -> str | None:
@@ -265,7 +265,7 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not opened.is_set():
-            # A start may take long: a log to replay, a tier 2 that does not answer. Left now it is as if killed.
+            # A start may take long: a log to replay, a tier 2 that does not answer. An exit now is the same as a kill.
             serving.cancel()
         await asyncio.wait({serving})
     finally:

@@ -43,7 +43,7 @@ def for_tier2(settings: StoreSettings, store: EmbeddedSettings, chunks: ChunkSto
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier2:
-    """Where chunks lie, and the objects beside them: the catalogue."""
+    """The storage of chunks and of the objects next to them: the catalogue."""
 
     chunks: ChunkStorage
     objects: Objects
@@ -93,7 +93,7 @@ class TierPlace:
     files: Files | None
 
     async def is_empty(self, directory: str) -> bool:
-        """Whether nothing lies there. Raises what the storage raises."""
+        """Whether it is empty. Raises as the storage."""
         if self.files is not None:
             return not await self.files.list(directory)
         return not await self.objects.list(directory)
@@ -129,7 +129,7 @@ async def locate_tier(
 
 
 def check_place(settings: EmbeddedSettings) -> None:
-    """Look at where tier 2 shall be before anything of a store is made; nobody is asked.
+    """Check the location of tier 2 before any part of a store is made. Makes no request.
 
     Raises InvalidArgumentError: no such directory or scheme, no URL, a library that is missing.
     """

@@ -99,7 +99,7 @@ class Link:
         self._was_open = False
 
     def run(self, work: Callable[[Services], Coroutine[Any, Any, T]]) -> T:
-        """The result of ``work``. Raises what it raised; a connection that failed is dialled anew by the next call."""
+        """The result of ``work``. Raises what it raised; the next call dials again after a failed connection."""
         return self._run(self._once(work))
 
     def ask(self, work: Callable[[Services], Coroutine[Any, Any, T]], *, full_s: float = FULL_S) -> T:
@@ -140,7 +140,7 @@ class Link:
                 answer = thread.submit(run)
                 return answer.result()
             except BaseException:
-                # An interrupt may hit ``submit`` too: then nobody has the answer, but the work may run.
+                # An interrupt may hit ``submit`` too: then no one has the answer, but the work may run.
                 if answer is None or not answer.done():
                     is_interrupted = True
                     loop.call_soon_threadsafe(cancel)
@@ -243,7 +243,8 @@ async def patiently(call: Callable[[], Awaitable[T]], *, full_s: float = RETRY_S
 
 
 async def _ungrouped(work: Awaitable[T]) -> T:
-    """The result of ``work``. Of several errors that it raises together, one: that which no retry would mend, if any."""
+    """The result of ``work``. If it raises several errors together, raises one of them: preferably one that no retry
+    can fix."""
     try:
         return await work
     except ExceptionGroup as group:

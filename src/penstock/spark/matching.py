@@ -34,7 +34,7 @@ _BETWEEN = re.compile(r"[\s\x00\x1e\ufeff,]*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonField:
     """Events whose payload is JSON with one of the values at a path of names and indexes, such as ``user.id`` or
-    ``users.0.id``. Numbers, ``true``, ``false`` and ``null`` match their JSON text, as it stands in the event.
+    ``users.0.id``. Numbers, ``true``, ``false`` and ``null`` match their JSON text, as written in the event.
 
     A name may itself hold dots: ``user.id`` is also the member ``"user.id"``. Each of repeated names is searched.
     An event may hold several JSON texts, with space, NUL, commas and record separators between them. The search ends

@@ -238,7 +238,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
 
 
 def plain_name(name: str) -> str:
-    """The name of an option in the one spelling that all spellings come to."""
+    """The normalized name of an option."""
     return name.lower().replace("_", "")
 
 

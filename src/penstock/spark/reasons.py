@@ -1,4 +1,4 @@
-"""Errors as the user of a Spark query meets them: one line that says what happened and to what."""
+"""Errors for the user of a Spark query: one line with what happened, and to which object."""
 
 from __future__ import annotations
 

@@ -138,7 +138,8 @@ class DirectoryCopy:
 
 
 def _check_outside(tier: TierPlace, target: Path) -> None:
-    """Raises InvalidArgumentError: the target lies in tier 2. Its files would be taken for chunks, and copied to itself."""
+    """Raises InvalidArgumentError: the target lies in tier 2. Its files would count as chunks and be copied into the
+    backup itself."""
     if tier.files is not None and tier.place is not None:
         place = Path(tier.place).resolve()
         if target.resolve().is_relative_to(place):

@@ -97,7 +97,7 @@ def _check_known(store: Store, stream: str) -> None:
 def _print_entries(
     store: Store, wanted: Callable[[Mapping[str, Any]], bool], *, last: int | None, follow: bool, json: bool
 ) -> None:
-    # Where there is no such stream yet, nothing was ever decided.
+    # Without the stream, no decision was ever made.
     with suppress(NotFoundError), _reader(store, follow=follow) as reader:
         entries = (entry for entry in _entries(event.data for event in reader) if wanted(entry))
         for entry in entries if last is None else deque(entries, maxlen=last):

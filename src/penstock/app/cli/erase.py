@@ -152,7 +152,7 @@ def list_erasures(
 
 def _row(item: Erasure) -> list[object]:
     receipt = item.receipt
-    # Before the receipt, nobody has counted what the store erases.
+    # Before the receipt, the erased events are not counted.
     events, size = ("", "") if receipt is None else (receipt["where"]["events"], format_size(receipt["where"]["bytes"]))
     when = item.asked_ms if receipt is None else receipt["finished_ms"]
     state = state_of(item)
@@ -259,7 +259,7 @@ def verify(
             found = store.erasures().verify(erasure, progress=lambda state: line.show(state_line(state)))
         problems = list(found.problems)
         if values is not None and data is not None:
-            # With the store closed: nothing is in flight, and no other file comes.
+            # With the store closed, nothing is in flight, and no new file appears.
             searched = find_values(
                 data, values_from(values), progress=lambda _, size: line.show(state_line({"bytes": size}))
             )

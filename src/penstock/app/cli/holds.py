@@ -59,7 +59,7 @@ def add(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Keep all data of a stream, or of all streams of a scope, also against truncation and deletion by hand.
+    """Keep all data of a stream, or of all streams of a scope, also from manual truncation and deletion.
 
     \b
     penstock hold add demo/clicks --id case-4711 --reason "court order" --owner legal --until 90d
@@ -90,7 +90,7 @@ def list_holds(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print who holds what, why, and until when. Of a stream, its scope's holds too.
+    """Print each hold with its owner, reason and end. For a stream, also the holds of its scope.
 
     \b
     penstock hold list demo/clicks

@@ -116,7 +116,7 @@ def main() -> None:
             raise
         _fail(missing)
     except BrokenPipeError:
-        # Whoever read our output went away, as with `| head`: not an error of ours.
+        # The reader of our output closed the pipe, as `| head` does: not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:

@@ -28,7 +28,8 @@ class Plan:
     """What would be decided for one stream, or for every stream below a level that the change reaches.
 
     ``decisions``: those that take something away, at most the largest 20 of them; a single stream's in any case.
-    ``streams``: how many were asked about; ``removing``: how many would lose something. ``events``: None where not known.
+    ``streams``: number of streams that were planned; ``removing``: how many would lose data. ``events``: None if
+    unknown.
     """
 
     decisions: Sequence[tuple[str, RetentionPlan]]
@@ -100,7 +101,8 @@ def plan_change(
 ) -> Plan:
     """What the change of one level's document would remove. Changes nothing.
 
-    Raises InvalidArgumentError where the document contradicts itself; what it makes of a stream below is told as it is set.
+    Raises InvalidArgumentError if the document contradicts itself; conflicts with streams below are reported by
+    ``set``.
     """
     after = validate(after, target)
     if isinstance(target, StreamName):
@@ -125,7 +127,7 @@ def plan_change(
 def _reached(
     store: Store, target: str | None, before: PolicyDocument, after: PolicyDocument
 ) -> Iterator[tuple[str, PolicyDocument]]:
-    """Streams for which the change makes a difference, each with a document that says of itself what would apply."""
+    """Streams that the change affects, each with a document that sets everything that would apply."""
     server = EMPTY if target is None else store.policy(None).get()
     for scope in store.scopes() if target is None else [target]:
         if scope == SYSTEM_SCOPE:

@@ -1,4 +1,4 @@
-"""Retention policies on the command line: Pravega's form as options, and one sentence that says what a policy does."""
+"""Retention policies on the command line: Pravega's form as options, and a one-sentence summary of a policy."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def sentence(policy: EffectivePolicy | RetentionPolicy | None) -> str:
 
 
 def sentence_in_force(store: Store, stream: str) -> str:
-    """What applies to the stream after all levels. The store says it, for it knows how often it applies its rules."""
+    """What applies to the stream after all levels. The store returns it, because only it knows how often rules
+    apply."""
     return store.stream(stream).retention.plan().sentence
 
 

@@ -91,7 +91,7 @@ def show(
         document = level(store, target).get()
         unreadable = ""
         if isinstance(target, StreamName):
-            # The store knows how often it applies its rules, and whether it can read them.
+            # Only the store knows how often it applies its rules, and whether it can read them.
             answer = store.stream(str(target)).retention.plan()
             policy, unreadable, said = answer.policy, answer.unreadable, answer.sentence
         else:
@@ -109,7 +109,7 @@ def show(
         }
         print_facts(facts, as_json=True)
         return
-    who = "" if isinstance(target, StreamName) else "streams that say nothing themselves are "
+    who = "" if isinstance(target, StreamName) else "streams without a policy of their own are "
     print(f"{target_in_words(target)}: {who}{said}")
     for remark in found:
         print(f"note: {remark}")
@@ -117,7 +117,7 @@ def show(
 
 
 def _applied(store: Store, target: PolicyTarget) -> EffectivePolicy:
-    """What applies to the stream; of a level above, what applies to streams that say nothing themselves."""
+    """What applies to the stream; for a level above, what applies to streams without a policy of their own."""
     if isinstance(target, StreamName):
         return store.stream(str(target)).retention.effective()
     server = store.policy(None).get()
@@ -158,7 +158,7 @@ def set_policy(
     target = target_of(stream, scope, server)
     if change.is_empty:
         raise InvalidArgumentError(
-            "say what to change, as --min-age 7d, --policy FILE, --type size --min 10MB, or --none"
+            "name the change, for example --min-age 7d, --policy FILE, --type size --min 10MB, or --none"
         )
     change.check(target)
     with open_target(controller, data, why=reason) as store:
@@ -183,7 +183,7 @@ def unset(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Leave the policy, or some of its fields, to the next level. Shows and asks as set does.
+    """Leave the policy, or some of its fields, to the next level. Shows losses and asks, as set does.
 
     \b
     penstock retention unset demo/clicks --field retain.max_age_s
@@ -210,13 +210,13 @@ def _put(
     yes: bool,
     json: bool,
 ) -> None:
-    """Show, ask, set, say. A change of nothing is set all the same: that is in force then, whatever happened between."""
+    """Show, ask, set, report. An empty change is set too: it is then in force, whatever happened meanwhile."""
     plan = plan_change(store, target, before, after)
     loss = loss_of(plan, action, target)
     confirm(loss, yes=yes, as_json=json)
     level(store, target).set(after)
     policy = _applied(store, target)
-    # For a stream the store has said it already, and knows how often it applies its rules.
+    # For a stream the store has returned it already, with how often it applies its rules.
     said = plan.sentence or sentence(policy)
     says = f"{target_in_words(target)}: {said}"
     fields: dict[str, Any]
@@ -239,7 +239,7 @@ def _put(
 
 
 def _undo(target: PolicyTarget, before: PolicyDocument) -> str:
-    """The command that brings back the policy as it was. What a cycle has deleted by then is gone."""
+    """The command that restores the old policy. Data that a cycle has deleted meanwhile stays deleted."""
     where = str(target) if isinstance(target, StreamName) else "--server" if target is None else f"--scope {target}"
     if before == EMPTY:
         return f"penstock retention unset {where}"
@@ -332,7 +332,7 @@ def _plan_facts(source: str) -> None:
 
 
 def _bounded_lines(source: BinaryIO) -> Iterator[bytes]:
-    """Lines, of each no more than one byte above the limit: one line must not fill the memory."""
+    """Lines, each cut one byte above the limit: one line must not fill the memory."""
     while line := source.readline(_LINE_MAX + 1):
         yield line
         while len(line) > _LINE_MAX and not line.endswith(b"\n"):
@@ -371,7 +371,7 @@ def explain(
         typer.Option(
             "--at",
             metavar="POSITION",
-            help=f"{AT} Only for this data: who holds it and until when, or when and why it was deleted.",
+            help=f"{AT} Only for this data: what holds it and until when, or when and why it was deleted.",
             show_default=False,
         ),
     ] = None,

@@ -1,4 +1,4 @@
-"""Compare what came out of the pipeline with the source, by pandas: nothing lost, nothing doubled."""
+"""Compare the output of the pipeline with the source, with pandas: nothing lost, nothing doubled."""
 
 from __future__ import annotations
 

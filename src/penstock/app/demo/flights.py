@@ -25,7 +25,7 @@ def source_file() -> Path:
 
 
 def rows() -> Iterator[dict[str, str]]:
-    """The table's rows as they stand; a missing value is empty."""
+    """The table's rows unchanged; a missing value is empty."""
     with zipfile.ZipFile(source_file()) as archive, archive.open(archive.namelist()[0]) as raw:
         yield from csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8"))
 

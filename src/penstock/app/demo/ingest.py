@@ -1,6 +1,6 @@
 """The writer of the demo, a process of its own: ``python -m penstock.app.demo.ingest``.
 
-Prints one JSON object a line: how many events are durable by now.
+Prints one JSON object per line: the number of durable events.
 """
 
 from __future__ import annotations

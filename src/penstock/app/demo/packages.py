@@ -1,4 +1,4 @@
-"""What the demo needs beside Penstock. Imports none of it."""
+"""Packages that the demo needs besides Penstock. Imports none of them."""
 
 from __future__ import annotations
 

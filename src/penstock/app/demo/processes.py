@@ -1,4 +1,4 @@
-"""Child processes of the demo: started with a log each, watched, and gone when the demo is."""
+"""Child processes of the demo: each has a log, is watched, and ends with the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in a data directory that no store has open: versions, owner, damage, what can be read, what to do."""
+"""Diagnosis of a data directory that no store has open: versions, owner, damage, readable data, and advice."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ async def diagnose(data: Path, *, offload: Offload, endpoint: str | None = None,
 
     ``data`` may also be the directory of a store with several workers: then each worker's directory is checked.
 
-    Raises: DirectoryInUseError (a store runs on it), InvalidArgumentError (there is nothing of a store), VersionTooNewError,
-    UnavailableError (tier 2 lies elsewhere and does not answer).
+    Raises: DirectoryInUseError (a store runs on it), InvalidArgumentError (the directory holds no store),
+    VersionTooNewError, UnavailableError (tier 2 is remote and does not answer).
     """
     whole = await _diagnose_workers(data, offload=offload, endpoint=endpoint, insecure=insecure)
     if whole is not None:
@@ -157,7 +157,7 @@ def _log(store: Offline, found: Diagnosis) -> None:
 
 
 async def _metadata(store: Offline, offload: Offload, found: Diagnosis) -> None:
-    """The scrub's own first steps: structure and rows. The log has been looked at."""
+    """The first steps of a scrub: structure and rows. The log was checked before."""
     if store.keyvalue is None:
         found.facts["metadata"] = None
         return
@@ -176,7 +176,7 @@ async def _metadata(store: Offline, offload: Offload, found: Diagnosis) -> None:
 
 async def _catalogue(store: Offline, found: Diagnosis) -> None:
     listed = await list_catalogue(store.source.objects)
-    told: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for index in sorted({*listed, *store.rows}):
         names = listed.get(index, [])
         if not names:
@@ -190,7 +190,7 @@ async def _catalogue(store: Offline, found: Diagnosis) -> None:
             )
             continue
         state = await load_container(store.source.objects, index, names, None)
-        told.append(
+        rows.append(
             {
                 "container": index,
                 "batch": state.applied,
@@ -203,11 +203,11 @@ async def _catalogue(store: Offline, found: Diagnosis) -> None:
         ]
         if index in store.rows and not state.damage:
             found.damage += await missing_objects(store.rows[index], index, store.source.objects)
-    found.facts["catalogue"] = told
+    found.facts["catalogue"] = rows
 
 
 async def _behind(store: Offline, index: int, applied: int | None) -> int | None:
-    """How many batches wait in the metadata's outbox; None where that cannot be told."""
+    """Number of batches that wait in the metadata's outbox; None if unknown."""
     if index not in store.rows or applied is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the log of a store holds beyond the rows of the catalogue. A start applies it; a rebuild does not."""
+"""Log operations that are not in the rows of the catalogue. A start applies them; a rebuild does not."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class FrameFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFacts:
-    """A block of a chunk, by its sidecar. ``state``: ``ok``, or what is wrong. ``segment`` where the catalogue tells it."""
+    """A block of a chunk, by its sidecar. ``state``: ``ok``, or the problem. ``segment`` if the catalogue names it."""
 
     chunk: str
     index: int | None

@@ -1,4 +1,4 @@
-"""The parts of a store that nobody has open, for whoever checks them. Nothing in its directory is changed."""
+"""The parts of a store that no process has open, for checks. Nothing in its directory is changed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _METADATA = ("store.db", "store.db-wal")
 
 
 class ClosedLog:
-    """Implements ``ports.integrity.CheckedLog`` for a log that nobody has open."""
+    """Implements ``ports.integrity.CheckedLog`` for a log that no process has open."""
 
     def __init__(self, files: Files, report: LogReport) -> None:
         self._files = files
         self._report = report
 
     async def check_frames(self, after: int) -> FrameCheck:
-        """Frames of the next file; first of all, what recovery would say."""
+        """Frames of the next file; before the first file, the error that recovery would raise."""
         report = self._report
         if report.image is None:
             return FrameCheck(upto=None, frames=0, size_bytes=0, damage=report.damage)
@@ -49,7 +49,7 @@ class ClosedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offline:
-    """A store's parts as they lie there. ``keyvalue`` is None where the metadata cannot be opened, as ``damage`` says."""
+    """A store's parts, unchanged. ``keyvalue`` is None if the metadata cannot be opened; ``damage`` has the reason."""
 
     source: Source
     data: Path
@@ -78,7 +78,7 @@ async def open_offline(
 ) -> AsyncIterator[Offline]:
     """The data directory's parts, kept from being opened by a store meanwhile.
 
-    Its metadata is looked at in a copy below the temporary directory, because SQLite may write even to read.
+    The metadata is read from a copy in the temporary directory, because SQLite may write even to read.
     Raises: DirectoryInUseError, InvalidArgumentError (no data directory), UnavailableError (tier 2), VersionTooNewError.
     """
     async with open_source(str(data), offload=offload, endpoint=endpoint, insecure=insecure) as source:

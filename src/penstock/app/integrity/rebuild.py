@@ -45,7 +45,7 @@ _SUFFIX, _WHAT = "rebuilding", "a rebuilt store"
 
 @dataclass(slots=True, kw_only=True)
 class RebuildReport:
-    """What was given back, and what was not. Damage was copied as it is: reads of it are refused in the new store as well."""
+    """What was recovered, and what was not. Damaged data was copied unchanged: the new store refuses to read it too."""
 
     place: str
     data: str
@@ -119,7 +119,7 @@ async def rebuild(
     insecure: bool = False,
     progress: Progress | None = None,
 ) -> RebuildReport:
-    """Make a store in ``data``, which must be new or empty, of what lies in ``place`` (see ``open_source``).
+    """Make a store in ``data``, which must be new or empty, from the data in ``place`` (see ``open_source``).
 
     ``place`` is not changed. The directory appears whole or not at all: until then it is called ``data.rebuilding``.
     ``tier2``: where the new store keeps its chunks; None: in ``data``. The first opening moves all streams to new segments.
@@ -237,13 +237,13 @@ class _Rebuild:
                 files, keyvalue, tier, offload=self._offload, containers=containers, clock=RealClock()
             )
             as_of = [item["as_of_ms"] for item in self._report.containers if item["as_of_ms"] is not None]
-            # Old positions behind what is lost must not mean events that are written next.
+            # Old positions in the lost range must not refer to events that are written later.
             write_marker(self._staging, backup_ms=min(as_of, default=0), rng=RealRng())
             directory.mark_complete()
         return self._report
 
     async def _epoch(self, catalogue: Mapping[int, Sequence[ObjectName]]) -> int:
-        """The highest epoch of a log that wrote anything: nothing that the new store writes may bear an old name."""
+        """The highest epoch of any log with frames: the new store must not reuse an old name."""
         epochs = [name.epoch for names in catalogue.values() for name in names]
         epochs += [epoch for text in self._listed if (epoch := chunk_epoch(text.removesuffix(SUFFIX))) is not None]
         return max(epochs)

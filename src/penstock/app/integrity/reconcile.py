@@ -29,12 +29,12 @@ from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 _PAGE = 1000  # rows of one scan, which bounds the memory of a page
 _LOG_FILE_BYTES = 1 << 20
-"""Some creations and seals are all that is written; the store makes larger files when it opens."""
+"""Only a few creations and seals are written; the store makes larger files when it opens."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Reconciled:
-    """``streams`` tells each stream's bytes and events; ``made`` says what had to be made or sealed, in words."""
+    """``streams``: bytes and events of each stream; ``made``: sentences about each segment that was made or sealed."""
 
     streams: list[dict[str, Any]] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ async def reconcile(
     containers: int,
     clock: Clock,
 ) -> Reconciled:
-    """Open the segments alone, make what streams lack, and close in good order: nothing is left in the log."""
+    """Open the segments alone, make the missing ones, and close normally, which leaves nothing in the log."""
     rng, found = RealRng(), Reconciled()
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(
@@ -146,7 +146,7 @@ async def _reconcile_stream(
 
 
 async def _count(segments: SegmentStore, name: str, start: int, end: int) -> int:
-    """Events of the range; 0 where damage leaves them uncountable: the report tells the damage itself."""
+    """Events of the range; 0 if damage makes them uncountable: the report lists the damage itself."""
     try:
         return await segments.count_events(name, start, end)
     except CorruptDataError:

@@ -1,4 +1,4 @@
-"""Whether a store would start on a directory: its own checks and its own recovery, on files opened for reading only."""
+"""Check whether a store would start on a directory: its own checks and recovery, on files opened read-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings in words: which streams they affect, and what to do."""
+"""Findings as text: which streams they affect, and what to do."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ async def scrub_all(
     cursor: str | None,
     now: Callable[[], float],
     pause: Callable[[float], Awaitable[None]],
-    told: Callable[[ScrubReport], None],
+    on_page: Callable[[ScrubReport], None],
 ) -> ScrubReport:
-    """Take page after page, no faster than ``rate_bytes`` a second. ``told`` sees the report after each."""
+    """Take page after page, no faster than ``rate_bytes`` a second. ``on_page`` gets the report after each."""
     report = ScrubReport(cursor=cursor)
     size = max(1 << 16, min(SCRUB_MAX_BYTES, rate_bytes // _PAGES_A_SECOND))
     owed = now()
     while True:
         found = await page(report.cursor, size)
         report.take(found)
-        told(report)
+        on_page(report)
         if found.cursor is None:
             return report
         # Time is owed for what was read; what was idle is not made up for by a burst.

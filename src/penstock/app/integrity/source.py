@@ -1,4 +1,4 @@
-"""Where stored data is looked at without changing anything: a data directory, a directory of tier 2, a bucket."""
+"""Read-only access to stored data: a data directory, a directory of tier 2, a bucket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.storage.objects.file_objects import FileObjects
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Tier 2 as it lies there, and the data directory where there is one. Nothing is opened for writing."""
+    """Tier 2, and the data directory if there is one. Nothing is opened for writing."""
 
     place: str
     chunks: ChunkStorage
@@ -81,7 +81,7 @@ def _hold(place: str) -> DataDirectory | None:
         raise
     if layout is not None:
         held.close()
-        # Nothing of the store lies in this directory itself: to say "the metadata is missing" would be a false alarm.
+        # This directory itself holds no store data: the report "the metadata is missing" would be a false alarm.
         raise InvalidArgumentError(
             "this store is spread over several workers: name the directory of one of them",
             path=str(path),
@@ -90,7 +90,7 @@ def _hold(place: str) -> DataDirectory | None:
         )
     if not holds_something(path):
         held.close()
-        raise InvalidArgumentError("there is nothing of a store in this directory", path=str(path))
+        raise InvalidArgumentError("the directory holds no store", path=str(path))
     return held
 
 

@@ -1,4 +1,4 @@
-"""What a start refuses, found before it writes anything. A start and ``penstock doctor`` ask the same questions.
+"""Reasons to refuse a start, found before it writes anything. A start and ``penstock doctor`` run the same checks.
 
 Source: docs/design/0015-integrity.md, "What a start refuses".
 """

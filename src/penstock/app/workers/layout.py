@@ -16,13 +16,14 @@ RECORD = "workers.json"
 _WORKERS = "workers"
 FORMAT_VERSION = 1
 CONTAINERS_EACH = 4
-"""Containers of one worker, as many as a store of one process has: its tiering goes on while another commits."""
+"""Containers of one worker, as many as a store of one process has: one container tiers while another commits."""
 _OWN = frozenset(("LOCK", "VERSION", "VERSION.tmp", f"{RECORD}.tmp", "lost+found"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLayout:
-    """So many workers, and containers of all of them together. Container ``n`` is that of worker ``n`` modulo ``workers``."""
+    """The number of workers, and of their containers in total. Container ``n`` belongs to worker ``n`` modulo
+    ``workers``."""
 
     workers: int
     containers: int
@@ -76,7 +77,7 @@ def load_layout(data: Path) -> WorkerLayout | None:
 
 
 def workers_of(data: Path, wanted: int | None) -> int:
-    """How many processes serve the store in ``data``: as it was created, or as ``wanted`` where it is new.
+    """Number of processes that serve the store in ``data``: as it was created, or ``wanted`` if it is new.
 
     Raises InvalidArgumentError where that is another number, and as ``load_layout``.
     """

@@ -1,4 +1,4 @@
-"""One worker: a process that holds a share of a server's segments, and does what that server says.
+"""One worker: a process that holds a share of a server's segments, and obeys that server.
 
 It is started by ``penstock standalone`` and by nobody else: the line to its server is a descriptor that it inherits. When the
 line ends it stops at once, as if killed; what it acknowledged is on disk.
@@ -71,8 +71,8 @@ class WorkerProcess:
         self._leaving = False
 
     async def run(self, sock: socket.socket) -> None:
-        """Do as told until told to close. Raises what opening raises, ContainerOfflineError where the store cannot write any
-        more, and CancelledError once the server is gone."""
+        """Serve the server's calls until it sends close. Raises as opening does, ContainerOfflineError where the store
+        cannot write any more, and CancelledError once the server is gone."""
         link = await open_link(
             sock,
             name=f"worker {self._number}",
@@ -185,7 +185,7 @@ class WorkerProcess:
                 store,
                 budget_bytes=settings.memory_bytes,
                 drop=wire.give_back_memory,
-                tell=wire.memory_is_short,
+                report=wire.memory_is_short,
                 telemetry=self._telemetry,
             )
         )
@@ -224,13 +224,13 @@ def _answer(order: _Order, outcome: Any) -> None:
 
 
 def main() -> None:
-    """Descriptor of the line, descriptor of the counts, own number, how many there are."""
+    """Descriptor of the line, descriptor of the counts, own number, number of workers."""
     line, counts, worker, workers = map(int, sys.argv[1:5])
     log_to_stderr(f"worker-{worker}")
     raise_limit()
     tune_allocator()
     tune_collector()
-    # Whoever stops the server by a signal to all its processes means the server: it stops the workers, in order.
+    # A signal to the whole process group is meant for the server, which stops its workers in order.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
@@ -240,7 +240,7 @@ def main() -> None:
     try:
         uvloop.run(run())
     except asyncio.CancelledError:
-        log.warning("the server is gone, and so is this worker")
+        log.warning("the server has ended, so this worker ends too")
         sys.exit(1)
     except PenstockError as error:
         log.error("worker stops", extra={"error": str(error)})

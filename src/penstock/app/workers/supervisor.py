@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 Guard = Callable[[str, int | None], AbstractAsyncContextManager[None]]
 
 _HOPELESS = (CorruptDataError, VersionTooNewError, InvalidArgumentError)
-"""What no other attempt changes."""
+"""Errors that another attempt cannot fix."""
 _MISSED = 3
-"""From so many missed questions on a worker is told as silent."""
+"""Missed heartbeats after which a worker is reported as silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class Patience:
     ``pause_max_s``. After ``attempts`` such deaths, or failed starts, in a row the server gives up: it ends, with the reason.
     ``stop_s`` is how long a worker may take to bring everything to disk before it is killed.
 
-    Every ``pulse_s`` a worker is asked whether it is there, which its event loop answers by itself; one that owes the answer
-    for ``silent_s`` hangs, and is killed. That is less than calls to it wait, and more than a slow disk stops a loop. The
-    first answer, for which a process has to start, may take ``start_s``.
+    Every ``pulse_s`` the server sends a worker a heartbeat, which its event loop answers. A worker without an answer
+    for ``silent_s`` hangs, and is killed. That is shorter than the timeout of calls, and longer than a slow disk blocks
+    a loop. The first answer, for which a process has to start, may take ``start_s``.
     """
 
     pause_s: float = 0.1
@@ -92,7 +92,7 @@ class WorkerRemovals:
 
 
 class Worker:
-    """One share of the store, and the process that serves it now. All that is given is borrowed."""
+    """One share of the store, and the process that serves it now. All arguments are borrowed."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Worker:
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "penstock.app.workers.process", *map(str, numbers)),
                     stdin=asyncio.subprocess.DEVNULL,
-                    stdout=2,  # Standard output is the server's own, and read by programs.
+                    stdout=2,  # Standard output belongs to the server, and programs read it.
                     pass_fds=numbers[:2],
                 )
             link = await open_link(ours, name=f"worker {self.number}", handlers=handlers)
@@ -159,9 +159,9 @@ class Worker:
         return link
 
     async def _feel_pulse(self, link: WorkerLink, process: asyncio.subprocess.Process) -> None:
-        """Ask again and again whether the process is there, until the line ends; kill it where it does not say so.
+        """Send heartbeats to the process until the line ends; kill it if it does not answer.
 
-        What is counted are turns of the own loop, not time: a server that was itself stopped finds the answer waiting.
+        Counts turns of its own loop, not time: a server that was itself stopped finds the answer waiting.
         """
         patience = self._patience
         owed = self._missed = 0
@@ -185,7 +185,7 @@ class Worker:
                 return
 
     def hang_up(self) -> None:
-        """End the line, whereupon the process ends as it stands."""
+        """End the line; the process then ends at once."""
         if self._link is not None:
             self._link.close()
         self.line.attach(None)
@@ -198,7 +198,7 @@ class Worker:
         return {field.name: getattr(own, field.name) for field in fields(EmbeddedSettings)} | {"data": str(own.data)}
 
     async def serve(self, link: WorkerLink) -> None:
-        """Let clients in: at the address of the first time, which they know."""
+        """Accept clients, always at the first address, because they know it."""
         wanted = self._settings.worker_port(self.number) if self.endpoint is None else self.endpoint.port
         port = await link.call("serve", self._settings.host, wanted)
         self.endpoint = Endpoint(host=self._settings.advertised, port=port)
@@ -279,7 +279,7 @@ class Workers:
             own = worker.not_ready if away is None else dict.fromkeys(FUNCTIONS, away)
             for function, reason in own.items():
                 reasons.setdefault(function, []).append(f"worker {worker.number}: {reason}")
-        return {function: "; ".join(told) for function, told in reasons.items()}
+        return {function: "; ".join(texts) for function, texts in reasons.items()}
 
     def endpoint_of(self, segment: str) -> Endpoint:
         """Where clients reach the segment. Raises UnavailableError before ``serve``."""
@@ -336,7 +336,7 @@ class Workers:
         return min(self._patience.pause_max_s, self._patience.pause_s * float(1 << (attempt - 1)))
 
     async def _watch(self, worker: Worker, link: WorkerLink) -> None:
-        """Start the worker again whenever it dies, until that makes no sense any more."""
+        """Restart the worker whenever it dies, until a restart cannot succeed."""
         patience, loop = self._patience, asyncio.get_running_loop()
         deaths = 0
         while True:
@@ -361,14 +361,14 @@ class Workers:
                 return
 
     async def _resume(self, worker: Worker, link: WorkerLink) -> None:
-        """Limits first: what a worker takes before it knows them cannot be taken back."""
+        """Limits first: appends that a worker accepts before it has them cannot be undone."""
         worker.line.attach(link)
         try:
             await self.segments.restore_limits(worker.number)
             if self._serving:
                 await worker.serve(link)
         except PenstockError as error:
-            # One more death, for whoever watches: it may have died again, or its port may be taken.
+            # Count one more death for the watching task: it may have died again, or its port may be taken.
             log.warning("worker does not serve", extra={"worker": worker.number, "reason": str(error)})
             link.close()
             return
@@ -383,7 +383,7 @@ class Workers:
 
     @asynccontextmanager
     async def serving(self, guard: Guard) -> AsyncIterator[Sequence[Endpoint]]:
-        """Let clients in until the block ends. ``guard`` is asked before their requests remove bytes."""
+        """Accept clients until the block ends. ``guard`` is called before their requests remove bytes."""
         self._guard = guard
         self._serving = True
         await together([worker.serve(link) for worker in self.workers if (link := worker.line.link) is not None])

@@ -59,7 +59,8 @@ def audit(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Print who lost what to which rule: the store's audit stream as a table, and its sums by rule, stream and subscriber.
+    """Print what each rule deleted and who lost unread data: the store's audit stream, summed by rule, stream and
+    subscriber.
 
     The store keeps entries for 90 days; a table (--out) has them for as long as you keep it. Give the same command again, say
     every day: each run adds what came since the last one, whole or not at all, and nothing twice.

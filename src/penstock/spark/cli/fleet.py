@@ -164,7 +164,7 @@ def _facts(facts: list[str], controller: str | None) -> list[str] | StoreFacts:
     if facts == [_STORE]:
         return StoreFacts(controller=controller or default_controller())
     if _STORE in facts:
-        raise InvalidArgumentError("--facts store stands alone; ./store is a file of that name")
+        raise InvalidArgumentError("--facts store cannot be combined; for a file of that name write ./store")
     if controller is not None:
         raise InvalidArgumentError("--controller needs --facts store", controller=controller)
     return facts
@@ -237,7 +237,7 @@ def tell(report: FleetReport, by: str) -> None:
 
 
 def headline(report: FleetReport) -> str:
-    """What was asked and the sum of the answer."""
+    """The request and the sum of the answer."""
     lines = [f"{counted(report.streams, 'stream')} decided in {report.seconds:.1f} s"]
     if report.change is not None:
         lines.append(f"change: {report.sentence}; it reaches {counted(report.reached, 'stream')}")

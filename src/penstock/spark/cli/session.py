@@ -1,4 +1,4 @@
-"""The options that all jobs share, the session they run in, and how they tell their progress."""
+"""The options that all jobs share, their session, and their progress output."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _cause(text: str) -> str:
 
 @contextmanager
 def telling(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """What tells progress on one line, where somebody looks, until the block ends."""
+    """A callback that shows progress on one line, if the output is a terminal, until the block ends."""
     with ProgressLine(quiet=quiet) as line:
         yield lambda progress: line.show(f"{progress.what}: {progress.done} of {progress.total}")
 

@@ -1,4 +1,4 @@
-"""A change of policy on paper: what it makes of the policy that a stream has."""
+"""A dry-run change of policy: applies it to the policy of a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet-wide what-if as a picture: what would go by scope and by day, and who would lose it."""
+"""A fleet-wide what-if as a picture: what would be deleted by scope and by day, and which subscribers would lose it."""
 
 from __future__ import annotations
 

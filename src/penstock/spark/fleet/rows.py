@@ -1,4 +1,4 @@
-"""Reads facts of many streams out of Arrow: whole columns for what is asked of all rows, and the planner's facts of one.
+"""Reads facts of many streams from Arrow: whole columns for bulk checks, and the planner's facts of single rows.
 
 Everything is checked as in the planner's JSON: what holds for a whole column at once there, the rest for each row that is
 made. Source: docs/formats/fleet.md. Needs numpy and pyarrow.
@@ -76,7 +76,7 @@ def history_of(text: str) -> History:
 
 
 def policy_of(text: str) -> EffectivePolicy | None:
-    """What the JSON of a policy comes to, remembered: the very same object for the same text. Raises InvalidArgumentError."""
+    """The policy decoded from its JSON, cached: the same object for the same text. Raises InvalidArgumentError."""
     if text not in _policies:
         found = decode_policy(parse_strictly(text))
         _remember(_policies, text, found)
@@ -165,7 +165,7 @@ def _filled(column: Any, absent: int) -> Ints:
 class FactsRows:
     """One batch of facts. ``plain``: rows of streams that were never scaled, whose cuts and records are all in order.
 
-    What is wrong with a row is raised when its facts are asked for; it is never plain.
+    An error in a row is raised when its facts are requested; such a row is never plain.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -370,7 +370,7 @@ class FactsRows:
 
 
 def _regular(cuts: Cuts, codes: Ints, table: Ints, widths: Ints, *, needed: bool) -> Flags:
-    """Which cuts are those of a stream that was never scaled: all its segments in order, each started."""
+    """Which cuts belong to a stream that was never scaled: all its segments in order, each started."""
     counts = cuts.counts()
     regular: Flags = counts == widths[codes]
     if not needed:
@@ -466,7 +466,7 @@ def _named(segment: Any) -> str:
 
 
 def _tried(make: Any, text: str) -> Any:
-    """What is made of the text, or why it cannot be: it is raised for each row that has it."""
+    """The decoded text, or the error, which is raised for each row with that text."""
     try:
         return make(text)
     except PenstockError as error:

@@ -135,7 +135,7 @@ class Screen:
             return [(RetentionRule.NO_POLICY, few)]
         if shape.floor.unlimited:
             return [(RetentionRule.BELOW_MINIMUM, few)]
-        # Pravega has no word for a policy that keeps what nobody subscribes to.
+        # Pravega has no policy that keeps the data of streams without subscribers.
         kept: Flags = ~every if shape.releases else self.no_bound
         found = [(RetentionRule.UNSUBSCRIBED, ~every if shape.has_maximum else kept)]
         if shape.pravega is not None:
@@ -148,7 +148,8 @@ class Screen:
         return found
 
     def _too_small(self, minimum: int, *, tail: bool) -> Flags:
-        """Where no cut leaves so much, nor what is acknowledged; with ``tail`` nor the tail, where nobody subscribes."""
+        """Rows where neither a cut nor the acknowledged position leaves so much; with ``tail``, nor the tail of a
+        stream without subscribers."""
         no_cut: Flags = self.no_boundaries & (self.first_bytes > self.tail_bytes - minimum)
         read = self.bound_bytes
         if tail:
@@ -158,7 +159,7 @@ class Screen:
         return no_cut & ~(enough if tail else enough & ~self.no_bound)
 
     def _below(self, floor: Floor) -> Flags:
-        """Where neither what is consumed nor any cut leaves what the minimums want."""
+        """Rows where neither the consumed position nor any cut leaves the required minimums."""
         below: list[Flags] = []
         if floor.size_bytes is not None:
             below.append(self._too_small(floor.size_bytes, tail=True))

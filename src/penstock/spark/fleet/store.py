@@ -1,4 +1,4 @@
-"""Facts from a running store in place of files: the driver pages through the names, tasks ask for what the planner is told.
+"""Facts from a running store instead of files: the driver pages through the names, tasks request the planner's facts.
 
 Names are listed in order, so that a share is a stretch of that list and costs the driver nothing, however many there are.
 Source: docs/how-to/fleet.md, "Facts".
@@ -22,7 +22,7 @@ from penstock.spark.connect import Connector, Services, dial, link
 
 SHARE_STREAMS = 500  # streams of one task
 PAGE_STREAMS = 50
-"""Streams of one question, which is asked again as a whole where the store goes away."""
+"""Streams of one request, which is repeated as a whole if the store becomes unavailable."""
 
 AT_ONCE = 4
 """Streams that one task asks about together. The store gathers facts from its metadata and blocks: writers need it too."""
@@ -63,7 +63,7 @@ class StoreLine:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A stream whose facts cannot be had, and why."""
+    """A stream whose facts are unavailable, and why."""
 
     stream: StreamName
     error: PenstockError
@@ -132,7 +132,7 @@ async def _names(share: StoreShare, services: Services) -> list[str]:
 
 
 async def _asked(scope: str, names: list[str], services: Services) -> list[StoreLine | None]:
-    """A line for each stream; None for one that is gone."""
+    """A line for each stream; None for a deleted one."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def line(name: str) -> StoreLine | None:

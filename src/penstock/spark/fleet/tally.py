@@ -27,7 +27,7 @@ SCHEMA = pa.schema(
     ]
 )
 LARGEST = 20
-"""Streams that lose most, and errors, told by each task."""
+"""Number of streams that lose most, and of errors, that each task reports."""
 
 _Key = tuple[str, str, str, str, str, int, int]
 
@@ -55,14 +55,14 @@ class Tally:
                 found[place] += value
 
     def error(self, source: str, place: int, text: str) -> None:
-        """A row that could not be used. All are counted, the first ones told."""
+        """A row that could not be used. All are counted, only the first are listed."""
         self._add(("", "errors", "", "", "", 0, 0), _sums(streams=1))
         self._errors += 1
         if self._errors <= LARGEST:
             self._add(("", "error", "", source, text, 0, place), _sums(streams=1))
 
     def changed(self, streams: int, refused: Iterable[str]) -> None:
-        """So many streams are reached by the change; those whose policy refuses it, by what it says."""
+        """Count the streams that the change applies to, and those whose policy refuses it, by error text."""
         self._add((CHANGE, "reached", "", "", "", 0, 0), _sums(streams=streams))
         for text, count in Counter(refused).items():
             self._add((CHANGE, "refused", "", "", text, 0, 0), _sums(streams=count))

@@ -85,7 +85,7 @@ class Effect:
 
     @property
     def is_felt(self) -> bool:
-        """Whether anything goes, is held, or befalls a subscriber or the stream."""
+        """Whether data is deleted or held, or a subscriber or the stream is affected."""
         return bool(self.gone_bytes or self.held_bytes or self.expire or self.evict or self.drop or self.delete_stream)
 
 
@@ -120,7 +120,7 @@ def effect_of(facts: RetentionFacts, *, now_ms: int) -> Effect:
 
 
 def stopped(decision: RetentionDecision) -> str:
-    """What writers meet now: ``open`` unless a quota is reached."""
+    """The state for writers now: ``open`` unless a quota is reached."""
     return decision.writers.state.word if decision.writers.exceeded else WriterState.OPEN.word
 
 

@@ -34,7 +34,7 @@ from penstock.storage.machine.clock import RealClock
 BATCH_ROWS = 8192
 BATCH_LINES = 2048  # lines decided together
 SCREENED_MIN = 16
-"""Of a policy that fewer rows have, the planner is asked at once."""
+"""Rows of a policy that fewer rows have go directly to the planner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,8 +276,8 @@ def _decided_batch(task: Task, lines: Sequence[tuple[int, bytes | Fault]], sourc
 
 @dataclass(slots=True, kw_only=True)
 class _Batch:
-    """Who the rows are, and what became of them. ``reached``: rows that the change applies to; ``refused``: of these, why it
-    contradicts their policy; ``errors``: rows that cannot be used, and why."""
+    """The names of the rows, and their outcome. ``reached``: rows that the change applies to; ``refused``: of these,
+    why it contradicts their policy; ``errors``: rows that cannot be used, and why."""
 
     scopes: list[str]
     names: list[str]
@@ -319,6 +319,6 @@ def _texts(count: int, texts: Mapping[int, str]) -> Any:
 
 
 def words_of(error: PenstockError) -> str:
-    """The error as the planner's JSON tells it: the field, then what is wrong with it."""
+    """The error as in the planner's JSON: the field, then the problem."""
     found = encode_error(None, error)["error"]
     return found["message"] if found["field"] is None else f"{found['field']}: {found['message']}"

@@ -1,4 +1,5 @@
-"""Retention on paper for very many streams: what would a policy, or a change of it, free, and whom would it hurt.
+"""Retention dry run for very many streams: what a policy, or a change of it, would free, and which subscribers lose
+data.
 
 The decisions are the planner's, row by row; nothing is changed anywhere. Source: docs/how-to/fleet.md, docs/formats/fleet.md.
 """
@@ -49,7 +50,7 @@ def fleet(
     Args:
         facts: Files or directories of facts, as JSON Lines (docs/formats/planner.md) or Parquet (docs/formats/fleet.md). They
             must be there under the same names for all executors, and so must ``out``. Or ``StoreFacts``: all streams of a
-            running store, which tasks ask for what its own retention loop is told.
+            running store: tasks request the same facts that its own retention loop uses.
         change: Fields that are set in the policy of each stream; a document changes what it names and nothing else.
         at_ms: The time to decide for, milliseconds since the Unix epoch. None, or one before the facts: theirs.
         out: Directory for the decisions (``decisions/``, Parquet, one row a stream) and the report (``report.json``, last).
@@ -69,7 +70,7 @@ def fleet(
     shares: Sequence[Share | StoreShare] = (
         store_shares(facts) if isinstance(facts, StoreFacts) else places.shares(files)
     )
-    # Not before the facts are known to be some: it may remove what is there.
+    # Only once the facts are known to be readable: it may remove existing files.
     with nullcontext() if out is None else held(Path(out)):
         target = None if out is None else prepared(Path(out), overwrite=overwrite)
         found = summed(_sums(spark, shares, edit=edit, at_ms=at_ms, out=target, screen=screen), spark, told)
@@ -104,7 +105,7 @@ def held(out: Path) -> Iterator[None]:
 
 
 def prepared(out: Path, *, overwrite: bool) -> Path:
-    """The directory of decisions below ``out``, empty. What a run has left that did not reach its report goes.
+    """The directory of decisions below ``out``, empty. The files of a run without a report are deleted.
 
     Raises: AlreadyExistsError.
     """
@@ -143,7 +144,7 @@ def _sums(
     out: Path | None,
     screen: bool,
 ) -> DataFrame:
-    """The sums of all shares, added up. Deciding begins when they are asked for."""
+    """The sums of all shares, added up. The computation begins when they are read."""
     from pyspark.sql import functions as fn
     from pyspark.sql.pandas.types import from_arrow_schema
 

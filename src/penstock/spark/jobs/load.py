@@ -338,7 +338,7 @@ def _missing_input(paths: Sequence[str]) -> Iterator[None]:
 
 
 def _listed(spark: Any, frame: Any) -> Sequence[InputFile]:
-    # As they lie there: Spark tells them as it would write them in a URL.
+    # The plain path: Spark returns it encoded as in a URL.
     paths = [unquote(path) for path in frame.inputFiles()]
     if not paths:
         raise NotFoundError("the input holds no files")
@@ -355,7 +355,7 @@ def _tasks(spark: Any, files: Sequence[InputFile]) -> int:
 
 
 def _format_of(paths: Sequence[str]) -> str:
-    """What the names say. A directory says nothing, and is taken for Parquet."""
+    """The format by file name. A directory has no suffix and counts as Parquet."""
     kinds: set[str] = set()
     for path in paths:
         name = path.rstrip("/").rpartition("/")[2].lower()
@@ -364,7 +364,7 @@ def _format_of(paths: Sequence[str]) -> str:
         _, dot, suffix = name.rpartition(".")
         if dot and suffix not in _SUFFIXES:
             raise InvalidArgumentError(
-                f"the name does not tell the format; give one of {', '.join(FORMATS)}", path=path
+                f"the format is not clear from the name; give one of {', '.join(FORMATS)}", path=path
             )
         kinds.add(_SUFFIXES[suffix] if dot else "parquet")
     if len(kinds) != 1:

@@ -1,4 +1,4 @@
-"""What a job tells while it runs, and what it does beside Spark's own work."""
+"""Progress reports of a job, and work that runs next to Spark's own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def beside(step: Callable[[], None], *, every_s: float) -> Iterator[None]:
 
 
 def tasks_of(spark: Any, told: Told, what: str) -> Callable[[], None]:
-    """A step for ``beside`` that tells how many tasks of the running stages are done, where the session can say."""
+    """A step for ``beside`` that reports how many tasks of the running stages are done, if the session knows it."""
     context = getattr(spark, "sparkContext", None) if _is_classic(spark) else None
 
     def step() -> None:

@@ -33,7 +33,7 @@ class Place:
         return fetch
 
     def erased(self) -> Erased:
-        """What was erased of the stream's segments: a task leaves it out."""
+        """The erased ranges of the stream's segments, which a task skips."""
         server = link(self.connector, self.controller)
 
         def erased(segment: SegmentId, start: int, end: int) -> Sequence[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Every checksum of tier 2, verified by Spark's tasks: what is damaged, where, and whom it hurts.
+"""Every checksum of tier 2, verified by Spark's tasks: what is damaged, where, and which subscribers are affected.
 
 Source: docs/how-to/integrity.md.
 
@@ -197,7 +197,7 @@ def _shared_out(stretches: Sequence[Stretch]) -> tuple[tuple[Stretch, ...], ...]
 
 
 async def _heads(services: Services, findings: Sequence[Finding]) -> Mapping[str, int]:
-    """Where the segments of findings begin now; those that are gone are absent."""
+    """Where the segments of findings begin now; deleted ones are absent."""
     found: dict[str, int] = {}
     for name in sorted({item.segment for item in findings}):
         try:

@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """What was looked at, by kind, and what is wrong."""
+    """The checked amounts by kind, and the damage."""
 
     checked: dict[str, int] = field(default_factory=dict)
     found: list[Finding] = field(default_factory=list)

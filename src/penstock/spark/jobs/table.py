@@ -170,7 +170,8 @@ class _Run:
             self._state = self._directory.state()  # another run may have ended since
             start, end, size = self._ask(self._bounds)
             keyed = self._keyed(self._read(start, end))
-            # Expressions that do not fit are told here, before anything holds the stream for a table that is never made.
+            # Invalid expressions are reported here, before a subscriber holds the stream for a table that is never
+            # made.
             columns = [name for name in keyed.columns if name != _DELETED]
             self._ask(lambda services: self._published(services, start))
             if self._state is not None and start == end:

@@ -1,7 +1,8 @@
-"""What a query passed over because it was gone before it was read: to the byte, and why. ``fail_on_data_loss=false``.
+"""Data that a query skipped because it was deleted before it was read, to the byte, and why
+(``fail_on_data_loss=false``).
 
-A loss becomes part of the offset that Spark writes to its checkpoint, so it is told once, survives a restart, and is found in
-the progress of the query: ``losses(query)``.
+A loss becomes part of the offset that Spark writes to its checkpoint, so it is reported once, survives a restart, and
+is found in the progress of the query: ``losses(query)``.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ async def explained(
 async def between(
     services: Services, stream: StreamName, start: Mapping[SegmentId, int], end: Mapping[SegmentId, int]
 ) -> tuple[Loss, ...]:
-    """All that lies from ``start`` to ``end``, oldest segment first, and why it is gone."""
+    """The data from ``start`` to ``end``, oldest segment first, and why it was lost."""
     first, last = StreamCut(stream, dict(start)), StreamCut(stream, dict(end))
     try:
         spans = await services.controller.cuts.measure(stream, first, last)
         lost = [Loss(segment=item.segment, start=item.start, end=item.end, events=item.events) for item in spans]
     except UnsupportedError:
-        # A store of an earlier version does not tell how long deleted segments were.
+        # A store of an earlier version does not return the lengths of deleted segments.
         passed = [segment for segment in sorted(start) if end.get(segment) != start[segment]]
         lost = [Loss(segment=item, start=max(0, start[item]), end=end.get(item)) for item in passed]
     return await explained(services, stream, start, lost)
@@ -57,7 +58,7 @@ async def between(
 def say(stream: StreamName, lost: Iterable[Loss]) -> None:
     """One line in the log for each."""
     for item in lost:
-        log.warning("skipped data that was gone before it was read. stream=%s %s", stream, item)
+        log.warning("skipped data that was deleted before it was read. stream=%s %s", stream, item)
 
 
 # --- for users ------------------------------------------------------------------------------------------------

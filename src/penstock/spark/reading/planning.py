@@ -37,7 +37,8 @@ def now_ms() -> int:
 
 
 def holder_of(options: ReadOptions, kind: str) -> str:
-    """Who holds chunks back, for the store's account of its space: what the user calls it, else where it runs."""
+    """The owner of chunk leases in the store's report of its space: the user's name for it, else its process and
+    host."""
     who = options.application or f"process {os.getpid()} on {platform.node()}"
     as_subscriber = f" as subscriber {options.stream.scope}/{options.subscriber}" if options.subscriber else ""
     # Names may be long; a lease that says too much would not be given.
@@ -70,7 +71,7 @@ async def positions_of(services: Services, cut: StreamCut) -> Positions:
 async def infos(
     services: Services, stream: StreamName, segments: Sequence[SegmentId]
 ) -> dict[SegmentId, SegmentInfo | None]:
-    """Durable state of each segment, asked in one call; None where it is gone."""
+    """Durable state of each segment, from one call; None if it is deleted."""
     names = {segment: segment_name(stream, segment) for segment in segments}
     found = await services.segments.infos(list(names.values())) if names else {}
     return {segment: found.get(name) for segment, name in names.items()}
@@ -95,7 +96,7 @@ async def batch_ranges(
 async def left_of(
     services: Services, stream: StreamName, ranges: Sequence[tuple[SegmentId, int, int]], *, fail: bool
 ) -> tuple[list[tuple[SegmentId, int, int]], tuple[Loss, ...]]:
-    """The ranges as far as they still exist, and what does not. Raises TruncatedError where some is gone and ``fail``,
+    """The ranges as far as they still exist, and the lost ones. Raises TruncatedError if data is lost and ``fail``,
     InvalidCutError where a range ends behind its segment."""
     kept: list[tuple[SegmentId, int, int]] = []
     lost: list[Loss] = []
@@ -117,7 +118,7 @@ async def left_of(
 async def without_lost(
     services: Services, stream: StreamName, ranges: Sequence[tuple[SegmentId, int, int]], *, fail: bool
 ) -> list[tuple[SegmentId, int, int]]:
-    """As ``left_of``; what is gone is logged."""
+    """As ``left_of``; losses are logged."""
     kept, lost = await left_of(services, stream, ranges, fail=fail)
     say(stream, lost)
     return kept
@@ -240,7 +241,7 @@ class _Cover:
         chunks: Sequence[ChunkRange] = ()
         times: Times = ()
         if self.with_times:
-            # Before the chunks are listed: what is tiered in between has a later time than the one that is told.
+            # Before the chunks are listed: chunks tiered in between have a later time than the one that is returned.
             modified_ms = (await segments.info(name)).last_modified_ms
         direct = self.options.direct and await self._is_leased(name, low, high)
         if direct or self.with_times:
@@ -277,7 +278,7 @@ def _check_locations(name: str, chunks: Sequence[ChunkRange]) -> None:
     for chunk in chunks:
         if chunk.location is None:
             raise UnsupportedError(
-                "the store keeps chunks where nobody else can read them; direct=true reads them through it",
+                "the store keeps chunks where no other process can read them; direct=true reads them through the store",
                 segment=name,
                 chunk=chunk.name,
             )

@@ -1,4 +1,4 @@
-"""Where a query stands in a stream, and how it moves on when segments end. Pure decisions.
+"""The position of a query in a stream, and how it continues when segments end. Pure decisions.
 
 A query's positions are a stream cut: one offset for each of a set of segments that together take every key once.
 A finished segment keeps its place until all segments of its group have finished; then the whole group is replaced by its

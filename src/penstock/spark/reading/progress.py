@@ -1,4 +1,4 @@
-"""How far behind its stream a query is: bytes, events and time, exact where the store can tell.
+"""How far a query is behind its stream: bytes, events and time, exact if the store knows.
 
 Spark gives sources written in Python no metrics of their own; their offsets are in its progress, and from these the store
 tells the rest. A query that is a subscriber is also in ``penstock subscriber list``, as of what it has published.
@@ -137,7 +137,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         try:
             found = lags(event.progress, self._controller, connector=self._connector)
         except PenstockError as error:
-            # The query itself will say what is wrong with its stream; a listener only looks on.
+            # The query itself reports the error of its stream; a listener only observes.
             log.warning("lag is not known. query=%s reason=%s", name, error)
             return
         self.latest[name] = found

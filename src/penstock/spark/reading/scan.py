@@ -44,10 +44,10 @@ Fetch: TypeAlias = Callable[[SegmentId, int, int], bytes]
 """Bytes of a segment from an offset on, at least one and at most so many; blocks until they are there."""
 
 Lose: TypeAlias = Callable[[SegmentId, int, int], None]
-"""Told of bytes of a segment that are gone, from an offset up to another."""
+"""Called with a range of a segment's bytes that were deleted, from one offset to another."""
 
 Erased: TypeAlias = Callable[[SegmentId, int, int], Sequence[tuple[int, int]]]
-"""What was erased of a segment between two offsets: ordered ranges. Asked after the bytes were read."""
+"""Erased ranges of a segment between two offsets, in order. Called after the bytes were read."""
 
 _WINDOW_BYTES = 4 << 20
 """Verified, parsed and handed over together: fits the caches, gives batches of the size that Spark likes best."""
@@ -135,7 +135,7 @@ class _Clock:
     """Append times of a piece's events."""
 
     def __init__(self, times: Times) -> None:
-        # Behind all of them lies what nobody knows the time of.
+        # The bytes after all of them have no known time.
         self._ends = np.array([end for end, _ in times], dtype=np.int64)
         self._us = np.array([0 if at is None else at * 1000 for _, at in times] + [0], dtype=np.int64)
         self._unknown = np.array([at is None for _, at in times] + [True])
@@ -215,7 +215,7 @@ def read_share(
 ) -> Iterator[pa.RecordBatch]:
     """All events of a share, in its order, as Arrow batches of at most ``shape.batch_rows``; erased ones are left out.
 
-    ``lose``: told of what is gone by now, which is passed over; without it that is an error.
+    ``lose``: called with deleted data, which is skipped; without it, deleted data is an error.
     Raises: CorruptDataError (bytes fail their checksum in file and store alike, or do not end at an event), and what
     ``fetch`` raises.
     """
@@ -245,8 +245,8 @@ class _Places:
         found = _open(piece)
         if found is None and self._only:
             raise UnavailableError(
-                "chunk cannot be read from here, and direct=always asks nobody else; mount its disk or give this process "
-                "credentials, or use direct=true. The log says why",
+                "chunk cannot be read from here, and direct=always allows no other source; mount its disk or give this "
+                "process credentials, or use direct=true. The log says why",
                 chunk=piece.location,
                 host=platform.node(),
             )
@@ -336,7 +336,7 @@ def _torn(piece: Piece, offset: int) -> CorruptDataError:
 
 
 class _File:
-    """A chunk's file, read window by window into memory that is used again: no window is used once the next is asked for."""
+    """A chunk's file, read window by window into reused memory: a window is invalid once the next one is requested."""
 
     def __init__(self, descriptor: int, start: int) -> None:
         self._descriptor = descriptor

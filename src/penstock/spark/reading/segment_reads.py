@@ -28,9 +28,9 @@ async def read_bytes(services: Services, name: str, offset: int, size: int) -> b
 
 
 async def erased_ranges(services: Services, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
-    """What was erased of ``start <= offset < end``, so that a task leaves it out."""
+    """Erased ranges of ``start <= offset < end``, which a task skips."""
     try:
         return await services.segments.erased_ranges(name, start, end)
     except (SegmentNotFoundError, UnsupportedError):
-        # Deleted since: nobody knows any more. Or a store that cannot erase: then the zeros are a writer's.
+        # Deleted since, so the ranges are unknown. Or a store that cannot erase: then the zeros are a writer's.
         return ()

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - Spark names these methods.
-"""A streaming query's source: which offsets a batch spans, what it reads, and what it tells retention.
+"""A streaming query's source: which offsets a batch spans, what it reads, and what it publishes for retention.
 
 Lives in one Python process on the driver for as long as the query runs; Spark kills it without a word. What must survive
 is in Spark's checkpoint and in the subscriber's cut, nothing else. Order of calls: docs/design/0009-spark.md.
@@ -418,7 +418,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         options = self._options
         kept, lost = await left_of(services, options.stream, ranges, fail=options.fail_on_data_loss)
         say(options.stream, lost)
-        # Gone since the batch was made, whose offset is in the log already: the next one tells of it.
+        # Deleted after the batch was planned. Its offset is in the log already, so the next batch reports the loss.
         self._late += lost
         first = self._lease is None
         self._lease = self._lease or uuid4()

@@ -1,4 +1,4 @@
-"""A Spark query as a subscriber: what it has committed is what retention may release."""
+"""A Spark query as a subscriber: retention may release the data that it has committed."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def subscribe(
 
 
 def of_another(subscriber: str, stream: StreamName) -> InvalidCutError:
-    """What is raised for a subscriber whose stream was deleted, where another one has its name."""
+    """The error for a subscriber whose stream was deleted, if another stream has its name."""
     return InvalidCutError(
         f"the subscriber belongs to a stream that was deleted and made again; remove it with penstock group delete "
         f"{subscriber}, and use a new checkpoint location",

@@ -17,7 +17,7 @@ _seen: dict[str, int] = {}
 
 
 def spare(what: str) -> None:
-    """In a worker of Spark, keep all that is there by now out of the collector's sight.
+    """In a Spark worker, exclude all existing objects from garbage collection.
 
     To be called when something large and lasting has been loaded. Heeded twice for each ``what``: Spark itself loads Arrow
     behind the first call. Does nothing in any other process, whose memory is its owner's business.

@@ -101,11 +101,11 @@ class Attempt:
     async def write(
         self, services: Services, held: list[pa.RecordBatch], iterator: Iterator[pa.RecordBatch]
     ) -> TaskWritten:
-        """Write all rows durably, those held first. Where it fails, what was begun is given up."""
+        """Write all rows durably, those held first. If it fails, the transaction is abandoned."""
         shared: Transaction | None = None
         if self._options.direct:
             shared = await self._join(services)
-            # Where no tier 2 is seen, the driver is told of the transaction all the same, to end it.
+            # Without access to tier 2, the driver still gets the transaction, to end it.
             direct = None if shared is None else await self._open_direct(services, shared, held[0])
             if shared is not None and direct is not None:
                 await self._send(services, direct, shared, held, iterator)

@@ -141,7 +141,7 @@ class _Step:
 
 
 class BatchCommit:
-    """The commit of one batch. ``run`` may be called again after a failure: it goes on where it stood."""
+    """The commit of one batch. ``run`` may be called again after a failure: it continues from there."""
 
     def __init__(
         self, options: WriteOptions, messages: Sequence[TaskWritten], *, ordered: bool, one_job: bool = False

@@ -128,7 +128,7 @@ class DirectAttempt:
             task.result()
 
     async def finish(self) -> tuple[tuple[SegmentId, tuple[ImportedChunk, ...]], ...]:
-        """All that was taken, durable: the chunks of each segment in order."""
+        """Make all rows durable; returns the chunks of each segment in order."""
         for lane in self._lanes.values():
             await self._finish_lane(lane)
         while self._writing:
@@ -143,7 +143,7 @@ class DirectAttempt:
         )
 
     async def cancel(self) -> None:
-        """Give up, and take away what was written, as far as that goes."""
+        """Give up, and delete the written chunks as far as possible."""
         tasks: Sequence[asyncio.Task[None]] = list(self._writing)
         # Files are written by threads, which nothing stops: what they leave must not come after the removal.
         await asyncio.gather(*tasks, return_exceptions=True)

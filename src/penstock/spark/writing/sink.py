@@ -118,7 +118,8 @@ class _Writer:
         self._abort_all([transaction for transaction in sorted(joined) if transaction not in used])
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort what is open. Spark calls this too where a commit failed after it was decided: that stays decided."""
+        """Abort the open transaction. Spark calls this too where a commit failed after it was decided: that stays
+        decided."""
         written = [message for message in messages if isinstance(message, TaskWritten)]
         own = [message.transaction for message in written if message.transaction is not None]
         shared = {message.shared.transaction for message in written if message.shared is not None}
@@ -236,5 +237,5 @@ def _identity() -> tuple[str, int]:
     """Query and batch of this task: the same after every restart from the checkpoint."""
     query, batch = _property(_QUERY), _property(_BATCH)
     if query is None or batch is None:
-        raise InternalError("Spark does not tell its tasks the query and batch", query=query, batch=batch)
+        raise InternalError("Spark does not give its tasks the query and batch", query=query, batch=batch)
     return query, int(batch)

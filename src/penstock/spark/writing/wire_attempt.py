@@ -92,7 +92,8 @@ class WireAttempt:
             await self._resume(lane)
 
     def _lost(self, task: asyncio.Task[object]) -> bool:
-        """Take the outcome of an append. True where the store went away before it was told. Raises any other error."""
+        """Take the outcome of an append. True if the store became unavailable before it answered. Raises any other
+        error."""
         lane, request = self._pending.pop(task)
         try:
             task.result()
@@ -124,7 +125,7 @@ class WireAttempt:
             self._send(lane, request)
 
     async def cancel(self) -> None:
-        """Give up what is under way, and wait until it is over."""
+        """Cancel the appends in flight, and wait until they end."""
         for task in self._pending:
             task.cancel()
         await asyncio.gather(*self._pending, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Answers of the planner in words: sizes, times and durations for people. What is not known here is shown as it came."""
+"""The planner's answers as text: sizes, times and durations for people. Unknown values are shown unchanged."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def policy_value(path: str, value: Any) -> str:
 
 
 def decision_words(decision: RetentionRun) -> dict[str, object]:
-    """A decision for people: what goes, why, who is hurt, and who holds the rest, from head to tail."""
+    """A decision for people: what is deleted, why, which subscribers lose data, and what holds the rest, head to
+    tail."""
     facts: dict[str, object] = {
         "why": decision.why,
         "rule": decision.rule,
@@ -186,7 +187,7 @@ def hurt_words(decision: RetentionRun | PlanStep) -> Iterator[str]:
 
 
 def forecast_words(found: Forecast) -> dict[str, object]:
-    """When each limit is reached, in words."""
+    """When each limit is reached, as text."""
     rates = ("size_bytes", "append_bytes_per_s", "release_bytes_per_s", "window_ms")
     facts = facts_words({name: getattr(found, name) for name in rates})
     facts["reaches"] = [_filling(item, found.at_ms) for item in found.reaches] or "no limit is set"
@@ -300,7 +301,7 @@ def _title(name: str) -> str:
 
 
 def value_words(name: str, value: Any) -> object:
-    """One value, by what its name says it is."""
+    """One value, formatted by the unit in its name."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, Mapping):

@@ -89,7 +89,9 @@ def verify(
 
 def restore(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup.", show_default=False)],
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} It must be new or empty.", show_default=False)],
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help=f"{DATA} It must be new or empty.", show_default=False)
+    ],
     json: JsonOption = False,
 ) -> None:
     """Create a store in the new directory from a backup. Every file is verified; BACKUP is not changed.

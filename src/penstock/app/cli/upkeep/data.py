@@ -70,7 +70,7 @@ def _require_stream(store: Store, stream: str) -> None:
 
 
 def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
-    """Runs of lines without their ends. A pipe that trickles is handed on line by line, a file by the megabyte."""
+    """Batches of lines without line ends. A slow pipe is passed on line by line, a file by the megabyte."""
     rest = b""
     while chunk := source.read1(_INPUT_BYTES):  # type: ignore[attr-defined]
         lines = (rest + chunk).split(b"\n")

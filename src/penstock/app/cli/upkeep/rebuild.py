@@ -29,7 +29,9 @@ def rebuild(
             show_default=False,
         ),
     ],
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} It must be new or empty.", show_default=False)],
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help=f"{DATA} It must be new or empty.", show_default=False)
+    ],
     tier2: Annotated[
         str | None,
         typer.Option("--tier2", metavar="PLACE", help=TIER2, show_default=False),

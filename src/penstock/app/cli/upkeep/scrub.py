@@ -85,7 +85,7 @@ async def _paced(page: Page, rate_bytes: int, cursor: str | None, keep: Callable
     import asyncio
 
     now = asyncio.get_running_loop().time
-    return await scrub_all(page, rate_bytes=rate_bytes, cursor=cursor, now=now, pause=asyncio.sleep, told=keep)
+    return await scrub_all(page, rate_bytes=rate_bytes, cursor=cursor, now=now, pause=asyncio.sleep, on_page=keep)
 
 
 async def _online(

@@ -119,7 +119,8 @@ def standalone(
     settings = StandaloneSettings(
         store=EmbeddedSettings(
             data=data,
-            # First, or a budget too small for an embedded store is told that store's least, which is too small here.
+            # Checked first: otherwise the error would name an embedded store's minimum, which is too small for a
+            # server.
             memory_bytes=check_server_memory(parse_size(memory)),
             log_bytes=parse_size(log),
             retention_cycle_ms=parse_duration_ms(retention_cycle),

@@ -47,7 +47,8 @@ class AuditDirectory:
     """An audit table by its path."""
 
     def __init__(self, directory: Path, making: str) -> None:
-        """``making``: unique for each attempt. A task that has outlived its driver goes on writing where nobody looks."""
+        """``making``: unique for each attempt. A task that outlives its driver keeps writing to a directory that no one
+        reads."""
         self.path = directory.absolute()
         self.making = self.path / f"{_MAKING}{making}"
 

@@ -1,4 +1,4 @@
-"""The audit stream as a table: who lost what, when, by which rule, and what stood in the way.
+"""The audit stream as a table: what was deleted, when, by which rule, who lost unread data, and which holds applied.
 
 As a data frame, as a Parquet table that each run brings up to now, and as sums. Source: docs/reference/spark.md, "audit".
 """
@@ -160,7 +160,7 @@ def _schema() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
-    """What is to be read. ``ranges``: of segments; ``lost``: what has gone of it already."""
+    """The input. ``ranges``: of segments; ``lost``: the part that is deleted already."""
 
     start: StreamCut
     end: StreamCut
@@ -182,7 +182,7 @@ class _Job:
         self._link = link(connector, request.options().controller).served()
 
     def begun(self) -> AuditRun | None:
-        """The last run of the table. Raises ConflictError where it was asked for something else."""
+        """The last run of the table. Raises ConflictError if its request was different."""
         known = None if self._directory is None else self._directory.latest()
         if known is None:
             return None
@@ -298,7 +298,7 @@ _TRAIL_BYTES = 256
 
 
 async def _last(read: tuple[SegmentId, int, int], services: Services) -> Mapping[str, Any] | None:
-    """Where the last bytes that were read lie, and their digest; None where they have gone meanwhile."""
+    """The position of the last bytes that were read, and their digest; None if they were deleted meanwhile."""
     segment, low, high = read
     return await _digest(services, segment, max(low, high - _TRAIL_BYTES), high)
 
@@ -329,6 +329,6 @@ async def _check_same(services: Services, known: AuditRun) -> None:
     name = segment_name(AUDIT_STREAM, segment)
     info = (await services.segments.infos([name])).get(name)
     if info is not None and low < info.start_offset and high <= info.length:
-        return  # It has gone by age: nobody can tell any more.
+        return  # It was deleted by age, so this cannot be checked any more.
     if await _digest(services, segment, low, high) != last:
         raise ConflictError("the table is of another store; name another directory", stream=AUDIT_STREAM)

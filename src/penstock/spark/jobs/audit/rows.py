@@ -1,6 +1,6 @@
-"""Entries of the audit stream as rows: who lost what, by which rule, and what stood in the way.
+"""Entries of the audit stream as rows: what was deleted, by which rule, who lost unread data, and which holds applied.
 
-One row for each entry, whatever it tells; what a row lacks is null, and the entry itself stands beside it as it was written.
+One row for each entry of any kind. Missing values are null, and a column has the entry as it was written.
 Pure but for Arrow, so that tasks of a batch and of a streaming query call the same function.
 Source: docs/reference/spark.md, "audit"; docs/formats/audit.md.
 """
@@ -183,7 +183,7 @@ def _lost(kind: str | None, subscribers: Sequence[Mapping[str, Any]] | None) -> 
     entry of its own, which counts."""
     if kind not in _MOVES or not subscribers:
         return {"lost_bytes": 0, "lost_events": 0}
-    # Who was moved back by hand has lost nothing.
+    # A subscriber that was moved back manually has lost nothing.
     hurt = [item for item in subscribers if (item["bytes"] or 0) > 0]
     events = [item["events"] for item in hurt]
     return {

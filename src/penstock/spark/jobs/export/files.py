@@ -96,7 +96,7 @@ class ExportDirectory:
             return None
 
     def begin(self, job: Mapping[str, Any], shares: Sequence[Sequence[Piece]]) -> None:
-        """Put down what is to be done, whole before anything is."""
+        """Record the complete plan before any of it is carried out."""
         draft = self._own / "plan.parquet.tmp"
         with pq.ParquetWriter(draft, _PLAN) as writer:
             for first in range(0, len(shares), _SHARES_A_GROUP):

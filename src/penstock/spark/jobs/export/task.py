@@ -93,7 +93,7 @@ class ExportTask:
         return pa.schema([pa.field(name, kinds[name]) for name in needed if name != "time"])
 
     def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with times, without what was not asked for."""
+        """The batch with times, without the columns that were not requested."""
         if self.bounds:
             segment = batch.column("segment_id")[0].as_py()
             low, high = self.bounds.get(segment, (0, 1 << 62))

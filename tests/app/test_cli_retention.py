@@ -318,7 +318,8 @@ def test_explain_run_undo_reclaim_and_forecast_speak(penstock: Run, world: FakeC
 
 def test_holds_are_added_listed_and_released(penstock: Run, world: FakeController) -> None:
     status, out, _ = penstock("hold", "add", "s/t", "--reason", "case 7", "--owner", "legal", "--until", "2030-01-01")
-    assert (status, out) == (0, "hold hold-0 keeps s/t until 2030-01-01 00:00:00Z\n")
+    (made,) = world.held
+    assert (status, out) == (0, f"hold {made} keeps s/t until 2030-01-01 00:00:00Z\n")
     assert penstock("hold", "add", "s", "--reason", "audit", "--owner", "legal", "--id", "mine")[0] == 0
     assert (
         penstock("hold", "add", "s/t", "--reason", "from here", "--owner", "o", "--from", "tail", "--id", "tail")[0]
@@ -330,7 +331,7 @@ def test_holds_are_added_listed_and_released(penstock: Run, world: FakeControlle
     out = penstock("hold", "list")[1]
     assert all(word in out for word in ("case 7", "legal", "s/*", "from a cut on", "until released"))
     lines = [json.loads(line) for line in penstock("hold", "list", "s/t", "--json")[1].splitlines()]
-    assert [line["id"] for line in lines] == ["hold-0", "mine", "tail"]
+    assert [line["id"] for line in lines] == sorted([made, "mine", "tail"])
     assert len(out.splitlines()) == 1 + len(lines)
     assert penstock("hold", "list", "other", "--json")[1] == ""
     assert json.loads(penstock("hold", "release", "mine", "--owner", "o", "--json", "--yes")[1])["scope"] == "s"

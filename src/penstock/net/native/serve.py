@@ -17,6 +17,12 @@ from penstock.ports.data.service import SegmentService
 Answer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 """From a request to its reply. Raises what the call raises, and InvalidArgumentError for a request that is none."""
 
+_NOT_OFFERED = {
+    "scrub": "a store with several workers cannot be scrubbed while it runs: run penstock spark scrub, "
+    "or stop the store and run penstock scrub --data for the directory of each worker",
+}
+"""What to do instead, by the name of the call."""
+
 
 def answers(
     controller: ControlPlane, segments: SegmentService, *, store_id: str, more: tuple[str, ...] = ()
@@ -56,5 +62,5 @@ def _method(segments: SegmentService, name: str) -> Callable[..., Awaitable[Any]
     """Raises UnsupportedError for what not every store offers: adopting chunks, and being scrubbed."""
     found: Callable[..., Awaitable[Any]] | None = getattr(segments, name, None)
     if found is None:
-        raise UnsupportedError("this store does not offer the call", call=name)
+        raise UnsupportedError(_NOT_OFFERED.get(name, "this store does not offer the call"), call=name)
     return found

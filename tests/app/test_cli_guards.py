@@ -303,6 +303,8 @@ def test_the_release_of_a_hold_names_the_erasures_that_it_defers(penstock: Run, 
         with pytest.raises(ErasureDeferredError):
             store.stream("s/t").erase([position], who="ann", why="request", erasure=erasure)
     store.erasures().withdraw("r18", who="ann", why="wrong user")
+    # The erasure does not note the end of a hold before its next look.
+    store._inner.controller.holds._ended = lambda: None
 
     status, out, _ = penstock("hold", "release", "case-8", "--owner", "legal", "--yes")
     assert status == 0

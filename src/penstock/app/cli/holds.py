@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -169,10 +170,13 @@ def _loss(store: Store, hold: HoldInfo, line: ProgressLine) -> Loss:
         shown.append(f"and data of {len(kept) - _SHOWN_STREAMS} more streams")
     deferred = [item for item in store.erasures(hold.stream).list() if _defers(hold, item)]
     facts: dict[str, object] = {"hold": f"of {hold.owner}: {hold.reason}", "keeps": shown or "no data now"}
+    # Holds as they are now: an erasure notes the end of another hold a little later.
+    in_force = {item.id for item in store.holds().list()} - {hold.id}
+    begin = {item.erasure for item in deferred if _begins(item, in_force)}
     if deferred:
-        facts["erasures"] = [_erasure_words(item) for item in deferred]
+        facts["erasures"] = [_erasure_words(item, item.erasure in begin) for item in deferred]
     again = f"place a new hold, {UNTIL_DELETED}"
-    facts["undo"] = f"{again}; an erasure cannot be undone" if any(map(_begins, deferred)) else again
+    facts["undo"] = f"{again}; an erasure cannot be undone" if begin else again
     fields = {
         "bytes": sum(size for _, size in kept),
         "streams": len(kept),
@@ -185,12 +189,18 @@ def _defers(hold: HoldInfo, erasure: Erasure) -> bool:
     return erasure.deferred is not UNSET and any(item.hold == hold.id for item in erasure.deferred.holds)
 
 
-def _begins(erasure: Erasure) -> bool:
-    """Whether the deferred erasure begins when one of its holds is released: no other hold defers it."""
-    return erasure.deferred is not UNSET and erasure.deferred.count == 1
+def _begins(erasure: Erasure, in_force: Set[str]) -> bool:
+    """Whether the erasure begins after a release: none of the holds ``in_force`` then defers it. ``holds`` may lack some
+    of ``count``."""
+    deferred = erasure.deferred
+    return (
+        deferred is not UNSET
+        and len(deferred.holds) == deferred.count
+        and not any(item.hold in in_force for item in deferred.holds)
+    )
 
 
-def _erasure_words(erasure: Erasure) -> str:
+def _erasure_words(erasure: Erasure, begins: bool) -> str:
     asked = erasure.asked
-    what = "begins at once" if _begins(erasure) else "is still deferred by other holds"
+    what = "begins at once" if begins else "is still deferred by other holds"
     return f"{erasure.erasure} of {erasure.stream} {what} ({asked['who']}: {asked['why']})"

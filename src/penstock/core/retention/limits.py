@@ -1,9 +1,10 @@
 """Choose the cut at which a stream is truncated, for any policy: minimums and maximums of bytes and age, per stream or
 segment.
 
-The rule: of what is consumed (acknowledged by all, or everything where nobody subscribes and the policy releases), up to
-the floor, the latest cut that leaves what every minimum wants; but where more than a maximum is left, up to the cap, which
-overrules subscribers and never the floor. Source: docs/design/0007-retention.md, "The general rule".
+The rule deletes consumed data down to the floor: the latest cut that still satisfies the minimums. Consumed is what all
+subscribers have acknowledged; without subscribers, it is everything, if the policy releases it. If more than a
+maximum would be left, the rule deletes up to the cap. The cap overrides subscribers, but never the floor. Source:
+docs/design/0007-retention.md, "The general rule".
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from penstock.model.segments import KeyRange, SegmentId
 
 
 class ByteMeter(Protocol):
-    """Compares bytes with limits. Returned cuts are valid, and composed of recorded cuts and boundaries."""
+    """Compares bytes with limits. Returned cuts are valid. They consist of recorded cuts and boundaries."""
 
     def floor(self, limit: int) -> Positions | None:
-        """The latest cut that leaves at least ``limit``; None: only the head does."""
+        """The latest cut that leaves at least ``limit`` bytes. None: only the head does."""
         ...
 
     def leaves(self, cut: Positions, limit: int) -> bool:
-        """Whether truncating at the cut leaves at least ``limit``, or deletes nothing."""
+        """Whether truncating at the cut leaves at least ``limit`` bytes, or deletes nothing."""
         ...
 
     def cap(self, cut: Positions, limit: int) -> Positions | None:
-        """The earliest cut that leaves at most ``limit``, or the next best; None if ``cut`` already does."""
+        """The earliest cut that leaves at most ``limit`` bytes, else the closest one. None if ``cut`` already does."""
         ...
 
 
@@ -65,17 +66,17 @@ class StreamMeter:
 
 
 class SegmentMeter:
-    """Bytes of each segment at the tail by itself, with those of earlier segments that held no key but its own.
+    """Counts bytes for each segment at the tail separately, including earlier segments that held only its keys.
 
-    Bytes of an earlier segment with keys of several others count for none of them: they keep more, never less. If they
-    cannot be separated, the cut stays before the shared segment.
+    Bytes of an earlier segment whose keys belong to several tail segments count for none of them, so more is kept,
+    never less. If those bytes cannot be separated, the cut stays before the shared segment.
     """
 
     def __init__(self, outlook: Outlook, tail: StreamCutRecord) -> None:
         self._outlook = outlook
         self._floors: dict[int, Positions | None] = {}
         self._counted: Sequence[Counted] = ()
-        # A tail with a segment that is not started is not valid: then nothing is known to exceed a limit.
+        # A tail with a segment that is not started is invalid. Then no segment is known to exceed a limit.
         if NOT_STARTED not in tail.positions.values():
             self._counted = counted_segments(outlook.history, tail.positions)
 
@@ -83,7 +84,7 @@ class SegmentMeter:
         return item.end - item.before(self._outlook.history, cut)
 
     def _leaving(self, item: Counted, limit: int) -> int:
-        """How many records, from the oldest on, leave the segment at least ``limit``."""
+        """Number of records, counted from the oldest, that leave the segment at least ``limit`` bytes."""
         cut_at, segment, most = self._outlook.cut_at, item.segments[-1], item.end - item.earlier - limit
 
         def leaves_less(place: int) -> bool:
@@ -129,7 +130,7 @@ class SegmentMeter:
         return None if all(piece is cut for _, piece in pieces) else self._composed(pieces)
 
     def _composed(self, pieces: Sequence[tuple[KeyRange, Positions]]) -> Positions:
-        """One cut of the pieces, one for each segment at the tail."""
+        """Combine the pieces, one for each segment at the tail, into one cut."""
         positions: dict[SegmentId, int] = {}
         for item, (_, cut) in zip(self._counted, pieces, strict=True):
             offset = cut.get(item.segments[-1], NOT_STARTED)
@@ -140,8 +141,7 @@ class SegmentMeter:
         return dict(sorted(positions.items()))
 
     def _cap_of(self, item: Counted, cut: Positions, limit: int) -> Positions:
-        """Of the cuts that leave at most the limit, the one that leaves most; if there is none, the one that leaves
-        least."""
+        """The cut that leaves the most within the limit. If all leave more, the one that leaves the least."""
         records = self._outlook.records
         if records and not self._outlook.facts.boundaries:
             return self._outlook.cut_at(min(self._leaving(item, limit + 1), len(records) - 1))
@@ -180,7 +180,7 @@ class GeneralRule:
         outlook, cut = self.outlook, choice.cut
         if cut is None or at_or_after(outlook.history, cut, outlook.head):
             return choice
-        # Truncated by hand beyond the choice at some keys: the others may still be freed, if the minimum lets them.
+        # Someone has truncated beyond the choice for some keys. Free the other keys too if the minimum allows it.
         both = upper_bound(outlook.history, [cut, outlook.head])
         return Choice(choice.rule, both) if self._permitted(both) else choice
 
@@ -214,7 +214,8 @@ class GeneralRule:
         return RetentionRule.MAXIMUM if self.bound is None else RetentionRule.SUBSCRIBERS_MAXIMUM
 
     def _past(self, start: Positions | None, cap: Positions, floor: Positions | None) -> Positions:
-        """Where a maximum moves the cut to: ahead of both where the minimum lets it, else of both below the floor."""
+        """The cut that a maximum requires: the upper bound of both cuts if the minimum allows it, else with ``start``
+        limited to the floor."""
         if start is None:
             return cap
         history = self.outlook.history
@@ -224,7 +225,8 @@ class GeneralRule:
         return upper_bound(history, [self.outlook.lower(start, floor), cap])
 
     def floor(self) -> Positions | None:
-        """The latest cut that the minimums let go, for bytes of boundaries too; None: none. The tail where all may go."""
+        """The latest cut that the minimums allow; for bytes it may be a boundary. The tail if all data may be deleted.
+        None if none of it may."""
         if self._floor is None:
             self._floor = (self._worked_out_floor(),)
         return self._floor[0]
@@ -248,16 +250,16 @@ class GeneralRule:
             return known[0]
         if limits.combine is Combine.ALL:
             return outlook.lower(*known)
-        # Each of the two may be gone down to, but not what lies ahead of one here and of the other there.
+        # Either cut alone is allowed, but not their upper bound, which may be ahead of each of them for some keys.
         return max(known, key=lambda cut: size_till(outlook.history, cut))
 
     def _permitted(self, cut: Positions) -> bool:
-        """Whether truncating there leaves what the minimums want."""
+        """Whether truncating at the cut satisfies the minimums."""
         limits = self.shape.floor
         if limits.is_none:
             return True
         enough = limits.combine is Combine.ANY
-        # The first minimum that settles it by itself: one that is met by any, one that is not met by all.
+        # Stop at the first minimum that decides alone: for ANY one that is satisfied, for ALL one that is not.
         if limits.size_bytes is not None and self.meter.leaves(cut, limits.size_bytes) is enough:
             return enough
         if limits.age_ms is not None and self._is_aged(cut, limits.age_ms) is enough:
@@ -265,12 +267,12 @@ class GeneralRule:
         return not enough
 
     def _is_aged(self, cut: Positions, age_ms: int) -> bool:
-        """Whether all data before the cut is certainly so old."""
+        """Whether all data before the cut is certainly at least ``age_ms`` old."""
         place = self.outlook.place_aged(age_ms)
         return place >= 0 and at_or_after(self.outlook.history, self.outlook.cut_at(place), cut)
 
     def _cap(self, start: Positions | None, floor: Positions) -> Positions | None:
-        """Where the maximums want the head to be at least, within the floor; None: nowhere further than it is."""
+        """The earliest head that satisfies the maximums, limited to the floor. None if the head need not move."""
         outlook, policy = self.outlook, self.shape.policy
         wanted: list[Positions] = []
         if policy.max_bytes is not None:

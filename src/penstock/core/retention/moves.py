@@ -1,7 +1,7 @@
-"""What moves a subscriber without its doing, who is forgotten, and how far writers may go: TTL, quotas, idleness.
+"""Rules that act on subscribers and writers: TTL, backlog quotas, and the removal of idle subscribers and streams.
 
-Source: docs/design/0007-retention.md, "Before truncation". Times are those of recorded cuts and boundaries, so that a rule
-is late by up to one recording period and never early.
+Source: docs/design/0007-retention.md, "Before truncation". Times are those of recorded cuts and boundaries, so a rule
+may act up to one recording period late, but never early.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from penstock.core.retention.writers import Bound, verdict_of
 from penstock.model.retention import Combine, EffectivePolicy, IdleWhen, OnExceed
 
 PRUNE_BATCH = 64
-"""Records that are forgotten together where nothing is truncated."""
+"""Number of records that are pruned together when the stream is not truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where subscribers stood before a rule moved some of them."""
+    """The positions of subscribers before a rule moved some of them."""
 
     rule: RetentionRule
     before: Mapping[str, Positions]
@@ -38,9 +38,9 @@ class Stage:
 
 @dataclass(slots=True)
 class Moves:
-    """What the rules before truncation do. ``cuts``: where published subscribers stand after; ``bound``: their lower bound,
-    None where nobody has published; ``due``: times at which the passing of time may change any of it; ``stages``: the rules
-    that moved or dropped somebody, in order."""
+    """What the rules before truncation do. ``cuts``: positions of the published subscribers afterwards. ``bound``:
+    their lower bound, None if no subscriber has published. ``due``: times at which the result may change although the
+    stream does not. ``stages``: the rules that moved or dropped a subscriber, in order."""
 
     cuts: Mapping[str, Positions]
     bound: Positions | None = None
@@ -54,25 +54,26 @@ class Moves:
     mover: _Mover | None = None
 
     def writers_after(self, advances: Iterable[Advance]) -> WriterVerdict:
-        """The verdict once a maximum has moved subscribers, too: what they lost holds no writer."""
+        """The verdict after a maximum has moved subscribers too. Data that they lost no longer blocks writers."""
         return self.writers if self.mover is None else self.mover.writers_after(advances)
 
 
 def moves_of(outlook: Outlook) -> Moves:
     """Apply TTL, then quotas by bytes, events and age, then idleness."""
     if outlook.policy is None or outlook.shape is None or not outlook.shape.moves:
-        # The bound is ordered per key over all epochs; who has published nothing does not vote.
+        # The bound is ordered per key over all epochs. A subscriber that has published nothing does not count.
         return Moves(outlook.published, lower_bound(outlook.history, outlook.published.values()) or None)
     return _Mover(outlook, outlook.policy).moves()
 
 
 class Goal:
-    """A cut that subscribers are moved to by a rule, with what is the same for all of them."""
+    """A cut to which a rule moves subscribers, with the values that are the same for all of them."""
 
     __slots__ = ("cut", "outlook", "rule", "size", "stop")
 
     def __init__(self, outlook: Outlook, cut: Positions, rule: RetentionRule, size: int | None = None) -> None:
-        """``size``: of the history till the cut, for one that is known to be at or after the head."""
+        """``size``: bytes of the history before the cut. Pass it only if the cut is known to be at or after the
+        head."""
         self.outlook = outlook
         self.cut = self.stop = cut
         self.rule = rule
@@ -84,9 +85,9 @@ class Goal:
         self.size = size_till(history, self.stop)
 
     def advance(self, name: str, cut: Positions) -> Advance | None:
-        """The record of moving the subscriber from ``cut`` past the goal; None where it loses nothing by it.
+        """The record of moving the subscriber from ``cut`` to the goal. None if it loses no data by the move.
 
-        What lay before the head was lost earlier, and reported then.
+        Data before the head is not counted: it was lost, and reported, earlier.
         """
         outlook, history = self.outlook, self.outlook.history
         order = compare(history, cut, self.cut)
@@ -105,7 +106,8 @@ class Goal:
 
 
 def events_before(outlook: Outlook, cut: Positions) -> int | None:
-    """Events of the whole history before the cut, where a record, a boundary, the tail or the head is there and knows."""
+    """Number of events in the whole history before the cut. None unless a record, a boundary, the tail or the head has
+    the same position and an event count."""
     records = outlook.records
     size = size_till(outlook.history, cut)
     place = outlook.until_size(size - 1)
@@ -137,10 +139,10 @@ def _events(outlook: Outlook, name: str, cut: Positions, start: Positions, stop:
 
 
 def prunable(outlook: Outlook, policy: EffectivePolicy) -> tuple[int | None, int | None]:
-    """Where a policy truncates nothing: the time through which records are of no use to TTL and quotas any more, and when
-    passing time makes it a later one. Both None where there is none.
+    """For a policy that never truncates: the time up to which TTL and quotas need no records, and when to check again.
+    Each is None if there is no such time.
 
-    In batches, so that a quiet stream is not woken for each record that it has.
+    Records are pruned in batches, so that an idle stream is not woken for each of its records.
     """
     records = outlook.records
     if len(records) <= PRUNE_BATCH or outlook.tail is None:
@@ -150,7 +152,7 @@ def prunable(outlook: Outlook, policy: EffectivePolicy) -> tuple[int | None, int
     if policy.bytes_action is OnExceed.EVICT and policy.backlog_bytes is not None:
         places.append(outlook.until_size(end - policy.backlog_bytes) - 1)
     if policy.events_action is OnExceed.EVICT and policy.backlog_events is not None:
-        # Without a count for each record nothing is known of the oldest one that eviction would take.
+        # Some records may have no event count, so the oldest record that eviction needs is not known.
         return None, None
     free = min(places)
     ages = [age_ms for age_ms in (policy.ttl_ms, policy.backlog_age_ms) if age_ms is not None]
@@ -163,7 +165,7 @@ def prunable(outlook: Outlook, policy: EffectivePolicy) -> tuple[int | None, int
 
 
 class _Mover:
-    """One pass over the rules; each sees the cuts that the one before left."""
+    """One pass over the rules. Each rule starts from the cuts that the previous rule left."""
 
     def __init__(self, outlook: Outlook, policy: EffectivePolicy) -> None:
         self.outlook = outlook
@@ -199,19 +201,19 @@ class _Mover:
         return result
 
     def _bound(self) -> Positions:
-        """The lower bound of where subscribers stand now. As how many records it has ``_passed``, kept until one moves."""
+        """The lower bound of the subscribers' positions. Cached, like ``_passed``, until a subscriber moves."""
         if self._slowest is None:
             self._slowest = lower_bound(self.history, self.cuts.values())
         return self._slowest
 
     def _passes(self, target: Positions) -> bool:
-        """Whether no subscriber is behind the cut anywhere, so that no rule moves anybody there."""
+        """Whether every subscriber is at or after the cut for all keys, so that no rule needs to move any of them."""
         return at_or_after(self.history, self._bound(), target)
 
     # --- moving -----------------------------------------------------------------------------------------------
 
     def _aged(self, age_ms: int) -> Positions | None:
-        """The latest record or boundary before which all data is at least so old."""
+        """The latest record or boundary before which all data is at least ``age_ms`` old."""
         outlook = self.outlook
         place = outlook.place_aged(age_ms)
         best: Spot | None = place if place >= 0 else None
@@ -244,7 +246,7 @@ class _Mover:
         self.events[name] = self._events_left(cut)
 
     def writers_after(self, advances: Iterable[Advance]) -> WriterVerdict:
-        """As ``Moves.writers_after``. Leaves the cuts of the result as they were."""
+        """As ``Moves.writers_after``. Does not change the cuts of the result."""
         kept, slowest = self.cuts, self._slowest
         self.cuts = dict(kept)
         for item in advances:
@@ -254,7 +256,7 @@ class _Mover:
         return verdict
 
     def _events_left(self, cut: Positions) -> int | None:
-        """Events behind a cut that a rule has moved somebody to, where they are known there."""
+        """Number of events after a cut to which a rule has moved a subscriber. None if it is not known."""
         tail, outlook = self.outlook.tail, self.outlook
         if tail is None or tail.event_count is None or self.policy.backlog_events is None:
             return None
@@ -286,7 +288,7 @@ class _Mover:
         return found
 
     def _due_when_aged(self, age_ms: int) -> None:
-        """Note when the next cut that somebody is behind comes to this age."""
+        """Record when the next cut that a subscriber has not reached will have this age."""
         outlook, history = self.outlook, self.history
         slowest = self._bound()
         if self._passed is None:
@@ -317,7 +319,7 @@ class _Mover:
                 policy.backlog_events,
                 self.events.get,
                 self._left_events,
-                # Not all may have a count: each is looked at.
+                # Some records may have no count, so all are checked.
                 lambda share: self.outlook.records,
             )
         if policy.backlog_age_ms is not None:
@@ -333,7 +335,8 @@ class _Mover:
         left: Callable[[StreamCutRecord], int | None],
         records_around: Callable[[int], Sequence[StreamCutRecord]],
     ) -> list[Advance]:
-        """Where the slowest subscriber has the limit behind it, bring everybody down to the share of it that is left."""
+        """If the slowest subscriber's backlog reaches the limit, move subscribers until at most the policy's share of
+        the limit is left."""
         known = {name: size for name in self.cuts if (size := backlog(name)) is not None}
         if not known or max(known.values()) < limit:
             return []
@@ -347,7 +350,8 @@ class _Mover:
         return self._advance(lagging, target, rule)
 
     def _records_around(self, share: int) -> Sequence[StreamCutRecord]:
-        """The last records that leave more bytes than this, of equal ones the oldest, and the first that leaves no more."""
+        """The last record that leaves more bytes than this (the oldest of equal ones), up to the first that leaves no
+        more."""
         outlook = self.outlook
         place = outlook.until_size(self.end - share - 1)
         before = [] if place == 0 else [outlook.records[outlook.until_size(outlook.size_at(place - 1) - 1)]]
@@ -360,8 +364,8 @@ class _Mover:
         limit: int,
         share: int,
     ) -> Positions | None:
-        """The earliest cut that leaves no more than the share; where only the tail does, the latest below the limit, if
-        there is one: more is taken than was asked for only where no cut lies between."""
+        """The earliest cut that leaves at most the share. If only the tail does, the latest cut that leaves less than
+        the limit. If there is none either, the tail."""
         tail = self.outlook.tail
         ends = () if tail is None else (tail,)
         found = [(size, item) for item in (*candidates, *ends) if (size := left(item)) is not None and size >= 0]
@@ -391,7 +395,7 @@ class _Mover:
         return found
 
     def _is_aged(self, limit_ms: int) -> bool:
-        """Whether some unread event is certainly so old."""
+        """Whether at least one unread event is certainly ``age_ms`` old."""
         for name, oldest_ms in self.oldest.items():
             if name in self.cuts and self.now_ms - oldest_ms >= limit_ms and self._backlog(name):
                 return True
@@ -401,7 +405,7 @@ class _Mover:
         goal = Goal(self.outlook, target, RetentionRule.BACKLOG_AGE)
         return any(goal.advance(name, cut) is not None for name, cut in self.cuts.items())
 
-    # --- who is forgotten, who may write ------------------------------------------------------------------------
+    # --- dropped subscribers, writers, unused streams ------------------------------------------------------------
 
     def _drops(self) -> list[Drop]:
         idle_ms = self.policy.subscriber_idle_ms
@@ -429,7 +433,7 @@ class _Mover:
         if not policy.limits_backlog or not self.cuts:
             return OPEN
         slowest = min(self.cuts, key=lambda name: (self.sizes[name], name))
-        # What was acknowledged beyond the tail gives nobody room: those bytes are not written yet.
+        # Acknowledgements beyond the tail do not allow more appends: those bytes are not written yet.
         read = min(self.sizes[slowest], self.end) if tail is not None else self.sizes[slowest]
         found: list[Bound] = []
 
@@ -475,7 +479,7 @@ class _Mover:
         return all(name in self.cuts and at_or_after(self.history, self.cuts[name], tail.positions) for name in left)
 
     def _kept_until(self, last_ms: int) -> int | None:
-        """From when on the minimum lets all data go; None: never, or the policy keeps what nobody reads."""
+        """When the minimum allows all data to be deleted. None: never, or the policy keeps data without subscribers."""
         policy, shape = self.policy, self.outlook.shape
         if shape is None or not policy.truncates:
             return 0
@@ -484,7 +488,7 @@ class _Mover:
         limits = shape.floor
         if limits.unlimited:
             return None
-        # A minimum of bytes never lets the last of them go; an age does once the youngest has it.
+        # A minimum of bytes always keeps the last bytes. A minimum age ends when the newest data reaches it.
         if limits.age_ms is None or (limits.size_bytes is not None and limits.combine is Combine.ALL):
             return 0 if limits.is_none else None
         return last_ms + limits.age_ms

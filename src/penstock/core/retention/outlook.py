@@ -1,6 +1,6 @@
-"""What every rule of retention looks at: the policy in the form that the rules take, and what follows from the facts.
+"""Input of all retention rules: the policy in the form that they need, and values derived from the facts.
 
-Source: docs/design/0007-retention.md. Nothing here decides anything.
+Source: docs/design/0007-retention.md. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.core.retention.facts import Hold, RecordColumns, RetentionFacts, S
 from penstock.model.policies import LONG_MAX, RetentionType
 from penstock.model.retention import EffectivePolicy, Measure, OnExceed, Unsubscribed
 
-_SHAPES_MAX = 256  # shapes of policies that stay decoded
+_SHAPES_MAX = 256  # policy shapes in the cache
 
 _size_of = operator.attrgetter("size_bytes")
 _time_of = operator.attrgetter("time_ms")
@@ -24,7 +24,7 @@ _time_of = operator.attrgetter("time_ms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PravegaForm:
-    """Limits of one dimension of the whole stream, the only ones that Pravega's rules know. Bytes or milliseconds."""
+    """Limits on one dimension of the whole stream, in bytes or milliseconds. Pravega's rules support no others."""
 
     by_size: bool
     minimum: int
@@ -33,7 +33,7 @@ class PravegaForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ages:
-    """Ages of a policy that records are held against, milliseconds."""
+    """The policy's ages with which records are compared, in milliseconds."""
 
     minimum: int | None
     maximum: int | None
@@ -41,11 +41,12 @@ class Ages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyShape:
-    """A policy as the planner takes it.
+    """A policy in the form that the planner uses.
 
-    ``pravega`` is None where Pravega could not say the same; ``releases``: data without subscribers goes down to the floor;
-    ``moves``: there are rules about subscribers, writers or idleness; ``records``: some rule looks at recorded cuts;
-    ``ages``: those of records at which truncation may change its mind; None where it never does.
+    ``pravega``: the same limits as a Pravega policy, None if Pravega cannot express them. ``releases``: without
+    subscribers, data is deleted down to the floor. ``moves``: the policy has rules about subscribers, writers or
+    idleness. ``records``: some rule uses recorded cuts. ``ages``: ages of records at which the truncation may change.
+    None: age never changes it.
     """
 
     policy: EffectivePolicy
@@ -63,7 +64,7 @@ class PolicyShape:
 
     @property
     def kind(self) -> RetentionType | None:
-        """The one dimension of a policy in Pravega's form."""
+        """The dimension that a policy in Pravega's form limits."""
         if self.pravega is None:
             return None
         return RetentionType.SIZE if self.pravega.by_size else RetentionType.TIME
@@ -73,9 +74,9 @@ _shapes: dict[int, PolicyShape] = {}
 
 
 def shape_of(policy: EffectivePolicy) -> PolicyShape:
-    """The form that the rules take. Worked out once for each policy object, of which a server has few."""
+    """The form that the rules use. Computed once per policy object, because a server has few of them."""
     shape = _shapes.get(id(policy))
-    # The shape holds its policy, so that the id cannot pass to another one meanwhile.
+    # The cached shape references its policy, so Python cannot reuse the id for another policy.
     if shape is None or shape.policy is not policy:
         if len(_shapes) >= _SHAPES_MAX:
             _shapes.clear()
@@ -89,7 +90,7 @@ def _shape(policy: EffectivePolicy) -> PolicyShape:
     pravega = _pravega(policy)
     ages: Ages | None = Ages(minimum=floor.age_ms, maximum=policy.max_age_ms)
     if pravega is not None and not pravega.by_size:
-        # By Pravega's rules an age of 0 is an age too: a clock that went back makes the newest record wait for it.
+        # In Pravega's rules an age of 0 also counts: after the clock is set back, the newest record has to wait for it.
         ages = Ages(minimum=pravega.minimum, maximum=pravega.maximum)
     if ages == Ages(minimum=None, maximum=None) or not policy.truncates or floor.unlimited:
         ages = None
@@ -121,7 +122,7 @@ def _pravega(policy: EffectivePolicy) -> PravegaForm | None:
     if sizes and ages:
         return None
     if ages:
-        # A record's age is the same for all segments, whichever way it is measured.
+        # A record has the same age for all segments, so ages do not depend on the policy's measure.
         least, most = policy.min_age_ms, policy.max_age_ms
     elif policy.measure is Measure.SEGMENT:
         return None
@@ -131,10 +132,10 @@ def _pravega(policy: EffectivePolicy) -> PravegaForm | None:
 
 
 class Outlook:
-    """A stream at one time: what follows from its facts before any rule has spoken.
+    """A stream at one time: values derived from its facts before any rule is applied.
 
-    ``records``: the retention set with the record that is due; ``tail``: the end of the stream, None where it is not known;
-    ``published``: what subscribers have acknowledged, without those that have published nothing; ``holds``: those in force.
+    ``records``: the retention set, including a record that is due. ``tail``: the end of the stream, None if unknown.
+    ``published``: the acknowledged cuts of the subscribers that have published one. ``holds``: the holds in force.
     """
 
     __slots__ = (
@@ -177,26 +178,26 @@ class Outlook:
 
     def _due_record(self) -> StreamCutRecord | None:
         facts, tail = self.facts, self.facts.tail
-        # While a policy cannot be read, records go on: it must find them once it can.
+        # Recording continues while a policy cannot be read, because the policy needs the records once it is readable.
         wanted = bool(facts.unreadable) or (self.shape is not None and self.shape.records)
         if tail is None or not wanted:
             return None
         if not facts.retention_set:
             return tail
         newest_ms, newest_bytes = self.time_at(-1), self.size_at(-1)
-        # A clock that went back, or a size that shrank, would break the order of the set.
+        # If the clock was set back, or the size shrank, a new record would break the order of the set.
         if tail.time_ms <= newest_ms or tail.size_bytes < newest_bytes:
             return None
         due_ms = newest_ms + facts.frequency_ms + 1
         if self.now_ms >= due_ms:
             return tail
-        # Beyond every clock: the caller wants none.
+        # This value is later than any clock: the caller wants no records.
         self.record_due_ms = due_ms if due_ms <= LONG_MAX else None
         return None
 
     @property
     def counts_events(self) -> bool:
-        """Whether cuts come with event counts: where the end has none, nobody counts."""
+        """Whether cuts have event counts. If the tail has none, events are not counted."""
         if self.tail is not None and self.tail.event_count is not None:
             return True
         records = self.records
@@ -204,7 +205,7 @@ class Outlook:
             return records.counts_events
         return bool(records) and records[-1].event_count is not None
 
-    # A record of a large set is made when it is asked for: where one of its values will do, only that is taken.
+    # A large set builds each record on access. The methods below read single values and avoid building the record.
 
     def time_at(self, place: int) -> int:
         records = self.records
@@ -215,7 +216,7 @@ class Outlook:
         return records.sizes[place] if type(records) is RecordColumns else records[place].size_bytes
 
     def count_at(self, place: int) -> int | None:
-        """Events before the record, None where nobody counted."""
+        """Number of events before the record. None if they were not counted."""
         records = self.records
         return records.count_at(place) if type(records) is RecordColumns else records[place].event_count
 
@@ -226,39 +227,41 @@ class Outlook:
         return records[place].positions
 
     def place_aged(self, age_ms: int) -> int:
-        """Place of the newest record that is at least so old; -1: none is. Searched once for each age."""
+        """Index of the newest record that is at least ``age_ms`` old; -1 if there is none. Searched once per age."""
         place = self._aged.get(age_ms)
         if place is None:
             place = self._aged[age_ms] = self.until_time(self.now_ms - age_ms) - 1
         return place
 
     def until_time(self, time_ms: int) -> int:
-        """How many records are no later."""
+        """Number of records at or before this time."""
         records = self.records
         if type(records) is RecordColumns:
             return bisect_right(records.times, time_ms)
         return bisect_right(records, time_ms, key=_time_of)
 
     def until_size(self, size: int) -> int:
-        """How many records are no larger."""
+        """Number of records with at most this size."""
         records = self.records
         if type(records) is RecordColumns:
             return bisect_right(records.sizes, size)
         return bisect_right(records, size, key=_size_of)
 
     def records_till(self, cut: Positions, size: int | None = None) -> int:
-        """How many records are ahead of the cut nowhere. ``size``: of the history till the cut, if it is known."""
+        """Number of records that are at or before the cut for all keys. ``size``: bytes of the history before the cut,
+        if known."""
         history = self.history
-        # No record with more bytes before it can be one of them, and mostly all with fewer are.
+        # A record with more bytes before it than the cut cannot qualify. Usually all records with fewer bytes do.
         upto = self.until_size(size_till(history, cut) if size is None else size)
         if not upto or at_or_after(history, cut, self.cut_at(upto - 1)):
             return upto
         return bisect_left(range(upto), True, key=lambda i: not at_or_after(history, cut, self.cut_at(i)))
 
     def records_passed(self, cut: Positions) -> int:
-        """How many records, from the oldest on, the cut is behind nowhere, by the cuts alone.
+        """Number of records, counted from the oldest, that the cut has reached for all keys. Only positions are
+        compared.
 
-        Sizes say where to look first, and no more: where the length of a sealed segment is not given they are off.
+        Sizes only decide where the search begins: they are wrong if the length of a sealed segment is missing.
         """
         history, count = self.history, len(self.records)
         guess = self.until_size(size_till(history, cut))
@@ -268,11 +271,12 @@ class Outlook:
         return bisect_left(range(count), True, key=lambda place: not at_or_after(history, cut, self.cut_at(place)))
 
     def behind(self, cut: Positions, other: Positions) -> bool:
-        """Whether ``cut`` is behind ``other`` at some key."""
+        """Whether ``cut`` is behind ``other`` for at least one key."""
         return not at_or_after(self.history, cut, other)
 
     def lower(self, *cuts: Positions) -> Positions:
-        """The latest cut ahead of none, and the very same object where it is one of two."""
+        """The latest cut that is ahead of none of them. If it equals one of two given cuts, that same object is
+        returned."""
         first, second = cuts
         if at_or_after(self.history, second, first):
             return first

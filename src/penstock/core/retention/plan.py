@@ -1,4 +1,4 @@
-"""What a plan says beside the decision: how many events would go, how old they are, and who is hurt."""
+"""What a plan shows besides the decision: the number and age of the deleted events, and which subscribers lose data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.core.retention.moves import events_before
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSummary:
-    """``events``: how many the truncation removes; None where cuts have no event counts. ``since_ms`` and ``until_ms``:
-    between when they were appended, by the records around them; None: not known. ``subscribers``: who is moved past unread
-    data or dropped, sorted."""
+    """``events``: how many the truncation deletes; None if cuts have no event counts. ``since_ms``, ``until_ms``: they
+    were appended between these times, according to the nearest records; None if unknown. ``subscribers``: those that
+    are moved past unread data, or dropped, sorted."""
 
     events: int | None
     since_ms: int | None
@@ -24,7 +24,7 @@ class PlanSummary:
 
 
 def summary_of(situation: Situation, frees: int, advances: Sequence[Advance], drops: Sequence[Drop]) -> PlanSummary:
-    """The summary of a decision that frees so many bytes. None: no events, no times."""
+    """The summary of a decision that frees ``frees`` bytes. If it is None, the summary has no events and no times."""
     outlook, truncate = situation.outlook, situation.truncate
     hurt: tuple[str, ...] = ()
     if advances or drops:
@@ -36,7 +36,8 @@ def summary_of(situation: Situation, frees: int, advances: Sequence[Advance], dr
         after = events_before(outlook, truncate)
         before = events_before(outlook, outlook.head) if outlook.facts.head else 0
     history, records = outlook.history, outlook.records
-    # The last record nowhere ahead of the head was made before any of it, the first nowhere behind the cut after all.
+    # The deleted data is newer than the last record at or before the head, and older than the first record at or after
+    # the cut.
     first = outlook.records_till(outlook.head, outlook.head_bytes) - 1
     fewer = outlook.until_size(outlook.head_bytes + frees - 1)
     until_ms = None

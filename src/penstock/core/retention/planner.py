@@ -1,7 +1,7 @@
 """The retention planner: facts and a time in, one decision out. The job, the dry run and ``explain`` all call it.
 
-Source: docs/design/0007-retention.md. In one decision TTL comes first, then backlog quotas, idle subscribers, and last the
-truncation, which sees subscribers where the others have moved them.
+Source: docs/design/0007-retention.md. One decision applies TTL, backlog quotas, idle subscribers and truncation, in
+this order. Truncation uses the positions to which the earlier rules have moved subscribers.
 """
 
 from __future__ import annotations
@@ -61,32 +61,34 @@ _EVICTING = (RetentionRule.SUBSCRIBERS_MAXIMUM, RetentionRule.OVERLAP_MAXIMUM)
 def decide(facts: RetentionFacts, *, now_ms: int) -> RetentionDecision:
     """Decide one retention cycle of a stream. The same facts and time give the same decision.
 
-    The cut to truncate at leaves at least the policy's minimum (in cuts that are given, or acknowledged), is at or after the
-    head, passes no hold, and passes what a subscriber has acknowledged only by a maximum, TTL or quota, and with a record
-    of it. A subscriber is moved by TTL and quotas even under a hold: what the hold keeps is the data, not the position.
+    The truncation leaves at least the policy's minimum, as far as the given and the acknowledged cuts can measure it.
+    Its cut is at or after the head and never passes a hold. Only a maximum, TTL or a quota makes it pass a subscriber's
+    acknowledged position, and the decision records that. TTL and quotas move subscribers even under a hold, because a
+    hold keeps data, not positions.
 
     Args:
         facts: The stream; all cuts must be valid cuts of its history.
         now_ms: Wall clock, milliseconds since the Unix epoch.
     Raises:
-        InvalidCutError: A cut names a segment that the history does not have, or leaves keys without position.
+        InvalidCutError: A cut names a segment that the history does not have, or has no position for some keys.
     """
     outlook = Outlook(facts, now_ms)
     return _Cycle(outlook, moves_of(outlook)).decision()
 
 
 def explain(facts: RetentionFacts, *, now_ms: int) -> tuple[HeldRange, ...]:
-    """Why each byte from the head to the tail is still there: ranges in order, each with exactly one holder.
+    """Why each byte from the head to the tail is kept: ranges in order, each with exactly one holder.
 
-    The ranges sum to the size of the stream. Bytes that the next cycle removes are held by nobody but their time
-    (``HolderKind.DUE``). Of several holders of a byte, the strongest is named: a hold, a policy that could not be read, no
-    policy, the subscriber furthest behind, the minimum, the policy while nobody subscribes. Raises as ``decide``.
+    The ranges sum to the size of the stream. Bytes that the next cycle deletes have the holder ``HolderKind.DUE``. If a
+    byte has several holders, the strongest is named. From strongest to weakest: a hold, a policy that could not be
+    read, no policy, the subscriber furthest behind, the minimum, the policy while there are no subscribers. Raises as
+    ``decide``.
     """
     return decide(facts, now_ms=now_ms).ranges()
 
 
 class _Cycle:
-    """One decision in the making: what is derived from the facts, each thing once."""
+    """The state of one decision. Computes each value derived from the facts only once."""
 
     __slots__ = ("bound", "facts", "general", "history", "moves", "outlook", "truncate", "unused_due_ms", "unused_ms")
 
@@ -148,22 +150,23 @@ class _Cycle:
         return self.general.choose()
 
     def _by_pravega(self, shape: PolicyShape) -> bool:
-        """Whether Pravega could say the policy, and has a rule for the case: it never keeps what nobody subscribes to."""
+        """Whether Pravega's rules cover the policy and the case. They cannot keep data without subscribers."""
         return shape.pravega is not None and (self.bound is not None or shape.releases)
 
-    # --- may it be done -------------------------------------------------------------------------------------------
+    # --- limits on the candidate ----------------------------------------------------------------------------------
 
     def _permitted(self, candidate: Positions | None) -> Positions | None:
-        """The candidate, or what holds and the tail leave of it; None where that does not move the head forward.
+        """The candidate, limited by holds and the tail. None if that does not move the head forward.
 
-        At the head itself a candidate passes: truncating there again changes nothing, but prunes the set.
+        A candidate equal to the head is returned: truncating there changes no data, but prunes the retention set.
         """
         if candidate is None or self.facts.truncating:
             return None
         outlook = self.outlook
         allowed = candidate
         if self.facts.tail is not None:
-            # What was acknowledged beyond the tail cannot be truncated: no store goes beyond a segment's length.
+            # A cut acknowledged beyond the tail is limited to it, because a store cannot truncate beyond a segment's
+            # length.
             allowed = self._clamped(allowed, self.facts.tail.positions)
         for hold in outlook.holds:
             if hold.positions is None:
@@ -172,7 +175,7 @@ class _Cycle:
         order = compare(self.history, allowed, outlook.head)
         if order is CutOrder.AFTER or (order is CutOrder.EQUAL and allowed is candidate):
             return allowed
-        # No second choice: a later cycle has newer records.
+        # Do not choose another cut now: a later cycle has newer records.
         return None
 
     def _clamped(self, cut: Positions, limit: Positions) -> Positions:
@@ -184,7 +187,7 @@ class _Cycle:
             return self.unused_ms
         if self.truncate is choice.cut and choice.record_time_ms is not None:
             place = self.outlook.until_time(choice.record_time_ms) - 1
-            # Later records of the very same cut would only be chosen again.
+            # Later records at the same cut would only lead to the same choice again.
             while place + 1 < len(records) and self.outlook.cut_at(place + 1) == self.truncate:
                 place += 1
             return self.outlook.time_at(place)
@@ -198,7 +201,7 @@ class _Cycle:
         goal = Goal(self.outlook, self.truncate, rule, size)
         return tuple([item for name in sorted(cuts) if (item := goal.advance(name, cuts[name])) is not None])
 
-    # --- when again -----------------------------------------------------------------------------------------------
+    # --- next decision --------------------------------------------------------------------------------------------
 
     def _next_due(self, choice: Choice) -> int | None:
         outlook, shape = self.outlook, self.outlook.shape
@@ -212,19 +215,19 @@ class _Cycle:
         return min(times, default=None)
 
     def _ages_due(self, shape: PolicyShape, ages: Ages, choice: Choice) -> list[int]:
-        """When the next record comes to an age that makes a difference to the choice."""
+        """When the next record reaches an age that may change the choice."""
         least_ms, most_ms = ages.minimum, ages.maximum
         rule = choice.rule
         times: list[int] = []
         settled = rule in (RetentionRule.SUBSCRIBERS, RetentionRule.UNSUBSCRIBED)
         if self._by_pravega(shape):
-            # Up to the minimum no maximum is looked at, and the subscribers' own cut is not moved by a later minimum.
+            # Maximums apply only beyond the minimum, and a later minimum does not move the subscribers' cut.
             if settled:
                 least_ms = None
             elif rule not in _EVICTING:
                 most_ms = None
         elif self.bound is None and shape.releases:
-            # All goes down to the minimum at once: no maximum asks for more.
+            # Everything beyond the minimum is deleted at once, so no maximum can require more.
             most_ms = None
         elif settled and not shape.has_maximum:
             least_ms = None

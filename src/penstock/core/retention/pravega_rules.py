@@ -1,6 +1,6 @@
-"""Which cut a stream is truncated at, by Pravega's rules, wherever a policy can be said in Pravega's words.
+"""Choose the cut at which a stream is truncated by Pravega's rules, for policies that Pravega can express.
 
-Source: docs/design/0007-retention.md, rules R1 to R10; "low", "top", "edge" and "bound" are its words.
+Source: docs/design/0007-retention.md, rules R1 to R10, which define "low", "top", "edge" and "bound".
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from penstock.core.retention.outlook import Outlook, PravegaForm
 
 
 class Choice(NamedTuple):
-    """The cut that the rules choose, the rule, the time of the record where it is one (a boundary is none), and the size till
-    the cut where it is known already."""
+    """The chosen cut and the rule that chose it. ``time_ms``: time of the record, if the cut is a record and not a
+    boundary. ``size``: bytes of the history before the cut, if already known."""
 
     rule: RetentionRule
     cut: Positions | None = None
@@ -24,9 +24,9 @@ class Choice(NamedTuple):
 
 
 class PravegaRules:
-    """The rules for one stream at one time. ``bound``: the lower bound of subscribers, None where nobody has published.
+    """The rules for one stream at one time. ``bound``: the lower bound of subscribers, None if none has published.
 
-    Limits of bytes choose among records and boundaries, limits of age among records alone.
+    Byte limits choose among records and boundaries, age limits among records only.
     """
 
     __slots__ = ("allowed", "allowed_bytes", "bound", "cuts", "form", "history", "now_ms", "outlook", "tail_bytes")
@@ -39,7 +39,8 @@ class PravegaRules:
         self.history = outlook.history
         self.now_ms = outlook.now_ms
         self.cuts = ByteCuts(outlook, outlook.facts.boundaries)
-        # What leaves the minimum: so many records from the oldest on, and by size boundaries of no more bytes.
+        # Cuts that leave the minimum: this many records from the oldest, and, for byte limits, boundaries up to this
+        # size.
         self.allowed_bytes = tail_bytes - form.minimum if form.by_size else None
         if self.allowed_bytes is None:
             self.allowed = outlook.place_aged(form.minimum) + 1
@@ -56,8 +57,8 @@ class PravegaRules:
         return self._by_time(self.bound, low, top)
 
     def _low_and_top(self) -> tuple[Spot | None, Spot | None]:
-        """The newest cut that leaves at least the minimum, and the one that leaves most within minimum and maximum, ``low``
-        where none does. Of equal ones the newest counts. Both None where nothing leaves the minimum."""
+        """``low``: the newest cut that leaves at least the minimum. ``top``: the cut between minimum and maximum that
+        leaves the most, else ``low``. Of equal cuts the newest is taken. Both are None if no cut leaves the minimum."""
         maximum = self.form.maximum
         if self.allowed_bytes is not None:
             low = self.cuts.latest(self.allowed_bytes)
@@ -98,7 +99,7 @@ class PravegaRules:
         if self.form.maximum is None or left <= self.form.maximum:
             return Choice(RetentionRule.SUBSCRIBERS, bound, size=read)
         if top is None or self.tail_bytes - self.cuts.size(top) >= left:
-            # No cut frees more than what is acknowledged anyway.
+            # No cut frees more than the bound, up to which everything is acknowledged.
             return Choice(RetentionRule.SUBSCRIBERS, bound, size=read)
         if compare(self.history, bound, self.cuts.cut(top)) is CutOrder.OVERLAPS:
             return self._past_overlap(bound, top)
@@ -121,8 +122,8 @@ class PravegaRules:
         return Choice(RetentionRule.SUBSCRIBERS, bound)
 
     def _at_low(self, bound: Positions, low: Spot) -> Choice:
-        """The bound leaves less than the minimum: at ``low``, or, where that passes the bound at some key, at the newest
-        cut that does not."""
+        """The cut if the bound leaves less than the minimum: ``low``, or, if that passes the bound for some key, the
+        newest cut that does not."""
         if at_or_after(self.history, bound, self.cuts.cut(low)):
             return self._at(RetentionRule.SUBSCRIBERS_MINIMUM, low)
         spot = self.cuts.latest_within(bound, self.allowed, self.allowed_bytes)
@@ -131,9 +132,9 @@ class PravegaRules:
         return self._at(RetentionRule.OVERLAP_MINIMUM, spot)
 
     def _past_overlap(self, bound: Positions, top: Spot) -> Choice:
-        """The bound leaves more than the maximum at some keys only: at the oldest cut that is behind it nowhere.
+        """If ``top`` passes the bound for some keys only: the oldest cut at or after the bound for all keys.
 
-        Where only cuts below the minimum are, the minimum wins: at ``top``, which keeps both limits.
+        If each such cut leaves less than the minimum: ``top``, which satisfies both limits.
         """
         spot = self.cuts.earliest_past(bound, self.allowed, self.allowed_bytes)
         if spot is None:

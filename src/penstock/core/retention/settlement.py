@@ -1,4 +1,4 @@
-"""What retention does to a stream that nobody uses meanwhile: one decision after another, until nothing is due.
+"""What retention does to a stream that is not used in the meantime: decision after decision, until nothing is due.
 
 Source: docs/design/0007-retention.md, "Until nothing is due".
 """
@@ -28,21 +28,21 @@ from penstock.core.retention.planner import decide
 from penstock.core.retention.words import sentence
 
 STEPS_MAX = 64
-"""Decisions made in a row. Each moves the head, moves a subscriber, drops one or forgets all records, so a quiet stream
-needs a few. A stream that is written to meanwhile could go on forever."""
+"""Maximum number of decisions in a row. Each moves the head, moves or drops a subscriber, or prunes all records, so an
+idle stream needs few. For a stream that receives appends there might always be another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What people see as one step: a decision, or several truncations in a row by one rule. Each of these comes nearer to
-    the limit, because a cut at a number of bytes misses it by less than one event of each segment."""
+    """One step as shown to users: a decision, or several truncations in a row by one rule. A cut at a number of bytes
+    misses it by less than one event per segment, so each of these truncations comes closer to the limit."""
 
     decision: RetentionDecision
     frees_bytes: int
 
     @property
     def why(self) -> str:
-        """The step in a sentence."""
+        """The step as a sentence."""
         item = self.decision
         return sentence(item.situation, item.candidate, self.frees_bytes, item.writers)
 
@@ -60,7 +60,7 @@ def _only_truncates(item: RetentionDecision) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """Decisions in the order in which they are made, at least one.
+    """At least one decision, in the order in which they are made.
 
     After each but the last, more may be due. After the last one nothing is due, unless ``STEPS_MAX`` were made.
     """
@@ -83,7 +83,7 @@ class Settlement:
 
     @property
     def main(self) -> RetentionDecision:
-        """The decision that gives the furthest cut: the last one that truncates, else the first one."""
+        """The decision with the furthest cut: the last one that truncates, else the first one."""
         return next((item for item in reversed(self.decisions) if item.moves_head), self.decisions[0])
 
     @property
@@ -93,7 +93,7 @@ class Settlement:
 
     @property
     def truncate(self) -> Positions | None:
-        """The head after all decisions; as in a single decision where none moves it."""
+        """The head after all decisions. If none moves it, the same as for a single decision."""
         return self.main.truncate
 
     @property
@@ -113,12 +113,12 @@ class Settlement:
 
     @property
     def drops(self) -> tuple[Drop, ...]:
-        """Subscribers to forget, in order."""
+        """Subscribers to drop, in order."""
         return tuple([drop for item in self.decisions for drop in item.drops])
 
     @property
     def why(self) -> str:
-        """The sentences of all steps; of the first decision where there is none."""
+        """The sentences of all steps. If there are no steps, that of the first decision."""
         return " ".join(item.why for item in self.steps) or self.decisions[0].why
 
     @property
@@ -151,9 +151,9 @@ class Settlement:
 
 
 def settle(facts: RetentionFacts, *, now_ms: int) -> Settlement:
-    """Decide, and decide again on what is left, until a decision changes nothing. Raises as ``decide``.
+    """Decide, then decide again on the remaining data, until a decision changes nothing. Raises as ``decide``.
 
-    Boundaries are taken as they are given. A shell that can look for others gives them for each step anew.
+    All steps use the given boundaries. A caller that can find better ones must pass new ones for each step.
     """
     return settle_from(facts, decide(facts, now_ms=now_ms), now_ms=now_ms)
 
@@ -176,8 +176,8 @@ def goes_on(decision: RetentionDecision, made: int) -> bool:
 def facts_after(facts: RetentionFacts, decision: RetentionDecision) -> RetentionFacts:
     """The facts after the decision is performed, with the boundaries as they were.
 
-    Events before the head, and unread events of a subscriber that was moved, come from the nearest cuts that know them;
-    None if none does. The oldest unread event of such a subscriber is not known.
+    Event counts before the head, and the unread events of a moved subscriber, come from the nearest cuts with counts;
+    None if there are none. The oldest unread event of such a subscriber is not known.
     """
     head, cuts = head_after(facts, decision), subscribers_after(facts, decision)
     outlook = decision.situation.outlook
@@ -198,7 +198,7 @@ def facts_after(facts: RetentionFacts, decision: RetentionDecision) -> Retention
 def _activity_after(
     facts: RetentionFacts, cuts: Mapping[str, Positions], outlook: Outlook
 ) -> Mapping[str, SubscriberActivity]:
-    """What is known of the subscribers at these cuts. Lost events no longer count as unread."""
+    """The activity of the subscribers at these cuts. Lost events no longer count as unread."""
     moved = {
         name: item
         for name, item in facts.activity.items()
@@ -237,7 +237,7 @@ def _time_of(record: StreamCutRecord) -> int:
 
 
 def subscribers_after(facts: RetentionFacts, decision: RetentionDecision) -> Mapping[str, Positions]:
-    """Where subscribers are once the decision is performed. What lies before the head is lost to them."""
+    """The subscribers' positions once the decision is performed. Data before the head is lost to them."""
     gone = {item.subscriber for item in decision.drops}
     cuts = {name: cut for name, cut in facts.subscribers.items() if name not in gone}
     for item in (*decision.expirations, *decision.evictions):

@@ -1,4 +1,4 @@
-"""A decision as people say it. Not to be parsed: the fields of the decision say the same."""
+"""A decision as a sentence for people. Programs must not parse it: the decision's fields hold the same information."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ACTS = {
         "; this trims it past the positions of all subscribers.",
     ),
 }
-"""Why a rule deletes, and how far it goes, unless something stops it before."""
+"""Why a rule deletes, and up to where, unless a hold or the tail stops it earlier."""
 _WRITERS = {WriterState.HOLD: "wait", WriterState.REJECT: "are refused"}
 
 
@@ -75,7 +75,7 @@ def _moved(what: str, advances: Sequence[Advance]) -> str:
 
 
 def _limits(situation: Situation) -> Mapping[str, str]:
-    """The limits of the policy, with their numbers where it has any."""
+    """The policy's limits, with their numbers if there are any."""
     shape = situation.outlook.shape
     if shape is None:
         return {"minimum": "minimum", "maximum": "maximum"}
@@ -112,7 +112,7 @@ def _truncation(situation: Situation, candidate: Positions | None, frees: int) -
 
 
 def _nothing_left(situation: Situation, *, held: bool) -> str:
-    """Why the new head is the old one. ``held``: a hold or the tail has stopped it there."""
+    """Why the head does not move. ``held``: a hold or the tail stopped it."""
     outlook, rule = situation.outlook, situation.rule
     if outlook.tail is not None and _at_head(situation, outlook.tail.positions):
         return "the stream is empty"

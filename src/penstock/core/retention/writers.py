@@ -1,4 +1,4 @@
-"""How far writers may append: the bounds that follow from several quotas, each with its own action.
+"""How far writers may append when several quotas apply, each with its own action.
 
 Source: docs/design/0007-retention.md, "Before truncation". Pure.
 """
@@ -16,9 +16,9 @@ _STATES = {OnExceed.HOLD: WriterState.HOLD, OnExceed.REJECT: WriterState.REJECT,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What one quota allows: ``total`` bytes of the whole history, or events where the quota counts events.
+    """The append limit of one quota: ``total`` bytes of the whole history, or events if the quota counts events.
 
-    ``reached``: the quota is reached already; ``subscriber``: the one furthest behind by it.
+    ``reached``: the quota is already reached. ``subscriber``: the one furthest behind, as this quota measures it.
     """
 
     rule: RetentionRule
@@ -29,15 +29,15 @@ class Bound:
 
     @property
     def stops(self) -> bool:
-        """Whether appends wait or are refused at the bound."""
+        """Whether appends wait, or are refused, at the bound."""
         return self.action is not OnExceed.EVICT
 
 
 def verdict_of(bounds: Sequence[Bound]) -> WriterVerdict:
-    """The verdict for writers. ``bounds``: of the quotas of bytes, events and age, in that order; empty: no limit.
+    """The verdict for writers. ``bounds``: those of the byte, event and age quotas, in that order; empty: no limit.
 
-    Of two bounds in bytes, the one that stops writers applies, and of two such bounds the nearer one: a quota that evicts
-    does not let writers pass another one.
+    Of two bounds in bytes, a bound that stops writers has priority; of two such bounds, the nearer one. So a quota that
+    evicts never lets writers pass another quota that stops them.
     """
     if not bounds:
         return OPEN

@@ -20,7 +20,7 @@ from penstock.core.planner_json.stream import name_of
 from penstock.model.answers.plan import RetentionPlan
 from penstock.model.errors import CorruptDataError, StreamNotFoundError, UnavailableError
 from penstock.model.segments import SegmentId
-from penstock.spark.cli.fleet import tell
+from penstock.spark.cli.fleet import print_report
 from penstock.spark.connect import Services, dial
 from penstock.spark.fleet import store as facts_of_a_store
 from penstock.spark.fleet.report import FleetReport
@@ -113,7 +113,7 @@ def check_subscribers(report: FleetReport, listed: list[dict[str, Any]], capsys:
     ]
     assert len(found) == report.subscribers_total == STREAMS // 2
     assert found[0]["held_bytes"] > found[-1]["held_bytes"]
-    tell(report, "scope")
+    print_report(report, "scope")
     lines = capsys.readouterr().out.splitlines()
     head = next(place for place, line in enumerate(lines) if line.split()[:2] == ["stream", "subscriber"])
     shown = [line.split()[:2] for line in lines[head + 1 : head + 1 + len(found)]]

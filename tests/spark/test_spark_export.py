@@ -290,7 +290,7 @@ def test_without_a_time_field_partitions_and_bounds_go_by_append_time(
 
 def test_progress_is_told_up_to_the_end(address: str, stream: StreamName, tmp_path: Path) -> None:
     told: list[Progress] = []
-    report = export(HereSpark(), request(address, stream, tmp_path / "out"), told=told.append)
+    report = export(HereSpark(), request(address, stream, tmp_path / "out"), on_progress=told.append)
     assert told[-1] == Progress(what="shares", done=report.shares, total=report.shares)
 
 

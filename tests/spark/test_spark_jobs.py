@@ -51,7 +51,7 @@ def test_what_is_loaded_arrives_once_in_the_order_of_each_key(
     assert (looked.parts, looked.skipped, looked.events) == (1, 0, 0)
     assert json.loads(str(looked.sample[0]["event"])).keys() == {"sensor", "at", "value"}
     told: list[Progress] = []
-    done = load(spark, request, told=told.append)
+    done = load(spark, request, on_progress=told.append)
     assert (done.events, done.skipped) == (count, 0)
     assert told[-1] == Progress(what="parts", done=1, total=1)
     rows = stored(spark, address, stream)
@@ -87,7 +87,7 @@ def test_a_load_in_parts_goes_on_with_the_first_that_is_missing(
             raise Died
 
     with pytest.raises(Died):
-        load(spark, request, told=die)
+        load(spark, request, on_progress=die)
     assert len(stored(spark, address, stream)) == 20
     rest = load(spark, request)
     assert (rest.skipped, rest.events) == (2, 20)

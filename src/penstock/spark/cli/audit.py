@@ -18,8 +18,8 @@ from penstock.spark.cli.session import (
     MasterOption,
     SourceOption,
     pairs,
+    show_progress,
     spark_session,
-    telling,
     time_ms,
 )
 
@@ -81,14 +81,14 @@ def audit(
         output=out,
     ).checked()
     if dry_run:
-        _tell(run(None, request, dry_run=True), as_json=json)
+        _print_report(run(None, request, dry_run=True), as_json=json)
         return
-    with spark_session("audit", master=master, conf=conf) as spark, telling(quiet=json) as told:
-        report = run(spark, request, told=told)
-    _tell(report, as_json=json)
+    with spark_session("audit", master=master, conf=conf) as spark, show_progress(quiet=json) as on_progress:
+        report = run(spark, request, on_progress=on_progress)
+    _print_report(report, as_json=json)
 
 
-def _tell(report: AuditReport, *, as_json: bool) -> None:
+def _print_report(report: AuditReport, *, as_json: bool) -> None:
     if as_json:
         print_json(report.as_json())
         return

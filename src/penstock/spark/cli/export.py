@@ -18,9 +18,9 @@ from penstock.spark.cli.session import (
     ConfOption,
     MasterOption,
     SourceOption,
+    show_progress,
     source_options,
     spark_session,
-    telling,
     time_ms,
 )
 
@@ -137,8 +137,8 @@ def export(
         columns=tuple(name.strip() for name in columns.split(",")),
         compression=compression,
     ).checked()
-    with telling(quiet=json) as tell, spark_session("export", master=master, conf=conf) as spark:
-        report = run(spark, request, told=tell, dry_run=dry_run)
+    with show_progress(quiet=json) as on_progress, spark_session("export", master=master, conf=conf) as spark:
+        report = run(spark, request, on_progress=on_progress, dry_run=dry_run)
     if json:
         print_json(report.as_json())
     else:

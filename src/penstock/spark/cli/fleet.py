@@ -20,7 +20,7 @@ from penstock.core.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import check_name
 from penstock.model.retention import EMPTY, Inherit, Level
-from penstock.spark.cli.session import ConfOption, MasterOption, spark_session, telling
+from penstock.spark.cli.session import ConfOption, MasterOption, show_progress, spark_session
 from penstock.spark.fleet import sources
 from penstock.spark.fleet.changes import ALL_FIELDS, PolicyEdit
 from penstock.spark.fleet.report import FleetReport, Side
@@ -114,21 +114,21 @@ def fleet(
     at_ms = None if as_of is None else parse_moment(as_of, now_ms=RealClock().now_ms())
     chosen = _facts(facts, controller)
     if dry_run:
-        _tell_plan(chosen, edit, out, as_json=json)
+        _print_plan(chosen, edit, out, as_json=json)
         return
     from penstock.spark.jobs.fleet import fleet as run
 
     # What cannot work is said before a session is started, which takes seconds.
     if not isinstance(chosen, StoreFacts):
         sources.find(chosen)
-    with telling(quiet=json) as told, spark_session("fleet", master=master, conf=conf) as spark:
-        report = run(spark, chosen, edit, at_ms=at_ms, out=out, overwrite=overwrite, told=told)
+    with show_progress(quiet=json) as on_progress, spark_session("fleet", master=master, conf=conf) as spark:
+        report = run(spark, chosen, edit, at_ms=at_ms, out=out, overwrite=overwrite, on_progress=on_progress)
     for path in pictures:
         _draw(report, path, asked=path == png)
     if json:
         print_json(report.as_json())
     else:
-        tell(report, by)
+        print_report(report, by)
     if report.failed:
         raise typer.Exit(1)
 
@@ -170,7 +170,7 @@ def _facts(facts: list[str], controller: str | None) -> list[str] | StoreFacts:
     return facts
 
 
-def _tell_plan(facts: list[str] | StoreFacts, edit: PolicyEdit | None, out: Path | None, *, as_json: bool) -> None:
+def _print_plan(facts: list[str] | StoreFacts, edit: PolicyEdit | None, out: Path | None, *, as_json: bool) -> None:
     files = [] if isinstance(facts, StoreFacts) else sources.find(facts)
     shares: Sequence[sources.Share | StoreShare]
     shares = store_shares(facts) if isinstance(facts, StoreFacts) else sources.shares(files)
@@ -210,7 +210,7 @@ def _draw(report: FleetReport, path: Path, *, asked: bool) -> None:
         print(f"note: {error}", file=sys.stderr)
 
 
-def tell(report: FleetReport, by: str) -> None:
+def print_report(report: FleetReport, by: str) -> None:
     """The report for people."""
     sides = [report.today] if report.change is None else [report.today, report.change]
     print(headline(report))

@@ -10,7 +10,7 @@ from penstock.app.cli.common.options import DDL, KEY_BY, OPTION, SEGMENTS, SIZES
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.core.units import counted, format_size, parse_size
-from penstock.spark.cli.session import ConfOption, MasterOption, pairs, spark_session, telling
+from penstock.spark.cli.session import ConfOption, MasterOption, pairs, show_progress, spark_session
 
 if TYPE_CHECKING:
     from penstock.spark.jobs.load import LoadReport
@@ -128,8 +128,8 @@ def load(
         again=again,
         root=root,
     ).checked()
-    with telling(quiet=json) as tell, spark_session("load", master=master, conf=conf) as spark:
-        report = run(spark, request, told=tell, dry_run=dry_run)
+    with show_progress(quiet=json) as on_progress, spark_session("load", master=master, conf=conf) as spark:
+        report = run(spark, request, on_progress=on_progress, dry_run=dry_run)
     if json:
         print_json(report.as_json())
     else:

@@ -13,7 +13,7 @@ from penstock.app.cli.common.target import ControllerOption, JsonOption, default
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
 from penstock.core.units import counted, format_size
 from penstock.model.names import StreamName, check_name
-from penstock.spark.cli.session import ConfOption, MasterOption, spark_session, telling
+from penstock.spark.cli.session import ConfOption, MasterOption, show_progress, spark_session
 
 
 def scrub(
@@ -49,8 +49,8 @@ def scrub(
     stream = StreamName.parse(what).checked() if what and "/" in what else None
     scope = check_name("scope", what) if what and stream is None else None
     request = ScrubRequest(controller=controller or default_controller(), scope=scope, stream=stream, findings=findings)
-    with telling(quiet=json) as tell, spark_session("scrub", master=master, conf=conf) as spark:
-        outcome = run(spark, request, told=tell, dry_run=dry_run)
+    with show_progress(quiet=json) as on_progress, spark_session("scrub", master=master, conf=conf) as spark:
+        outcome = run(spark, request, on_progress=on_progress, dry_run=dry_run)
     if json:
         print_json(outcome.as_json())
     else:

@@ -86,7 +86,8 @@ def spark_session(name: str, *, master: str, conf: list[str] | None) -> Iterator
         spark = builder.getOrCreate()
     try:
         if "spark.log.level" not in settings:
-            # Also of a JVM that was there: its log would repeat what fails as a stack, which we tell in one line.
+            # A JVM that was running before has its own log level. It would log a stack trace for each error that we
+            # report in one line.
             spark.sparkContext.setLogLevel("OFF")
         with spoken():
             yield spark
@@ -145,7 +146,7 @@ def _cause(text: str) -> str:
 
 
 @contextmanager
-def telling(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def show_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """A callback that shows progress on one line, if the output is a terminal, until the block ends."""
     with ProgressLine(quiet=quiet) as line:
         yield lambda progress: line.show(f"{progress.what}: {progress.done} of {progress.total}")

@@ -15,9 +15,9 @@ from penstock.spark.cli.session import (
     ConfOption,
     MasterOption,
     SourceOption,
+    show_progress,
     source_options,
     spark_session,
-    telling,
 )
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def table(
         buckets=buckets,
         keep=keep,
     ).checked()
-    with telling(quiet=json) as tell, spark_session("table", master=master, conf=conf) as spark:
-        report = update_table(spark, request, told=tell, dry_run=dry_run)
+    with show_progress(quiet=json) as on_progress, spark_session("table", master=master, conf=conf) as spark:
+        report = update_table(spark, request, on_progress=on_progress, dry_run=dry_run)
     if json:
         print_json(report.as_json())
     else:

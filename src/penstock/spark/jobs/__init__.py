@@ -1,5 +1,5 @@
-"""Work on whole streams, scopes and fleets that only Spark can carry: one module a job, each a function with a report.
+"""Work on whole streams, scopes and fleets that needs Spark. Each job is one module: a function that returns a report.
 
-A job is called with a session and values, tells its progress through a callback, and returns a frozen report that knows
-how to be JSON. ``penstock.spark.cli`` makes the same jobs commands.
+A job takes a session and plain values, reports its progress through a callback, and returns a frozen report that can be
+written as JSON. ``penstock.spark.cli`` offers the same jobs as commands.
 """

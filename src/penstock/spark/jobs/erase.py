@@ -92,7 +92,7 @@ def erase(
     """
     import penstock
 
-    tell = progress or (lambda _: None)
+    on_progress = progress or (lambda _: None)
     asked = {"erasure": erasure, "stream": stream, "who": who, "why": why}
     with penstock.connect(controller) as store:
         target = store.stream(stream)
@@ -101,15 +101,15 @@ def erase(
             if known is not None:
                 return _repeated(store, known, asked, match)
         start, end = target.head(), target.tail()
-        tell({"state": "looking", "bytes": target.describe().size_bytes})
+        on_progress({"state": "looking", "bytes": target.describe().size_bytes})
         positions = _positions(spark, match, controller, target.name, start, end)
-        tell({"state": "found", "found": sum(map(len, positions.values()))})
+        on_progress({"state": "found", "found": sum(map(len, positions.values()))})
         looked_for = {**match.looked_for(), "from": start.to_text(), "to": end.to_text()}
         if confirm is not None and not dry_run:
             confirm(target.erase(positions, who=who, why=why, looked_for=looked_for, dry_run=True))
         try:
             ask = partial(target.erase, positions, who=who, why=why, erasure=erasure, looked_for=looked_for)
-            found = ask(dry_run=dry_run, progress=tell)
+            found = ask(dry_run=dry_run, progress=on_progress)
         except ErasureDeferredError as error:
             return _deferred(store.erasures().show(error.fields["erasure"]))
         except AlreadyExistsError:

@@ -22,7 +22,7 @@ from penstock.spark.fleet.report import FleetReport, collected
 from penstock.spark.fleet.sources import Share
 from penstock.spark.fleet.store import StoreFacts, StoreShare, store_shares
 from penstock.spark.jobs.job_files import locked
-from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
+from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +31,7 @@ DECISIONS = "decisions"
 REPORT = "report.json"
 _LOCK = ".lock"
 HURT_MAX = 1000  # subscribers of each list in a report
-_TOLD_S = 1.0
+_PROGRESS_S = 1.0
 
 
 def fleet(
@@ -42,7 +42,7 @@ def fleet(
     at_ms: int | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
-    told: Told = untold,
+    on_progress: ProgressCallback = ignore_progress,
     screen: bool = True,
 ) -> FleetReport:
     """Decide one retention cycle of every stream, with the policies in force and, if one is given, with a change of them.
@@ -55,7 +55,7 @@ def fleet(
         at_ms: The time to decide for, milliseconds since the Unix epoch. None, or one before the facts: theirs.
         out: Directory for the decisions (``decisions/``, Parquet, one row a stream) and the report (``report.json``, last).
         overwrite: Whether decisions that are there already go.
-        told: Called from a thread of its own while tasks run.
+        on_progress: Called from a thread of its own while tasks run.
         screen: False asks the planner about every single stream; the result is the same, and takes longer.
     Returns:
         The report. Rows that could not be used are in it with file and line; they stop nothing.
@@ -73,7 +73,7 @@ def fleet(
     # Only once the facts are known to be readable: it may remove existing files.
     with nullcontext() if out is None else held(Path(out)):
         target = None if out is None else prepared(Path(out), overwrite=overwrite)
-        found = summed(_sums(spark, shares, edit=edit, at_ms=at_ms, out=target, screen=screen), spark, told)
+        found = summed(_sums(spark, shares, edit=edit, at_ms=at_ms, out=target, screen=screen), spark, on_progress)
         report = FleetReport(
             files=len(files),
             streams=found["today"].total.streams,
@@ -165,11 +165,11 @@ def _sums(
     return parts.groupBy(*KEYS).agg(*[fn.sum(name).alias(name) for name in SUMS])
 
 
-def summed(sums: DataFrame, spark: SparkSession, told: Told) -> Mapping[str, Any]:
+def summed(sums: DataFrame, spark: SparkSession, on_progress: ProgressCallback) -> Mapping[str, Any]:
     """The parts of a report. Of subscribers, the ``HURT_MAX`` that lose most, and the ``HURT_MAX`` that hold most."""
     from pyspark.sql import functions as fn
 
-    with beside(tasks_of(spark, told, "shares decided"), every_s=_TOLD_S):
+    with repeat_in_background(task_progress(spark, on_progress, "shares decided"), every_s=_PROGRESS_S):
         sums = sums.persist()
         try:
             few = sums.where(~fn.col("kind").isin("subscriber", "holder")).toArrow().to_pylist()

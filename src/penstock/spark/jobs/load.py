@@ -19,7 +19,13 @@ from uuid import uuid4
 from penstock.model.errors import InvalidArgumentError, NotFoundError, ScopeNotFoundError, StreamNotFoundError
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.job_files import literal
-from penstock.spark.jobs.progress import Progress, Told, beside, tasks_of, untold
+from penstock.spark.jobs.progress import (
+    Progress,
+    ProgressCallback,
+    ignore_progress,
+    repeat_in_background,
+    task_progress,
+)
 from penstock.spark.options import NO_QUERY, WriteOptions, parse_write
 from penstock.spark.schema import EVENT, ROUTING_KEY
 
@@ -35,7 +41,7 @@ _SUFFIXES = {
 }
 _ORDER = re.compile(r"(?P<what>.+?)(?:\s+(?P<way>asc|desc))?\s*\Z", re.IGNORECASE | re.DOTALL)
 _TASK_BYTES = 128 << 20
-_TELL_S = 1.0
+_PROGRESS_S = 1.0
 _SAMPLE = 3  # events shown to the user
 
 
@@ -124,7 +130,12 @@ class InputFile:
 
 
 def load(
-    spark: Any, request: LoadRequest, *, told: Told = untold, dry_run: bool = False, connector: Connector = dial
+    spark: Any,
+    request: LoadRequest,
+    *,
+    on_progress: ProgressCallback = ignore_progress,
+    dry_run: bool = False,
+    connector: Connector = dial,
 ) -> LoadReport:
     """Load files into a stream, which is made where it is missing (see ``allow_create_stream``).
 
@@ -160,15 +171,15 @@ def load(
     if dry_run:
         return replace(report, sample=_sample(events_of(whole, request)))
     for number in range(written, len(parts)):
-        told(Progress(what="parts", done=number, total=len(parts)))
+        on_progress(Progress(what="parts", done=number, total=len(parts)))
         frame = whole if len(parts) == 1 else _part(spark, request, kind, whole, parts, number)
         events = events_of(frame, request, shuffle=_tasks(spark, parts[number]))
         if request.order_by and len(parts) > 1:
             events = events.where(f"pmod(xxhash64({ROUTING_KEY}), {len(parts)}) = {number}")
         job = {"txnAppId": name, "txnVersion": str(number), "txnQuery": NO_QUERY}
-        count, size = write_counted(spark, ordered(events, request), {**request.write, **job}, told)
+        count, size = write_counted(spark, ordered(events, request), {**request.write, **job}, on_progress)
         report = replace(report, events=report.events + count, event_bytes=report.event_bytes + size)
-    told(Progress(what="parts", done=len(parts), total=len(parts)))
+    on_progress(Progress(what="parts", done=len(parts), total=len(parts)))
     return report
 
 
@@ -179,7 +190,7 @@ def load_frame(
     *,
     job: tuple[str, int] | None = None,
     tasks: int = 8,
-    told: Told = untold,
+    on_progress: ProgressCallback = ignore_progress,
 ) -> tuple[int, int]:
     """Write any data frame as ``load`` does, as one transaction; ``request.paths`` are not looked at.
 
@@ -188,7 +199,7 @@ def load_frame(
     """
     identity = {} if job is None else {"txnAppId": job[0], "txnVersion": str(job[1])}
     events = events_of(frame, request, shuffle=tasks)
-    return write_counted(spark, ordered(events, request), {**request.write, **identity}, told)
+    return write_counted(spark, ordered(events, request), {**request.write, **identity}, on_progress)
 
 
 def events_of(frame: Any, request: LoadRequest, *, shuffle: int = 1) -> Any:
@@ -230,14 +241,16 @@ def _ordering(text: str) -> tuple[str, bool]:
     return match["what"], (match["way"] or "").lower() == "desc"
 
 
-def write_counted(spark: Any, events: Any, options: Mapping[str, str], told: Told) -> tuple[int, int]:
+def write_counted(
+    spark: Any, events: Any, options: Mapping[str, str], on_progress: ProgressCallback
+) -> tuple[int, int]:
     """Write and return how many events and bytes went out."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as fn
 
     seen = Observation()
     watched = events.observe(seen, fn.count(fn.lit(1)).alias("events"), fn.sum(fn.octet_length(EVENT)).alias("bytes"))
-    with beside(tasks_of(spark, told, "tasks"), every_s=_TELL_S):
+    with repeat_in_background(task_progress(spark, on_progress, "tasks"), every_s=_PROGRESS_S):
         watched.write.format("penstock").options(**options).mode("append").save()
     found = seen.get
     return int(found["events"] or 0), int(found["bytes"] or 0)

@@ -17,24 +17,27 @@ log = logging.getLogger("penstock.spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A moment of a job: ``done`` of ``total`` portions, called ``what``."""
+    """How far a job is: ``done`` of ``total`` units. ``what`` names the unit, in plural."""
 
     what: str
     done: int
     total: int
 
 
-Told: TypeAlias = Callable[[Progress], None]
-"""Called from a thread of its own, about once a second; must be short."""
+ProgressCallback: TypeAlias = Callable[[Progress], None]
+"""Called about once a second from a separate thread. It must return quickly."""
 
 
-def untold(_: Progress) -> None:
-    """Nobody listens."""
+def ignore_progress(_: Progress) -> None:
+    """The callback for callers that need no progress."""
 
 
 @contextmanager
-def beside(step: Callable[[], None], *, every_s: float) -> Iterator[None]:
-    """Call ``step`` every so often in a thread, until the block ends. Its failures are logged: the next call may succeed."""
+def repeat_in_background(step: Callable[[], None], *, every_s: float) -> Iterator[None]:
+    """Call ``step`` every ``every_s`` seconds in a thread until the block ends.
+
+    A failure is logged and does not end the block, because the next call may succeed.
+    """
     ended = threading.Event()
 
     def run() -> None:
@@ -43,11 +46,11 @@ def beside(step: Callable[[], None], *, every_s: float) -> Iterator[None]:
                 try:
                     step()
                 except (PenstockError, OSError) as error:
-                    log.warning("work beside a job failed", extra={"error": str(error)})
+                    log.warning("background step of a job failed", extra={"error": str(error)})
         finally:
             close_links()
 
-    thread = threading.Thread(target=run, name="beside-a-job", daemon=True)
+    thread = threading.Thread(target=run, name="background-of-a-job", daemon=True)
     thread.start()
     try:
         yield
@@ -56,8 +59,11 @@ def beside(step: Callable[[], None], *, every_s: float) -> Iterator[None]:
         thread.join()
 
 
-def tasks_of(spark: Any, told: Told, what: str) -> Callable[[], None]:
-    """A step for ``beside`` that reports how many tasks of the running stages are done, if the session knows it."""
+def task_progress(spark: Any, on_progress: ProgressCallback, what: str) -> Callable[[], None]:
+    """A step for ``repeat_in_background``. It reports how many tasks of the running stages are done.
+
+    Over Spark Connect, the session does not know this, and nothing is reported.
+    """
     context = getattr(spark, "sparkContext", None) if _is_classic(spark) else None
 
     def step() -> None:
@@ -66,7 +72,7 @@ def tasks_of(spark: Any, told: Told, what: str) -> Callable[[], None]:
         stages = [item for item in found if item is not None]
         if stages:
             done = sum(item.numCompletedTasks for item in stages)
-            told(Progress(what=what, done=done, total=sum(item.numTasks for item in stages)))
+            on_progress(Progress(what=what, done=done, total=sum(item.numTasks for item in stages)))
 
     return step
 

@@ -29,13 +29,13 @@ from penstock.model.segments import SegmentId
 from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.control.streams import StreamDescription
 from penstock.spark.connect import Connector, Services, dial, link
-from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
+from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
 from penstock.spark.jobs.scrub_task import RESULT, Finding, ScrubTask, Stretch
 from penstock.spark.reading.planning import infos
 
 _STRETCH_BYTES = 512 << 20
 _STRETCHES_A_TASK = 500  # stretches of files in one task
-_TELL_S = 1.0
+_PROGRESS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,12 @@ class _Plan:
 
 
 def scrub(
-    spark: Any, request: ScrubRequest, *, told: Told = untold, dry_run: bool = False, connector: Connector = dial
+    spark: Any,
+    request: ScrubRequest,
+    *,
+    on_progress: ProgressCallback = ignore_progress,
+    dry_run: bool = False,
+    connector: Connector = dial,
 ) -> ScrubOutcome:
     """Verify all that readers can still read of the streams and that lies in tier 2. Changes nothing.
 
@@ -102,7 +107,7 @@ def scrub(
     task = ScrubTask(connector=connector, controller=request.controller, todo=_shared_out(plan.stretches))
     rows: list[Any] = []
     if task.todo:
-        with beside(tasks_of(spark, told, "tasks"), every_s=_TELL_S):
+        with repeat_in_background(task_progress(spark, on_progress, "tasks"), every_s=_PROGRESS_S):
             count = len(task.todo)
             rows = spark.range(0, count, 1, count).mapInArrow(task.__call__, RESULT).collect()
     checked: dict[str, int] = facts

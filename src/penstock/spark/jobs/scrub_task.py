@@ -153,22 +153,22 @@ class _Check:
         try:
             data = source.read(begin, size)
         except FileNotFoundError:
-            self._tell(DamageKind.CHUNK, "the chunk is missing", block.start_offset, last)
+            self._add_finding(DamageKind.CHUNK, "the chunk is missing", block.start_offset, last)
             return False
         except OSError as error:
-            self._tell(DamageKind.BLOCK, f"cannot be read: {error}", block.start_offset, block.end_offset)
+            self._add_finding(DamageKind.BLOCK, f"cannot be read: {error}", block.start_offset, block.end_offset)
             return True
         self._found.count("blocks")
         self._found.count("bytes", size)
         if len(data) != size:
             why = f"the chunk ends after {begin + len(data)} bytes of {last - self._chunk.start_offset}"
-            self._tell(DamageKind.BLOCK, why, block.start_offset, last)
+            self._add_finding(DamageKind.BLOCK, why, block.start_offset, last)
             return False
         if crc32c(data) != block.crc32c:
-            self._tell(DamageKind.BLOCK, "block fails its checksum", block.start_offset, block.end_offset)
+            self._add_finding(DamageKind.BLOCK, "block fails its checksum", block.start_offset, block.end_offset)
         return True
 
-    def _tell(self, kind: DamageKind, why: str, start: int, end: int) -> None:
+    def _add_finding(self, kind: DamageKind, why: str, start: int, end: int) -> None:
         damage = Damage(
             kind=kind,
             place=self._chunk.name,
@@ -213,8 +213,8 @@ class _Check:
         if len(records) < len(blocks):
             return f"the sidecar ends after {len(records)} blocks of {len(blocks)}"
         for item, block in zip(records, blocks, strict=True):
-            told = (block.start_offset - shift, block.end_offset - shift, block.event_count, block.crc32c)
-            if (item.start, item.end, item.event_count, item.crc32c) != told:
+            expected = (block.start_offset - shift, block.end_offset - shift, block.event_count, block.crc32c)
+            if (item.start, item.end, item.event_count, item.crc32c) != expected:
                 return f"the sidecar tells block {item.index} otherwise than the metadata"
         return None
 

@@ -18,7 +18,7 @@ from penstock.model.names import StreamName, check_name
 from penstock.model.queries import SOURCE_MAX_BYTES, QuerySource
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.job_files import literal
-from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
+from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
 from penstock.spark.jobs.table_files import TableDirectory, TableState
 from penstock.spark.options import parse_read
 from penstock.spark.reading.planning import batch_ranges, positions_of, resolve
@@ -28,7 +28,7 @@ KEY, SEGMENT, OFFSET = "key", "segment_id", "offset"
 _BUCKET, _DELETED, _COUNT = "bucket", "_deleted", "_count"
 _OWN = frozenset({KEY, SEGMENT, OFFSET, _BUCKET, _DELETED, _COUNT})
 _BUCKETS_MAX = 4096  # buckets; each is a directory of the table
-_TELL_S = 1.0
+_PROGRESS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,12 @@ class TableReport:
 
 
 def update_table(
-    spark: Any, request: TableRequest, *, told: Told = untold, dry_run: bool = False, connector: Connector = dial
+    spark: Any,
+    request: TableRequest,
+    *,
+    on_progress: ProgressCallback = ignore_progress,
+    dry_run: bool = False,
+    connector: Connector = dial,
 ) -> TableReport:
     """Bring a table up to the tail of its stream, or make it. Safe to end anywhere, and to repeat.
 
@@ -131,7 +136,7 @@ def update_table(
         differing = ", ".join(name for name, value in identity.items() if state.request.get(name) != value)
         raise ConflictError("the table was made with other options; give those, or name another", differing=differing)
     run = _Run(spark, request, directory, state, connector)
-    return run.look() if dry_run else run.update(told)
+    return run.look() if dry_run else run.update(on_progress)
 
 
 def read_table(spark: Any, directory: Path) -> Any:
@@ -165,7 +170,7 @@ class _Run:
         start, end, size = self._ask(self._bounds)
         return self._report(self._state, start, end, size, {}, buckets=0, dry_run=True)
 
-    def update(self, told: Told) -> TableReport:
+    def update(self, on_progress: ProgressCallback) -> TableReport:
         with self._directory.held():
             self._state = self._directory.state()  # another run may have ended since
             start, end, size = self._ask(self._bounds)
@@ -176,7 +181,7 @@ class _Run:
             self._ask(lambda services: self._published(services, start))
             if self._state is not None and start == end:
                 return self._report(self._state, start, end, size, {}, buckets=0, dry_run=False)
-            with beside(tasks_of(self._spark, told, "tasks"), every_s=_TELL_S):
+            with repeat_in_background(task_progress(self._spark, on_progress, "tasks"), every_s=_PROGRESS_S):
                 state, counts, buckets = self._make(keyed, columns, end)
             self._ask(lambda services: self._published(services, end))
             self._directory.forget(keep=self._request.keep)
@@ -235,13 +240,13 @@ class _Run:
             buckets={str(bucket): buckets[bucket] for bucket in sorted(buckets)},
         )
         self._directory.publish(state, unchanged=unchanged)
-        told = {
+        counts = {
             "upserts": sum(row["upserts"] for row in named),
             "deletes": sum(row["deletes"] for row in named),
             "events": sum(row["events"] for row in found),
             "without_key": sum(row["events"] for row in found if row["none"]),
         }
-        return state, told, len(touched)
+        return state, counts, len(touched)
 
     def _read(self, start: StreamCut, end: StreamCut) -> Any:
         ours = {

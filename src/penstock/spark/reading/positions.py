@@ -49,9 +49,9 @@ class Loss:
     def __str__(self) -> str:
         size = "?" if self.end is None else str(self.end - self.start)
         known = {"from": self.start, "to": self.end, "bytes": size, "events": self.events}
-        told = known | {"rule": self.rule, "at_ms": self.at_ms}
+        fields = known | {"rule": self.rule, "at_ms": self.at_ms}
         return f"segment={self.segment} " + " ".join(
-            f"{name}={'?' if value is None else value}" for name, value in told.items()
+            f"{name}={'?' if value is None else value}" for name, value in fields.items()
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -35,9 +35,11 @@ log = logging.getLogger("penstock.spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """What a query had not read of a stream. ``events``: None where the store cannot tell any more. ``seconds``: the age of
-    the oldest of it by its append time, to a block of the store (docs/reference/spark.md); None where that is not
-    known, 0 where nothing is unread."""
+    """What a query has not read of a stream. ``events``: None if the store no longer knows their number.
+
+    ``seconds``: age of the oldest unread event by its append time, as exact as one block of the store
+    (docs/reference/spark.md). None if it is not known, 0 if nothing is unread.
+    """
 
     stream: StreamName
     bytes: int
@@ -76,9 +78,9 @@ def lags(source: Any, controller: str = DEFAULT_CONTROLLER, *, connector: Connec
 
 async def _lags(services: Services, offsets: Sequence[Mapping[str, Any]]) -> list[Lag]:
     found = []
-    for told in offsets:
-        stream = StreamName.parse(str(told["stream"]))
-        offset = Offset.from_json(stream, told)
+    for value in offsets:
+        stream = StreamName.parse(str(value["stream"]))
+        offset = Offset.from_json(stream, value)
         spans = await services.controller.cuts.measure(stream, to_cut(stream, offset.positions), StreamCut(stream, {}))
         counts = [item.events for item in spans]
         known = [count for count in counts if count is not None]

@@ -65,8 +65,8 @@ _HEADER = Struct(">Q")
 class Window:
     """Bytes of a segment that begin at an event.
 
-    ``offset`` is that of the first byte; ``places`` tell where in the view events begin, and last, where the last whole one
-    ends. ``keep``: of each event, whether it is one; False: it was erased. None: all are.
+    ``offset``: of the first byte. ``places``: where each event begins in the view, and as the last item, where the last
+    whole event ends. ``keep``: for each event, False if it was erased. None: no event was erased.
     """
 
     segment: SegmentId

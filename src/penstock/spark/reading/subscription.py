@@ -51,7 +51,7 @@ class Subscription:
     async def publish(
         self, services: Services, positions: Mapping[SegmentId, int], source: QuerySource | None = None
     ) -> None:
-        """Tell the controller that everything before ``positions`` is committed. Never moves back.
+        """Publish that everything before ``positions`` is committed. Never moves back.
 
         Raises: SubscriberNotFoundError: someone removed the subscriber; it no longer holds data. WriterInUseError: it
         belongs to another query than ``source``, or a later run of it has published.
@@ -77,7 +77,7 @@ class Subscription:
 
     async def _send(self, services: Services, target: Positions, positions: Mapping[SegmentId, int]) -> None:
         try:
-            await self._told(services, target, positions)
+            await self._publish_target(services, target, positions)
         except (SubscriberNotFoundError, ReaderGroupNotFoundError):
             raise SubscriberNotFoundError(
                 "the subscriber was removed while the query ran, and its data is held no more; start the query again to "
@@ -86,7 +86,7 @@ class Subscription:
                 stream=self.cut.stream,
             ) from None
 
-    async def _told(self, services: Services, target: Positions, positions: Mapping[SegmentId, int]) -> None:
+    async def _publish_target(self, services: Services, target: Positions, positions: Mapping[SegmentId, int]) -> None:
         try:
             await self._update(services, target)
         except GenerationMismatchError:

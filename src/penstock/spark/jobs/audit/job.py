@@ -24,7 +24,7 @@ from penstock.spark.jobs.audit.files import RUN, AuditDirectory, AuditRun
 from penstock.spark.jobs.audit.rows import ALL, SCHEMA, Choice, batches
 from penstock.spark.jobs.audit.sums import AuditSums, sums_of
 from penstock.spark.jobs.job_files import literal
-from penstock.spark.jobs.progress import Told, beside, tasks_of, untold
+from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
 from penstock.spark.options import AUDIT_STREAM, ReadOptions, parse_read, plain_name
 from penstock.spark.reading.losses import say
 from penstock.spark.reading.planning import batch_ranges, left_of
@@ -40,7 +40,7 @@ _SLACK_MS = 86_400_000
 _PORTIONS = {"target_partition_bytes": "32m", "batch_rows": "2000"}
 """Smaller than those of other reads: an entry has up to 64 KiB, and costs more to parse than its bytes to read."""
 
-_TELL_S = 1.0
+_PROGRESS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,12 @@ class AuditReport:
 
 
 def audit(
-    spark: Any, request: AuditRequest, *, told: Told = untold, dry_run: bool = False, connector: Connector = dial
+    spark: Any,
+    request: AuditRequest,
+    *,
+    on_progress: ProgressCallback = ignore_progress,
+    dry_run: bool = False,
+    connector: Connector = dial,
 ) -> AuditReport:
     """Read the audit stream up to its tail of now: into a table, if one is named, and as sums.
 
@@ -127,7 +132,7 @@ def audit(
     # Before anything is made in a directory that is another one's.
     job.begun()
     with nullcontext() if directory is None else directory.held():
-        return job.run(told)
+        return job.run(on_progress)
 
 
 def audit_frame(spark: Any, request: AuditRequest, *, connector: Connector = dial) -> DataFrame:
@@ -200,13 +205,13 @@ class _Job:
         count = 0 if found is None else self._link.ask(partial(_count, found))
         return self._report(found, entries=count, run=0, dry_run=True)
 
-    def run(self, told: Told) -> AuditReport:
+    def run(self, on_progress: ProgressCallback) -> AuditReport:
         known = self.begun()  # another run may have ended since
         found = self._bounds(known)
         if found is None or not found.ranges:
             return self._report(found, entries=0, run=0)
         say(AUDIT_STREAM, found.lost)
-        with beside(tasks_of(self._spark, told, "tasks"), every_s=_TELL_S):
+        with repeat_in_background(task_progress(self._spark, on_progress, "tasks"), every_s=_PROGRESS_S):
             frame = _frame(self._spark, self._request, found).persist()
             try:
                 if self._directory is not None:

@@ -21,7 +21,7 @@ from penstock.spark.jobs.event_time import EventTime
 from penstock.spark.jobs.export.files import ExportDirectory
 from penstock.spark.jobs.export.task import RESULT, ExportTask
 from penstock.spark.jobs.job_files import OWN, read_versioned
-from penstock.spark.jobs.progress import Progress, Told, beside, untold
+from penstock.spark.jobs.progress import Progress, ProgressCallback, ignore_progress, repeat_in_background
 from penstock.spark.jobs.reading import Place, renew
 from penstock.spark.options import ReadOptions, parse_read
 from penstock.spark.reading.losses import say
@@ -31,7 +31,7 @@ from penstock.spark.schema import APPEND_TIME, READ_COLUMNS
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
 PARTITIONS = ("hour", "day")
-_TELL_S = 1.0
+_PROGRESS_S = 1.0
 
 Ranges = Sequence[tuple[SegmentId, int, int]]
 
@@ -137,13 +137,18 @@ class ExportReport:
 
 
 def export(
-    spark: Any, request: ExportRequest, *, told: Told = untold, dry_run: bool = False, connector: Connector = dial
+    spark: Any,
+    request: ExportRequest,
+    *,
+    on_progress: ProgressCallback = ignore_progress,
+    dry_run: bool = False,
+    connector: Connector = dial,
 ) -> ExportReport:
     """Export a range of a stream. Where an earlier run was ended, go on with what it has not written.
 
     Once begun, the range is fixed: ``latest`` is what it was then. The chunks of it are leased until the end; a run that is
     resumed within ``lease_seconds`` finds them whatever was truncated meanwhile. An output that is complete already is left
-    as it is, and told.
+    as it is and reported.
 
     Raises: AlreadyExistsError, ConflictError (another unfinished export), DirectoryInUseError, InvalidArgumentError,
     StreamNotFoundError, TruncatedError, UnavailableError, OSError; what Spark raises where a task failed.
@@ -158,7 +163,7 @@ def export(
                 "output holds another export; name another directory", output=directory.output, stream=found["stream"]
             )
         return _report(found, shares=found["shares"], resumed=found["shares"], dry_run=dry_run)
-    return _Export(spark, request, options, directory, told, connector).run(dry_run=dry_run)
+    return _Export(spark, request, options, directory, on_progress, connector).run(dry_run=dry_run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,14 +181,14 @@ class _Export:
         request: ExportRequest,
         options: ReadOptions,
         directory: ExportDirectory,
-        told: Told,
+        on_progress: ProgressCallback,
         connector: Connector,
     ) -> None:
         self._spark = spark
         self._request = request
         self._options = options
         self._directory = directory
-        self._told = told
+        self._on_progress = on_progress
         self._connector = connector
 
     def run(self, *, dry_run: bool) -> ExportReport:
@@ -200,11 +205,11 @@ class _Export:
             self._renew(segments, lease)
             every_s = max(0.05, self._options.lease_ms / 4000)
             with (
-                beside(lambda: self._renew(segments, lease), every_s=every_s),
-                beside(lambda: self._tell(job["shares"]), every_s=_TELL_S),
+                repeat_in_background(lambda: self._renew(segments, lease), every_s=every_s),
+                repeat_in_background(lambda: self._report_shares(job["shares"]), every_s=_PROGRESS_S),
             ):
                 self._write(todo)
-            self._tell(job["shares"])
+            self._report_shares(job["shares"])
             facts = {name: job[name] for name in ("request", "stream", "start", "end", "ranges", "lost", "shares")}
             manifest = self._directory.finish(facts)
         self._ask(lambda services: services.segments.release_lease(lease))
@@ -263,8 +268,8 @@ class _Export:
         # A partition for each share: what a task is, is what is lost with it.
         self._spark.range(0, len(todo), 1, len(todo)).mapInArrow(task.__call__, RESULT).collect()
 
-    def _tell(self, shares: int) -> None:
-        self._told(Progress(what="shares", done=len(self._directory.done()), total=shares))
+    def _report_shares(self, shares: int) -> None:
+        self._on_progress(Progress(what="shares", done=len(self._directory.done()), total=shares))
 
     def _renew(self, segments: Sequence[SegmentId], lease: UUID) -> None:
         if self._options.direct:

@@ -25,7 +25,7 @@ from penstock.spark.cli import export as export_command
 from penstock.spark.cli import load as load_command
 from penstock.spark.cli import scrub as scrub_command
 from penstock.spark.cli import table as table_command
-from penstock.spark.cli.session import spoken, typed
+from penstock.spark.cli.session import one_line_errors, typed
 from penstock.spark.connect import Services
 from penstock.spark.reasons import reason
 from penstock.testing.server import free_ports
@@ -169,7 +169,7 @@ def command(
 
     @contextmanager
     def here(name: str, **_: object) -> Iterator[Any]:
-        with spoken():
+        with one_line_errors():
             yield spark
 
     for module in (erase_command, export_command, load_command, scrub_command, table_command):
@@ -197,7 +197,7 @@ def said(errors: str) -> str:
 
 
 def test_what_java_says_is_told_and_not_which_call_said_it() -> None:
-    with pytest.raises(PenstockError, match=r"^Spark: no footer$"), spoken():
+    with pytest.raises(PenstockError, match=r"^Spark: no footer$"), one_line_errors():
         raise Py4JError("An error occurred while calling o44.load.\n: java.io.IOException: no footer\n\tat org.apache")
 
 
@@ -350,7 +350,7 @@ def test_a_command_of_its_own_process_prints_one_line_and_no_stack(
     ],
 )
 def test_what_spark_raises_is_told_by_the_line_that_says_why(text: str, line: str) -> None:
-    with pytest.raises(PenstockError) as caught, spoken():
+    with pytest.raises(PenstockError) as caught, one_line_errors():
         raise Py4JError(text)
     assert str(caught.value) == line
 

@@ -1,7 +1,7 @@
-"""Between numpy and Arrow, without pandas.
+"""Convert between numpy and Arrow without loading pandas.
 
-``pa.array``, ``to_numpy``, ``pa.scalar`` and what converts inside Arrow load pandas the first time, to see whether they were
-given any of it: half a second in each of Spark's processes, for nothing.
+On the first call, ``pa.array``, ``to_numpy``, ``pa.scalar`` and other conversions in Arrow load pandas to check for its
+types. That costs half a second in each of Spark's processes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import pyarrow as pa
 
 
 def integers(values: np.ndarray[Any, Any]) -> pa.Array:
-    """Numbers as a column of int64, over the same memory where they are that already."""
+    """Integers as a column of int64. Shares the memory of the array if that is int64 already."""
     return pa.Array.from_buffers(
         pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype=np.int64))]
     )
 
 
 def numbers(column: pa.Array, absent: int = 0) -> np.ndarray[Any, Any]:
-    """A column of integers as numbers, ``absent`` where there is none; over the same memory where none is absent."""
+    """A column of integers as an array, with ``absent`` in place of null. Shares the column's memory if it has no null."""
     kind = f"i{column.type.bit_width // 8}"
     if not len(column):
         return np.zeros(0, dtype=kind)
@@ -34,7 +34,7 @@ def numbers(column: pa.Array, absent: int = 0) -> np.ndarray[Any, Any]:
 
 
 def repeated(text: str, count: int) -> pa.Array:
-    """A column of one text."""
+    """A column that repeats one text."""
     data = text.encode()
     places = np.arange(count + 1, dtype=np.int32) * len(data)
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(places), pa.py_buffer(data * count)])

@@ -422,7 +422,7 @@ def _index_differs(found: Sequence[IndexRecord], blocks: Sequence[tuple[int, rec
         return f"the sidecar ends after {len(found)} blocks of {len(blocks)}"
     for item, (begin, block) in zip(found, blocks, strict=False):
         if (item.start, item.end, item.event_count, item.crc32c) != (begin, block.end, block.event_count, block.crc32c):
-            return f"the sidecar tells block {item.index} otherwise than the metadata"
+            return f"the sidecar and the metadata differ in block {item.index}"
     return None
 
 

@@ -26,7 +26,7 @@ from penstock.spark.cli.session import (
 if TYPE_CHECKING:
     from penstock.spark.jobs.audit.job import AuditReport
 
-_SHOWN = 20  # rows; what a person reads at once
+_SHOWN = 20  # rows per table on the screen
 
 
 def audit(
@@ -62,13 +62,13 @@ def audit(
     """Print what each rule deleted and who lost unread data: the store's audit stream, summed by rule, stream and
     subscriber.
 
-    The store keeps entries for 90 days; a table (--out) has them for as long as you keep it. Give the same command again, say
-    every day: each run adds what came since the last one, whole or not at all, and nothing twice.
+    The store keeps entries for 90 days; a table (--out) keeps them as long as you like. Run the same command regularly, for
+    example every day. Each run adds the entries since the last run exactly once, all or none.
 
     \b
-    penstock spark audit                                          the sums of all there is
+    penstock spark audit                                          the sums of all entries
     penstock spark audit web --since 2026-05-01 --kind evict      who was moved past unread data in scope web
-    penstock spark audit --out /lake/audit                        the table, brought up to now
+    penstock spark audit --out /lake/audit                        create the table, or bring it up to date
     SELECT rule, sum(removed_bytes) FROM parquet.`/lake/audit` GROUP BY rule
     """
     from penstock.spark.jobs.audit.job import AuditRequest

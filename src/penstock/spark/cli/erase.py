@@ -84,7 +84,7 @@ def erase(
     When the search is done, it shows how many events it found and asks for confirmation. Without a terminal, it refuses
     before the search, unless --yes is given. --dry-run shows what it would erase.
 
-    Executors read the stream from its head to its tail of now, and find what matches; the store blanks it, in all its tiers.
+    Executors read the stream from its head to its current tail and find the matches. The store blanks them in all its tiers.
     If the command is interrupted while it blanks, the store continues. The same --id waits for it and prints the receipt.
     If a hold covers any of them, nothing is blanked and the exit status is 10. The erasure continues by itself when no
     hold covers them. The same command with --id then prints the receipt, or that it is still deferred.
@@ -132,7 +132,7 @@ def _confirm(stream: str, found: Mapping[str, Any], line: ProgressLine, *, as_js
 def match_of(
     json_field: str | None, anywhere: bool, values: Path | None, schema: str | None, where: str | None
 ) -> Match:
-    """What the options look for. Raises InvalidArgumentError where they are none, or several."""
+    """The search that the options describe. Raises InvalidArgumentError if they describe none or several."""
     chosen = [json_field is not None, anywhere, where is not None]
     if sum(chosen) != 1:
         raise InvalidArgumentError("say what to look for by one of --json-field, --anywhere and --where")

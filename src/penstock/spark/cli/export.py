@@ -111,10 +111,10 @@ def export(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write a range of a stream as Parquet: exactly that range, and visible only when it is complete.
+    """Write exactly one range of a stream as Parquet files. The directory appears when all files are complete.
 
-    If it is stopped, run the same command again: written files are kept, and the range is the one that was begun. The
-    directory must be one that all executors see.
+    If the command is stopped, run it again. It keeps the files that are written, and continues with the same range. All
+    executors must be able to write to the directory.
 
     \b
     penstock spark export plant/turbine /lake/turbine --from earliest --to latest --since 2026-01-31
@@ -157,7 +157,7 @@ def _facts(report: ExportReport, request: ExportRequest, *, dry_run: bool) -> di
     else:
         facts["written"] = f"{counted(report.files, 'file')}, {format_size(report.file_bytes)}"
         if report.resumed:
-            facts["before"] = f"{report.resumed} of {report.shares} shares were there from an earlier run"
+            facts["before"] = f"{report.resumed} of {report.shares} shares were written by an earlier run"
         if report.without_time:
             facts["without time"] = counted(report.without_time, "event")
     facts["ends at"] = report.end

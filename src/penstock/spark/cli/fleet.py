@@ -28,7 +28,7 @@ from penstock.spark.fleet.store import StoreFacts, StoreShare, store_shares
 from penstock.storage.machine.clock import RealClock
 
 _PICTURES = (".png", ".svg", ".pdf")
-_SHOWN = 20  # rows; what a person reads at once
+_SHOWN = 20  # rows per table on the screen
 _STORE = "store"
 
 FactsOption = Annotated[
@@ -118,7 +118,7 @@ def fleet(
         return
     from penstock.spark.jobs.fleet import fleet as run
 
-    # What cannot work is said before a session is started, which takes seconds.
+    # Report missing files before the session starts, because that takes seconds.
     if not isinstance(chosen, StoreFacts):
         sources.find(chosen)
     with show_progress(quiet=json) as on_progress, spark_session("fleet", master=master, conf=conf) as spark:
@@ -134,7 +134,7 @@ def fleet(
 
 
 def _pictures(png: Path | None, out: Path | None) -> list[Path]:
-    """Where pictures go. Raises InvalidArgumentError."""
+    """The files of the pictures. Raises InvalidArgumentError."""
     found = [path for path in (png, out / "fleet.png" if out is not None else None) if path is not None]
     for path in found:
         if path.suffix not in _PICTURES:
@@ -187,7 +187,7 @@ def _print_plan(facts: list[str] | StoreFacts, edit: PolicyEdit | None, out: Pat
         print_json({**plan, "document": None if edit is None else encode_document(edit.values)})
         return
     most = plan["streams"]
-    streams = "streams of a number that only reading tells" if most is None else f"at most {counted(most, 'stream')}"
+    streams = "an unknown number of streams" if most is None else f"at most {counted(most, 'stream')}"
     where = counted(plan["files"], "file") if plan["store"] is None else f"store {plan['store']}"
     print_facts(
         {
@@ -237,7 +237,7 @@ def print_report(report: FleetReport, by: str) -> None:
 
 
 def headline(report: FleetReport) -> str:
-    """The request and the sum of the answer."""
+    """The number of decisions, the change, and the bytes that would be deleted."""
     lines = [f"{counted(report.streams, 'stream')} decided in {report.seconds:.1f} s"]
     if report.change is not None:
         lines.append(f"change: {report.sentence}; it reaches {counted(report.reached, 'stream')}")
@@ -251,7 +251,7 @@ def headline(report: FleetReport) -> str:
 
 
 def hurt_lines(side: Side) -> list[str]:
-    """Whom it hurts, a line each."""
+    """A line for each subscriber that loses data or is dropped, and for held data and deleted streams."""
     total = side.total
     found = [
         f"{item['subscriber']} loses {format_size(item['bytes'])} unread "
@@ -277,7 +277,7 @@ def _table(report: FleetReport, by: str) -> tuple[list[str], list[list[Any]]]:
     last = today if change is None else change
     keys.sort(key=lambda key: -(last[key].bytes if key in last else 0))
     if by == "day":
-        # The largest days, in their order.
+        # The days with the most bytes, in order of time.
         keys = sorted(keys[:_SHOWN]) + keys[_SHOWN:]
     columns = [by, "losing", "goes"] if change is None else [by, "losing", "today goes", "with the change"]
     rows = []

@@ -100,10 +100,10 @@ def load(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Load files into a stream, once: the same files, unchanged, are not loaded again.
+    """Load files into a stream once. If the files have not changed, a second run loads nothing.
 
-    Readers see a part (--part) whole or not at all. If it is stopped, run the same command again: it continues with
-    the first part that is missing. A directory with one more file is other input: then name the new files.
+    Readers see all of a part (--part) or nothing of it. If the command is stopped, run it again: it continues with the
+    first missing part. A directory with one more file counts as different input: then name only the new files.
 
     \b
     penstock spark load plant/turbine /lake/in --key-by sensor --order-by at

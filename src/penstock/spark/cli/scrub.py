@@ -37,8 +37,8 @@ def scrub(
 ) -> None:
     """Verify every checksum and index of tier 2, as fast as the cluster reads it. Changes nothing.
 
-    Says which ranges of which streams cannot be read, how many events that is, and which subscribers have not read past it.
-    Exit status 7 where something is damaged. The log and the metadata are verified by: penstock scrub
+    Prints the ranges of streams that cannot be read, how many events they hold, and which subscribers have not read them.
+    The exit status is 7 if anything is damaged. To verify the log and the metadata, run: penstock scrub
 
     \b
     penstock spark scrub plant --master spark://host:7077

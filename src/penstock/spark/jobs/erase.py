@@ -1,4 +1,4 @@
-"""Erase every event that matches: executors look, the store blanks. Source: docs/how-to/erasure.md."""
+"""Erase every event that matches: executors search, the store blanks. Source: docs/how-to/erasure.md."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def erase(
     confirm: Callable[[Mapping[str, Any]], None] | None = None,
     progress: Progress | None = None,
 ) -> EraseReport:
-    """Blank all events of ``scope/stream`` that match, from its head to its tail of now, and return the receipt.
+    """Blank all events of ``scope/stream`` that match, from its head to its current tail, and return the receipt.
 
     ``confirm`` is called with the ``events`` and ``bytes`` to blank, when they are known and before anything is
     decided. If it raises, the call ends with that error and nothing is changed.
@@ -139,7 +139,7 @@ def _dry(stream: str, erasure: str | None, found: Mapping[str, Any], looked_for:
 def _positions(
     spark: SparkSession, match: Match, controller: str, stream: StreamName, start: StreamCut, end: StreamCut
 ) -> dict[SegmentId, list[int]]:
-    """Where the events begin that match, by segment."""
+    """The offsets at which the matching events begin, by segment."""
     options = {
         "controller": controller,
         "scope": stream.scope,
@@ -158,7 +158,7 @@ def _positions(
 
 
 def _known(store: Store, erasure: str) -> Erasure | None:
-    """How an erasure of that id stands, where it was decided; None: it is still to be."""
+    """The state of the erasure with this id. None if it does not exist or is not decided yet."""
     try:
         found = store.erasures().show(erasure)
     except NotFoundError:
@@ -173,17 +173,19 @@ def _repeated(store: Store, known: Erasure, asked: Mapping[str, Any], match: Mat
     """
     erasure = str(asked["erasure"])
     if known.stream != asked["stream"]:
-        raise AlreadyExistsError("this id is of an erasure of another stream", erasure=erasure, stream=known.stream)
+        raise AlreadyExistsError(
+            "this id belongs to an erasure of another stream", erasure=erasure, stream=known.stream
+        )
     found = known.asked
     # Compare without the cuts, which only describe that run, and without the notes on the search.
     if _searched(found.get("looked_for") or {}) != _searched(match.looked_for()):
         raise AlreadyExistsError(
-            "this id is of an erasure that looked for something else; give another id, or none", erasure=erasure
+            "this id belongs to an erasure that looked for something else; give another id, or none", erasure=erasure
         )
     for name in ("who", "why"):
         if found.get(name) != asked[name]:
             raise AlreadyExistsError(
-                "this id is of an erasure with another person or reason; give these, another id, or none",
+                "this id belongs to an erasure with another owner or reason; give the same ones, another id, or none",
                 erasure=erasure,
                 **{name: found.get(name)},
             )
@@ -233,7 +235,7 @@ def matches_of(frame: DataFrame, match: Match) -> DataFrame:
 
         text = col("event").cast("string")
         read = from_json(text, match.schema)
-        # What is no JSON object reads as nothing but nulls, of which "user is null" would be true.
+        # A payload that is not a JSON object is read as all nulls, so that "user is null" would match it.
         parsed = frame.where(json_object_keys(text).isNotNull()).select(
             read.alias("payload"), col("segment_id").alias("__segment"), col("offset").alias("__offset")
         )

@@ -1,7 +1,7 @@
 """Retention dry run for very many streams: what a policy, or a change of it, would free, and which subscribers lose
 data.
 
-The decisions are the planner's, row by row; nothing is changed anywhere. Source: docs/how-to/fleet.md, docs/formats/fleet.md.
+The planner decides row by row. Nothing is changed anywhere. Source: docs/how-to/fleet.md, docs/formats/fleet.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DECISIONS = "decisions"
 REPORT = "report.json"
 _LOCK = ".lock"
-HURT_MAX = 1000  # subscribers of each list in a report
+HURT_MAX = 1000  # subscribers per list of a report
 _PROGRESS_S = 1.0
 
 
@@ -45,24 +45,25 @@ def fleet(
     on_progress: ProgressCallback = ignore_progress,
     screen: bool = True,
 ) -> FleetReport:
-    """Decide one retention cycle of every stream, with the policies in force and, if one is given, with a change of them.
+    """Decide one retention cycle of every stream, under the policies in force and, if given, under a change of them.
 
     Args:
-        facts: Files or directories of facts, as JSON Lines (docs/formats/planner.md) or Parquet (docs/formats/fleet.md). They
-            must be there under the same names for all executors, and so must ``out``. Or ``StoreFacts``: all streams of a
-            running store: tasks request the same facts that its own retention loop uses.
-        change: Fields that are set in the policy of each stream; a document changes what it names and nothing else.
-        at_ms: The time to decide for, milliseconds since the Unix epoch. None, or one before the facts: theirs.
-        out: Directory for the decisions (``decisions/``, Parquet, one row a stream) and the report (``report.json``, last).
-        overwrite: Whether decisions that are there already go.
-        on_progress: Called from a thread of its own while tasks run.
-        screen: False asks the planner about every single stream; the result is the same, and takes longer.
+        facts: Files or directories of facts, as JSON Lines (docs/formats/planner.md) or Parquet (docs/formats/fleet.md). All
+            executors must see them, and ``out``, under the same names. Or ``StoreFacts`` for all streams of a running
+            store: tasks then request the same facts that its own retention loop uses.
+        change: Fields that are set in the policy of each stream. A document changes only the fields that it names.
+        at_ms: The time to decide for, milliseconds since the Unix epoch. The time of the facts, if that is later or if None.
+        out: Directory for the decisions (``decisions/``, Parquet, one row per stream) and the report (``report.json``,
+            written last).
+        overwrite: Whether to replace existing decisions.
+        on_progress: Called from a separate thread while tasks run.
+        screen: False calls the planner for every single stream. The result is the same but takes longer.
     Returns:
-        The report. Rows that could not be used are in it with file and line; they stop nothing.
+        The report. It lists rows that could not be used by file and line; the others are decided.
     Raises:
-        InvalidArgumentError (no facts, or a change that contradicts itself), VersionTooNewError, CorruptDataError (a table of
-        facts), AlreadyExistsError (decisions are there), DirectoryInUseError (another run writes some), UnavailableError (the
-        store). An error of a task is Spark's; ``penstock.spark.reasons`` reads it.
+        InvalidArgumentError (no facts, or a change that contradicts itself), VersionTooNewError, CorruptDataError (a table
+        of facts), AlreadyExistsError (``out`` holds decisions), DirectoryInUseError (another run writes to ``out``),
+        UnavailableError (the store). If a task fails, Spark's error; ``penstock.spark.reasons`` finds the cause in it.
     """
     edit = None if change is None else edit_of(change)
     files = [] if isinstance(facts, StoreFacts) else places.find([facts] if isinstance(facts, str | Path) else facts)
@@ -70,7 +71,7 @@ def fleet(
     shares: Sequence[Share | StoreShare] = (
         store_shares(facts) if isinstance(facts, StoreFacts) else places.shares(files)
     )
-    # Only once the facts are known to be readable: it may remove existing files.
+    # Prepare the directory only after the facts have been read, because this can delete existing files.
     with nullcontext() if out is None else held(Path(out)):
         target = None if out is None else prepared(Path(out), overwrite=overwrite)
         found = summed(_sums(spark, shares, edit=edit, at_ms=at_ms, out=target, screen=screen), spark, on_progress)
@@ -122,14 +123,14 @@ def prepared(out: Path, *, overwrite: bool) -> Path:
 
 
 def _is_left(target: Path) -> bool:
-    """Whether nothing is there but what a run of ours writes."""
+    """Whether the directory holds only files that a run of this job writes."""
     return target.is_dir() and all(
         path.name.lstrip(".").startswith("part-") and ".parquet" in path.name for path in target.iterdir()
     )
 
 
 def write_report(report: FleetReport, out: Path) -> None:
-    """Write the report beside the decisions: complete, and after them."""
+    """Write the report next to the decisions, atomically. Call it after they are complete."""
     draft = out / f".{REPORT}"
     draft.write_text(json.dumps(report.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     draft.replace(out / REPORT)
@@ -166,7 +167,7 @@ def _sums(
 
 
 def summed(sums: DataFrame, spark: SparkSession, on_progress: ProgressCallback) -> Mapping[str, Any]:
-    """The parts of a report. Of subscribers, the ``HURT_MAX`` that lose most, and the ``HURT_MAX`` that hold most."""
+    """The parts of a report. Lists the ``HURT_MAX`` subscribers that lose most and the ``HURT_MAX`` that hold most."""
     from pyspark.sql import functions as fn
 
     with repeat_in_background(task_progress(spark, on_progress, "shares decided"), every_s=_PROGRESS_S):

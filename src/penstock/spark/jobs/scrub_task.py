@@ -1,4 +1,4 @@
-"""What a task of a scrub does: chunks of tier 2 against the checksums that the store has for them. Changes nothing."""
+"""One task of a scrub: verify chunks in tier 2 with the checksums that the store has for them. Changes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RESULT = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Chunks of a segment that begin at ``low <= offset < high``; at the head, also the one that lies across it."""
+    """Chunks of a segment that begin at ``low <= offset < high``. If ``low`` is the head, also the chunk that contains it."""
 
     segment: str
     head: int
@@ -42,7 +42,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A damage of a segment's chunk that begins at an offset, and how many events begin in what it takes."""
+    """Damage to the chunk that begins at ``chunk_start``, and the number of events that begin in the damaged range."""
 
     damage: Damage
     events: int
@@ -63,14 +63,14 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubTask:
-    """Pickled to tasks. ``todo``: for each of them, the stretches that it verifies."""
+    """Pickled to tasks. ``todo``: the stretches to verify, per task."""
 
     connector: Connector
     controller: str
     todo: tuple[tuple[Stretch, ...], ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For ``mapInArrow``: places in ``todo`` in; a row for each finding, and one with what was looked at."""
+        """For ``mapInArrow``. Input: indexes into ``todo``. Output: a row for each finding, and one with the counts."""
         for batch in batches:
             for place in batch.column(0).to_pylist():
                 found = self.verify(self.todo[place])
@@ -131,7 +131,7 @@ class _Check:
 
     def run(self) -> None:
         if self._chunk.location is None:
-            return  # in memory, or behind a server that nobody else reaches
+            return  # in the store's memory, or on a server that other processes cannot reach
         location = self._chunk.location
         if "://" not in location and not Path(location).parent.is_dir():
             raise InvalidArgumentError(
@@ -141,12 +141,12 @@ class _Check:
         self._check_index()
         with _Source(location) as source:
             for block in self._chunk.blocks:
-                # What lies before the head was given back to the disk, or may be any moment.
+                # Bytes before the head are deleted, or can be deleted at any moment.
                 if block.end_offset > self._head and not self._check_block(source, block):
                     return
 
     def _check_block(self, source: _Source, block: ChunkBlock) -> bool:
-        """False where the rest of the chunk is not worth reading."""
+        """Verify a block. False if the rest of the chunk need not be read."""
         size = block.end_offset - block.start_offset
         begin = block.start_offset - self._chunk.start_offset
         last = self._chunk.blocks[-1].end_offset
@@ -215,7 +215,7 @@ class _Check:
         for item, block in zip(records, blocks, strict=True):
             expected = (block.start_offset - shift, block.end_offset - shift, block.event_count, block.crc32c)
             if (item.start, item.end, item.event_count, item.crc32c) != expected:
-                return f"the sidecar tells block {item.index} otherwise than the metadata"
+                return f"the sidecar and the metadata differ in block {item.index}"
         return None
 
     def _container(self) -> int:

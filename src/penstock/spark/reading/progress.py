@@ -1,7 +1,8 @@
 """How far a query is behind its stream: bytes, events and time, exact if the store knows.
 
-Spark gives sources written in Python no metrics of their own; their offsets are in its progress, and from these the store
-tells the rest. A query that is a subscriber is also in ``penstock subscriber list``, as of what it has published.
+Spark gives sources written in Python no metrics of their own. It reports their offsets in the progress of the query, and
+the store computes the lag from these. A query that is a subscriber is also in ``penstock subscriber list``, with the lag
+behind the cut that it published last.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def lags(source: Any, controller: str = DEFAULT_CONTROLLER, *, connector: Connec
     offsets = [] if progress is None else list(offsets_in(progress))
     if not offsets:
         return []
-    # A connection of its own: listeners are called from threads that come and go.
+    # This call opens its own connection, because listeners are called from short-lived threads.
     server = Link(connector, controller)
     try:
         return server.ask(lambda services: _lags(services, offsets))
@@ -108,7 +109,8 @@ async def _age_s(services: Services, stream: StreamName, spans: Sequence[Segment
 
 
 async def _came_ms(services: Services, name: str, offset: int) -> int | None:
-    """When the block that holds the offset began to come, or the segment's last append, where none does yet; None: gone."""
+    """When the first event of the offset's block was appended. If no block holds the offset yet, the time of the segment's
+    last append. None if the segment is deleted."""
     info = (await services.segments.infos([name])).get(name)
     if info is None or offset < info.start_offset:
         return None
@@ -122,7 +124,7 @@ async def _came_ms(services: Services, name: str, offset: int) -> int | None:
 class LagListener(StreamingQueryListener):  # type: ignore[misc]
     """Keeps the lag of each query at its last progress, and logs a line for it: ``spark.streams.addListener(...)``.
 
-    ``latest`` has the lags by the query's name, or its id where it has none; a query that has ended is in it no more.
+    ``latest`` maps the name of a query, or its id if it has no name, to its lags. A query that ended is removed.
     """
 
     def __init__(self, controller: str = DEFAULT_CONTROLLER, *, connector: Connector = dial) -> None:
@@ -147,7 +149,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
             log.info("lag. query=%s %s", name, item)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark names it
-        """Nothing new was read, and nothing was there."""
+        """Called if there was nothing to read. The lag is unchanged."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark names it
         self.latest.pop(self._names.pop(str(event.id), str(event.id)), None)

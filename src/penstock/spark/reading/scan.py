@@ -1,9 +1,10 @@
 """What a task does: bytes of a stream to Arrow batches of events.
 
-Chunk files are read into memory of the task's own, and verified there block by block just before they are parsed: what a
-mapping shows may be blanked, by an erasure, between the two. Objects are fetched, a piece in one request. Where a chunk is
-missing or fails its checksum (its lease ran out, its disk lies, bytes in it were erased), the store is asked for the same
-bytes. Needs numpy and pyarrow; finding events costs about 130 ns each, a tenth of that where they are of equal length.
+A task copies chunk files into its own memory and verifies each block there, just before it parses it. Files are not mapped,
+because an erasure could blank bytes between the check and the parse. Objects are fetched with one request per piece. If a
+chunk is missing or fails its checksum (its lease ran out, its disk is faulty, bytes in it were erased), the task reads the
+same bytes from the store. Needs numpy and pyarrow. Finding events costs about 130 ns each, or a tenth of that if they have
+equal lengths.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ log = logging.getLogger("penstock.spark")
 Source: TypeAlias = bytes | bytearray
 
 Fetch: TypeAlias = Callable[[SegmentId, int, int], bytes]
-"""Bytes of a segment from an offset on, at least one and at most so many; blocks until they are there."""
+"""Read a segment from an offset on: at least one byte, at most the given number. Blocks until there is one."""
 
 Lose: TypeAlias = Callable[[SegmentId, int, int], None]
 """Called with a range of a segment's bytes that were deleted, from one offset to another."""
@@ -50,7 +51,7 @@ Erased: TypeAlias = Callable[[SegmentId, int, int], Sequence[tuple[int, int]]]
 """Erased ranges of a segment between two offsets, in order. Called after the bytes were read."""
 
 _WINDOW_BYTES = 4 << 20
-"""Verified, parsed and handed over together: fits the caches, gives batches of the size that Spark likes best."""
+"""Bytes that are verified, parsed and returned together. They fit the CPU caches and give Spark batches of a good size."""
 
 _BATCH_BYTES = 64 << 20
 _EVENT_MAX = 1 << 30  # bytes; no event is larger
@@ -77,12 +78,12 @@ class Window:
 
     @property
     def end(self) -> int:
-        """Offset behind the last whole event."""
+        """The offset at which the last whole event ends."""
         return self.offset + int(self.places[-1])
 
 
 class Shape:
-    """Builds batches of one Arrow schema, made of our columns in any choice and order."""
+    """Builds batches of one Arrow schema, which holds any of our columns in any order."""
 
     def __init__(self, schema: pa.Schema, stream: StreamName, batch_rows: int) -> None:
         self.schema = schema
@@ -92,12 +93,12 @@ class Shape:
         self._texts = {name: repeated(text, batch_rows) for name, text in texts.items() if name in schema.names}
 
     def batches(self, window: Window, times: Times = ()) -> Iterator[pa.RecordBatch]:
-        """Batches of the window's whole events; ``times`` are append times of all its bytes, where those are asked for."""
+        """Batches of the window's whole events. ``times``: append times of all its bytes; empty if no column needs them."""
         times_ms = _Clock(times) if "append_time" in self.schema.names else None
         bounds = window.places
         first, last = 0, len(bounds) - 1
         while first < last:
-            # A batch has 32-bit places, and should not be much larger than what the JVM takes in one go.
+            # A batch has 32-bit offsets, and should not be much larger than what the JVM reads at once.
             by_size = int(np.searchsorted(bounds, bounds[first] + _BATCH_BYTES, side="right")) - 1
             end = min(last, first + self.batch_rows, max(first + 1, by_size))
             batch = self._batch(window, bounds[first : end + 1], times_ms)
@@ -147,10 +148,11 @@ class _Clock:
 
 
 def event_places(source: Source, start: int = 0, end: int | None = None) -> np.ndarray[Any, Any]:
-    """Where the events of ``source[start:end]`` begin, and last, where the last whole one ends; int64, from ``start`` on.
+    """Where each event of ``source[start:end]`` begins, and as the last item, where the last whole event ends.
 
-    An event begins at ``start``. Takes the buffer itself, not a view: reading headers through a view costs three times as
-    much. Raises: CorruptDataError, with ``position`` behind ``start``: no event can begin there.
+    The result is int64, relative to ``start``, where an event must begin. Takes the buffer itself, because reading headers
+    through a view costs three times as much. Raises CorruptDataError if no event can begin at ``position``, which is also
+    relative to ``start``.
     """
     end = len(source) if end is None else end
     parts: list[np.ndarray[Any, Any]] = []
@@ -174,14 +176,14 @@ def _check_header(source: Source, at: int, position: int) -> None:
 
 
 def _equal_run(source: Source, at: int, end: int) -> tuple[np.ndarray[Any, Any] | None, int]:
-    """Events of one length from ``at`` on, found by comparing their headers; None where they are few."""
+    """Events of equal length from ``at`` on, found by comparing their headers. None if there are only a few."""
     length = _HEADER.unpack_from(source, at)[0]
     stride = length + HEADER_BYTES
     most = (end - at) // stride
     found, probe = 0, _EQUAL_MIN
     while found < most:
         upto = min(most, probe)
-        # Sound by induction: event 0 tells where event 1 begins, whose header is the same, and so on.
+        # Correct by induction: the length of event 0 gives the start of event 1, whose header is the same, and so on.
         headers = np.ndarray((upto - found,), ">u8", source, at + found * stride, (stride,))
         unequal = np.flatnonzero(headers != length)
         if len(unequal):
@@ -201,7 +203,7 @@ def _run(source: Source, at: int, end: int) -> tuple[np.ndarray[Any, Any], int]:
     for _ in repeat(None, _LOOP):
         if at > last:
             break
-        # Unsigned, so that a header that is none reaches beyond the end instead of going back.
+        # Unsigned, so that an invalid header points beyond the end and never backwards.
         after = at + HEADER_BYTES + unpack(source, at)[0]
         if after > end:
             break
@@ -213,10 +215,10 @@ def _run(source: Source, at: int, end: int) -> tuple[np.ndarray[Any, Any], int]:
 def read_share(
     share: Share, shape: Shape, fetch: Fetch, erased: Erased | None = None, lose: Lose | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All events of a share, in its order, as Arrow batches of at most ``shape.batch_rows``; erased ones are left out.
+    """All events of a share, in order, as Arrow batches of at most ``shape.batch_rows`` rows. Erased events are left out.
 
-    ``lose``: called with deleted data, which is skipped; without it, deleted data is an error.
-    Raises: CorruptDataError (bytes fail their checksum in file and store alike, or do not end at an event), and what
+    ``lose``: called with each range of deleted data, which is then skipped. Without it, deleted data is an error.
+    Raises CorruptDataError (bytes fail their checksum in both the file and the store, or end inside an event), and what
     ``fetch`` raises.
     """
     places = _Places(only=share.only_direct)
@@ -231,15 +233,16 @@ def read_share(
 
 
 class _Places:
-    """Where chunks could not be read. What failed for one chunk of a share (no credentials, no route, no such disk) is not
-    tried for the next."""
+    """Directories whose chunks could not be read (no credentials, no route, no such disk). The task does not try them
+    again for later chunks of its share."""
 
     def __init__(self, *, only: bool) -> None:
         self._only = only
         self._refused: set[str] = set()
 
     def open(self, piece: Piece) -> _File | _Object | None:
-        """The bytes of a piece, or None where the store must be asked. Raises UnavailableError where it must not."""
+        """The bytes of a piece, or None if they must be read from the store. Raises UnavailableError if that is not
+        allowed."""
         if piece.location is None or _directory(piece.location) in self._refused:
             return None
         found = _open(piece)
@@ -265,11 +268,12 @@ def _windows(piece: Piece, fetch: Fetch, places: _Places, erased: Erased | None)
 
 
 def _windows_left(piece: Piece, fetch: Fetch, places: _Places, erased: Erased | None, lose: Lose) -> Iterator[Window]:
-    """As ``_windows``, of what is still there. No lease keeps what is not tiered, so it may go between plan and read."""
+    """Like ``_windows``, for the data that still exists. A lease does not cover untiered data, so that data can be deleted
+    between plan and read."""
     at = piece.start
     while at < piece.end:
         try:
-            # What is read again begins at an event: where one did when it was planned, or at the head of the segment.
+            # The next read begins at an event: at the planned start, or at the new head of the segment.
             left = piece if at == piece.start else replace(piece, start=at, location=None)
             for window in _windows(left, fetch, places, erased):
                 yield window
@@ -299,9 +303,9 @@ def _without_erased(window: Window, erased: Erased | None) -> Window:
 
 
 def blank_events(window: Window) -> np.ndarray[Any, Any]:
-    """The numbers of the window's events that hold nothing but zeros, and at least one."""
+    """The numbers of the window's events that consist of one or more zero bytes only."""
     data = np.frombuffer(window.view, dtype=np.uint8)
-    # The first byte of each tells nearly always; of an event without one it is another's.
+    # The first byte nearly always decides. For an empty event it is a byte of the next event.
     found: np.ndarray[Any, Any] = np.flatnonzero(data.take(window.places[:-1] + HEADER_BYTES, mode="clip") == 0)
     if not len(found):
         return found
@@ -312,7 +316,7 @@ def blank_events(window: Window) -> np.ndarray[Any, Any]:
         if not len(found):
             return found
     if len(found) > _FEW:
-        # Up to the last byte of each, which was probed.
+        # Without the last byte of each event, which was probed above.
         most = np.maximum.reduceat(data, np.stack([starts, starts + sizes - 1], axis=1).ravel())[::2]
         blank = most == 0
     else:
@@ -323,7 +327,7 @@ def blank_events(window: Window) -> np.ndarray[Any, Any]:
 
 
 def _window(segment: SegmentId, offset: int, source: Source, start: int = 0, end: int | None = None) -> Window:
-    """The whole events at the beginning of ``source[start:end]``; what is cut off at its end is left out."""
+    """The whole events at the beginning of ``source[start:end]``, without a partial event at its end."""
     try:
         places = event_places(source, start, end)
     except CorruptDataError as error:
@@ -344,8 +348,8 @@ class _File:
         self._room = bytearray()
 
     def read(self, low: int, high: int) -> tuple[Source, int, int]:
-        """Bytes of the segment with ``low <= offset < high``: the buffer, and where in it they are; fewer where the file
-        ends."""
+        """Bytes ``low <= offset < high`` of the segment: the buffer, and their start and end in it. Fewer if the file ends
+        earlier."""
         size = high - low
         if len(self._room) < size:
             self._room = bytearray(size)
@@ -373,7 +377,7 @@ class _Object:
         return self._data, low - self._start, min(high - self._start, len(self._data))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: an object is not kept open."""
 
 
 def _open(piece: Piece) -> _File | _Object | None:
@@ -386,13 +390,14 @@ def _open(piece: Piece) -> _File | _Object | None:
 
 
 def _download(piece: Piece, location: str) -> _Object | None:
-    """A piece of an object in one request: no larger than a task is to be, and a request costs as much as megabytes."""
+    """Fetch a piece of an object with one request. A piece is no larger than a task's share, and each request costs as
+    much time as several megabytes."""
     try:
         from penstock.storage.objects.cloud_objects import read_location
 
         data = read_location(location, piece.start - piece.chunk_start, piece.size_bytes)
     except (PenstockError, OSError, ImportError) as error:
-        # No credentials here, no library, no route: not an error while the store has the bytes.
+        # No credentials, no library or no route. This is no error as long as the store can read the bytes.
         log.warning(
             "object cannot be read here, the store is asked unless direct=always. chunk=%s error=%s", location, error
         )
@@ -405,7 +410,7 @@ def _open_file(piece: Piece, location: str) -> _File | None:
     try:
         descriptor = os.open(location, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        # No shared disk, the lease ran out, or bytes in it were erased: not an error while the store has the rest.
+        # No shared disk, the lease ran out, or bytes were erased. This is no error as long as the store can read the bytes.
         log.warning("no chunk file here, the store is asked unless direct=always. chunk=%s error=%s", location, error)
         return None
     if os.fstat(descriptor).st_size < piece.end - piece.chunk_start:
@@ -433,8 +438,8 @@ def _verified(piece: Piece, chunk: _File | _Object, fetch: Fetch, erased: Erased
 
 
 def _asked(piece: Piece, at: int, end: int, blocks: tuple[Block, ...], fetch: Fetch, erased: Erased | None) -> Window:
-    """What the store has in place of bytes that fail their checksum: the same, or others where some were erased since the
-    plan was made. It has verified what it sends."""
+    """Read bytes from the store that failed their checksum in the chunk. They differ from the plan if some were erased
+    since. The store verifies what it sends."""
     log.warning("chunk fails its checksum, asking the store", extra={"chunk": piece.location, "offset": at})
     data = b"".join(_parts(piece.segment, at, end, fetch))
     if not _intact(memoryview(data), at, blocks) and not (erased and erased(piece.segment, at, end)):
@@ -473,7 +478,7 @@ def _fetched(piece: Piece, fetch: Fetch) -> Iterator[Window]:
         waiting.append(part)
         needed -= len(part)
         if needed > 0:
-            continue  # inside one large event: parse it once, when it is whole
+            continue  # the bytes end inside one large event: parse it once, when it is complete
         window = _window(piece.segment, at, b"".join(waiting))
         yield window
         rest = window.view[window.end - at :]

@@ -95,7 +95,7 @@ def test_what_matches_is_erased_and_no_file_or_reader_has_it(
     with pytest.raises(AlreadyExistsError, match="another stream"):
         erase(spark, "plant/other", match, erasure="r17", **how)
     for changed in ({"who": "bob"}, {"why": "request 18"}):
-        with pytest.raises(AlreadyExistsError, match="another person or reason"):
+        with pytest.raises(AlreadyExistsError, match="another owner or reason"):
             erase(spark, str(stream), match, erasure="r17", **how | changed)
     # A predicate, over what is left; and a hold that covers it.
     where = Where(schema="user struct<id: string, age: int>", where="user.age >= 70 and user.id like 'ann-00%'")

@@ -1,4 +1,4 @@
-"""Settings of a running store: plain values, checked whole, once, at start."""
+"""Settings of a running store: plain values, checked together once, at start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SERVER_MEMORY_MIN_BYTES = 96 << 20
 MEMORY_BASE_BYTES = 80 << 20
 """Memory of an empty server: code and libraries."""
 WORKERS_MAX = 64
-"""More processes than that no machine serves that one controller suffices for."""
+"""A machine that could use more processes would need more than one controller."""
 WORKING_MIN_BYTES = 16 << 20
 
 
@@ -25,16 +25,16 @@ WORKING_MIN_BYTES = 16 << 20
 class EmbeddedSettings:
     """A store inside this process.
 
-    ``memory_bytes`` is what a server may hold in all, and what an embedded store adds to its process at most (default
-    512 MiB, of which 80 are code and libraries; at least 64 MiB, and 96 for a server). ``log_bytes`` is the disk that tier 1
-    may take (default 256 MiB, taken as needed); ``log_file_bytes`` must hold one frame of the largest append, 17 MiB.
-    ``retention_cycle_ms`` is how often streams with a policy are looked at (default 60 s). ``deletion_grace_ms`` is how
-    long a deleted stream can be restored and keeps its disk space (default 1 h; 0: deletions are final).
+    ``memory_bytes`` limits the memory of a server, or what an embedded store adds to its process (default 512 MiB, of
+    which code and libraries use 80; at least 64 MiB, and 96 for a server). ``log_bytes`` limits the disk space of tier 1
+    (default 256 MiB, allocated as needed). ``log_file_bytes`` must hold one frame of the largest append, 17 MiB.
+    ``retention_cycle_ms`` is the time between retention cycles (default 60 s). ``deletion_grace_ms`` is how long a deleted
+    stream can be restored and keeps its disk space (default 1 h; 0: deletions are final).
 
-    ``tier2`` is where chunks lie: None for the data directory (or where the store has them already), ``s3://bucket/prefix``,
-    or another directory. ``tier2_endpoint`` is the URL of an S3 that is not Amazon's. In an object store a segment is written
-    when it has gathered ``tier2_unit_bytes`` (8 MiB: a terabyte is 262,144 uploads, half of them small) or waited
-    ``tier2_wait_ms`` (5 minutes). ``tier2_insecure`` allows plain HTTP beyond loopback.
+    ``tier2`` is where chunks are stored: None for the data directory (or where the store has them already),
+    ``s3://bucket/prefix``, or another directory. ``tier2_endpoint`` is the URL of an S3 service other than Amazon's. In an
+    object store, a segment is written when it has gathered ``tier2_unit_bytes`` (8 MiB: a terabyte takes 262,144 uploads,
+    half of them small) or has waited ``tier2_wait_ms`` (5 minutes). ``tier2_insecure`` allows plain HTTP beyond loopback.
     """
 
     data: Path
@@ -76,7 +76,7 @@ class EmbeddedSettings:
 
     @property
     def working_bytes(self) -> int:
-        """What of the memory is there for data."""
+        """The part of the memory budget that is left for data."""
         return max(WORKING_MIN_BYTES, self.memory_bytes - MEMORY_BASE_BYTES)
 
     def plain_http_allowed(self, host: str) -> bool:
@@ -101,7 +101,7 @@ class EmbeddedOptions(TypedDict, total=False):
 
 
 def check_server_memory(memory_bytes: int) -> int:
-    """The budget, where a server can work with it. Raises InvalidArgumentError, which names the least that it can."""
+    """Return the budget if it is enough for a server. Raises InvalidArgumentError, which names the minimum."""
     if memory_bytes < SERVER_MEMORY_MIN_BYTES:
         raise InvalidArgumentError(
             "memory budget is too small for a server", memory_bytes=memory_bytes, least_bytes=SERVER_MEMORY_MIN_BYTES
@@ -113,12 +113,12 @@ def check_server_memory(memory_bytes: int) -> int:
 class StandaloneSettings:
     """A server for clients. Port 0 takes a free one.
 
-    ``workers`` is how many processes hold the data, each with a share of the segments, a port, a log and the budgets of
-    ``store`` of its own (None: as the store was created; a new one has 1, which is this very process). Worker ``n`` listens
-    on ``store_port + n``.
+    ``workers`` is the number of processes that hold the data. Each has its own share of the segments, port and log, and
+    the full budgets of ``store``. None: as the store was created; a new one has 1, which is this process. Worker ``n``
+    listens on ``store_port + n``.
 
-    Binds to loopback only, unless ``insecure`` says that an unprotected port may be reached from elsewhere.
-    ``advertised_host`` is the host that clients are given to connect to (default: the bound host).
+    Binds to loopback only, unless ``insecure`` allows other machines to reach an unprotected port. ``advertised_host`` is
+    the host that clients connect to (default: the bound host).
     """
 
     store: EmbeddedSettings
@@ -149,7 +149,7 @@ class StandaloneSettings:
         return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
 
     def worker_port(self, worker: int) -> int:
-        """Where a worker listens; 0: on any free port. Raises InvalidArgumentError where that is another's, or none."""
+        """The port of a worker; 0: any free port. Raises InvalidArgumentError if it is invalid or another port of ours."""
         if self.store_port == 0:
             return 0
         port = self.store_port + worker
@@ -163,13 +163,13 @@ class StandaloneSettings:
 
     @property
     def http_names(self) -> tuple[str, ...] | None:
-        """Names by which the HTTP port may be addressed, beside those of loopback. None: any, for whoever can reach a port
-        beyond loopback need not lure a browser of this machine to it."""
+        """Host names that HTTP requests may use, besides those of loopback. None: any. A port beyond loopback needs no
+        such check, because an attacker can reach it directly, without a browser on this machine."""
         return (self.advertised,) if is_loopback(self.host) else None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a listener on ``host`` can be reached from this machine only."""
+    """Whether only this machine can reach a listener on ``host``."""
     if host == "localhost":
         return True
     try:

@@ -38,8 +38,8 @@ def main() -> None:
     found = asyncio.run(read(reader, given.expected))
     reader.reader_offline()
     print(json.dumps({"read": len(found), "first": [event.decode() for event in found[:3]]}), flush=True)
-    # The client's own threads go on, and now and then one still touches a Python object while the interpreter is taken down:
-    # a segmentation fault after all was read.
+    # The client's threads keep running. Sometimes one uses a Python object while the interpreter shuts down, which would be
+    # a segmentation fault after a successful read.
     os._exit(0)
 
 

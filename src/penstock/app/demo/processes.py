@@ -16,8 +16,8 @@ from typing import Any
 
 from penstock.model.errors import UnavailableError
 
-# Run between fork and exec this would be unsafe (gRPC has threads here), so the child does it to itself, then becomes
-# the program: the kernel kills it when the demo dies, however it dies. 1 is PR_SET_PDEATHSIG, 9 is SIGKILL.
+# Makes the kernel kill the child when the demo dies for any reason. The child sets this itself and then becomes the program:
+# between fork and exec it would be unsafe, because gRPC runs threads here. 1 is PR_SET_PDEATHSIG, 9 is SIGKILL.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
@@ -28,9 +28,9 @@ _LINGER_S = 5.0
 
 
 class Child:
-    """A process that prints one JSON object a line; ``last`` holds the newest values of each name.
+    """A process that prints one JSON object per line. ``last`` holds the newest value of each name.
 
-    It leads a session of its own: Ctrl-C reaches the demo alone, and the child ends with all that it has started.
+    It leads its own session: Ctrl-C reaches only the demo, and the child can be ended with all processes that it started.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Child:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """``kill -9`` of the process and of all that it has started."""
+        """``kill -9`` the process and all processes that it started."""
         self.process.kill()
         self._signal(signal.SIGKILL)
         self.process.wait()
@@ -87,23 +87,23 @@ class Child:
             self.process.stdin.close()
 
     def finish(self, timeout_s: float) -> None:
-        """Wait for a good end. Raises UnavailableError with the log's last lines otherwise."""
+        """Wait until the process succeeds. Otherwise raises UnavailableError with the log's last lines."""
         try:
             status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise UnavailableError(f"the {self.name} did not end in time; {self._last_words()}") from None
+            raise UnavailableError(f"the {self.name} did not end in time; {self._end_of_log()}") from None
         self._reader.join(5)
         if status:
-            raise UnavailableError(f"the {self.name} failed with status {status}; {self._last_words()}")
+            raise UnavailableError(f"the {self.name} failed with status {status}; {self._end_of_log()}")
 
     def check(self) -> None:
-        """Raises UnavailableError where the process has failed."""
+        """Raises UnavailableError if the process has failed."""
         if self.process.poll():
             self.finish(1)
 
     def stop(self) -> None:
-        """End it, and what it has started, in good order, or else by force."""
+        """End the process and those that it started, by force if they do not end by themselves."""
         if self.running:
             self._signal(signal.SIGTERM)
             try:
@@ -126,13 +126,13 @@ class Child:
                 os.kill(process, number)
 
     def members(self) -> Sequence[int]:
-        """The processes that run in the child's session. Not its process group: Spark's Python daemon has one of its own."""
+        """The processes in the child's session. Its process group is not enough: Spark's Python daemon has its own."""
         found: list[int] = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
-                # Behind the name, which may hold anything: state, parent, process group, session.
+                # After the name, which may hold any characters: state, parent, process group, session.
                 state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
             except OSError:
                 continue  # it ended meanwhile
@@ -140,7 +140,7 @@ class Child:
                 found.append(int(entry.name))
         return found
 
-    def _last_words(self) -> str:
+    def _end_of_log(self) -> str:
         tail = self.tail()
         return f"its log {self._log} ends:\n{tail}" if tail else f"its log {self._log} is empty"
 

@@ -70,20 +70,20 @@ class RebuildReport:
         return not (self.lost or self.damage or self.unnamed_chunks or self.streams.made or self.log)
 
     def unknown(self) -> list[str]:
-        """What nobody can know, in words."""
+        """Sentences about losses that cannot be determined."""
         times = [item["as_of_ms"] for item in self.containers if item["as_of_ms"] is not None]
         said = [
-            "what was written after the catalogue's last entry was in the log alone, and tier 2 does not tell how much: "
+            "what was written after the catalogue's last entry was only in the log, and tier 2 does not show how much: "
             "log_not_applied counts it only if the source is a data directory that still has its log, and could be read"
         ]
         if times and min(times) != max(times):
             said.append(
                 f"parts of the store are up to {(max(times) - min(times)) / 1000:.1f} s apart: a transaction that committed "
-                "in between may be there in some segments only"
+                "in between can be present in some segments and missing in others"
             )
         if self.unnamed_chunks:
             said.append(
-                "chunks that no entry names are garbage, or were written last: whose they are, they do not tell"
+                "chunks that no entry names are garbage or the last ones written: they do not show their segment"
             )
         return said
 
@@ -121,7 +121,7 @@ async def rebuild(
 ) -> RebuildReport:
     """Make a store in ``data``, which must be new or empty, from the data in ``place`` (see ``open_source``).
 
-    ``place`` is not changed. The directory appears whole or not at all: until then it is called ``data.rebuilding``.
+    ``place`` is not changed. Until the directory is complete, it is called ``data.rebuilding``.
     ``tier2``: where the new store keeps its chunks; None: in ``data``. The first opening moves all streams to new segments.
 
     Raises: InvalidArgumentError (``backup.places.new_place``), CorruptDataError (there is no catalogue), DirectoryInUseError,
@@ -163,7 +163,7 @@ async def rebuild_source(
 
 
 def _refuse_workers(place: str) -> None:
-    """A stream's segments lie with all workers, and its metadata with one: what one of them has gives no store.
+    """Each worker has some segments of a stream, and only one has its metadata. So one worker's data gives no store.
 
     Raises InvalidArgumentError.
     """
@@ -193,7 +193,7 @@ class _Rebuild:
         self._copied: dict[str, None] = {}
         self._complete_upto: dict[int, int] = {}
         self._made: dict[str, None] = {}
-        """Chunks that the rebuild wrote, and that no old store has."""
+        """Chunks that the rebuild wrote and that are not in the source."""
 
     async def run(self, tier2: str | None, endpoint: str | None, insecure: bool) -> RebuildReport:
         catalogue = await rows_of.list_catalogue(self._source.objects)

@@ -1,7 +1,7 @@
-"""One worker: a process that holds a share of a server's segments, and obeys that server.
+"""One worker: a process that serves a share of a server's segments and takes orders from that server.
 
-It is started by ``penstock standalone`` and by nobody else: the line to its server is a descriptor that it inherits. When the
-line ends it stops at once, as if killed; what it acknowledged is on disk.
+Only ``penstock standalone`` starts it: it inherits a descriptor, which is the line to its server. When the line ends, the
+worker stops at once, as if killed. Everything that it acknowledged is on disk.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from penstock.storage.machine.shared_counts import WorkerCounts
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.2
-_ORDERS_MAX = 16  # orders that wait
+_ORDERS_MAX = 16  # orders in the queue
 _LEAVE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Something to do that the server waits for, one at a time, in order."""
+    """An action that the server waits for. Orders run one at a time, in order."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -71,8 +71,8 @@ class WorkerProcess:
         self._leaving = False
 
     async def run(self, sock: socket.socket) -> None:
-        """Serve the server's calls until it sends close. Raises as opening does, ContainerOfflineError where the store
-        cannot write any more, and CancelledError once the server is gone."""
+        """Serve the server's calls until it orders close. Raises what opening the store raises, ContainerOfflineError if
+        the store can no longer write, and CancelledError if the server has ended."""
         link = await open_link(
             sock,
             name=f"worker {self._number}",
@@ -86,10 +86,10 @@ class WorkerProcess:
         try:
             async with AsyncExitStack() as stack:
                 store = await self._open(order, stack)
-                telling = asyncio.ensure_future(self._server.tell_limits(lambda met: link.call("limits_reached", met)))
-                stack.callback(telling.cancel)
+                limits = asyncio.ensure_future(self._server.tell_limits(lambda met: link.call("limits_reached", met)))
+                stack.callback(limits.cancel)
                 stack.push_async_exit(self._wire)
-                order = await self._obey(link, store, telling)
+                order = await self._run_orders(link, store, limits)
         except PenstockError as error:
             outcome = error
         except OSError as error:
@@ -98,7 +98,7 @@ class WorkerProcess:
         if order.done.done():
             link.close()
         else:
-            # The server ends the line once it has the answer.
+            # The server closes the line after it has received the answer.
             _answer(order, outcome)
         await asyncio.wait([link.closed], timeout=_LEAVE_S)
         if outcome is not None:
@@ -142,16 +142,19 @@ class WorkerProcess:
         _answer(order, None)
         return store
 
-    async def _obey(self, link: WorkerLink, store: SegmentStore, telling: asyncio.Future[None]) -> _Order:
-        """Serve until the order to close, which is returned. Raises why the store, or the worker, cannot go on."""
+    async def _run_orders(self, link: WorkerLink, store: SegmentStore, limits: asyncio.Future[None]) -> _Order:
+        """Run orders until the one to close, and return that. ``limits`` reports reached limits to the server meanwhile.
+
+        Raises the error because of which the store or the worker cannot continue.
+        """
         while True:
             try:
                 order = await asyncio.wait_for(self._orders.get(), _WATCH_S)
             except TimeoutError:
                 if store.offline is not None:
                     raise store.offline from None
-                if telling.done():
-                    telling.result()
+                if limits.done():
+                    limits.result()
                 continue
             try:
                 if order.name == "close":
@@ -193,7 +196,8 @@ class WorkerProcess:
 
 
 def removal_guard(link: WorkerLink) -> RemovalGuard:
-    """The guard of the server's controller, over the line: its block in the server lasts as long as the one here."""
+    """The removal guard of the server's controller, reached over the line. The guard's block in the server lasts as long
+    as the one here."""
     numbers = itertools.count()
 
     @asynccontextmanager
@@ -203,7 +207,7 @@ def removal_guard(link: WorkerLink) -> RemovalGuard:
             await link.call("begin_removal", number, segment, offset)
             yield
         finally:
-            # Without a line the server ends all removals, once this process has ended.
+            # If the line is closed, the server ends all removals of this process itself.
             if link.is_open:
                 link.start(_ignore, "end_removal", number)
 
@@ -224,7 +228,7 @@ def _answer(order: _Order, outcome: Any) -> None:
 
 
 def main() -> None:
-    """Descriptor of the line, descriptor of the counts, own number, number of workers."""
+    """Run a worker. Arguments: descriptor of the line, descriptor of the counts, own number, number of workers."""
     line, counts, worker, workers = map(int, sys.argv[1:5])
     log_to_stderr(f"worker-{worker}")
     raise_limit()

@@ -42,15 +42,15 @@ _MISSED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How a server deals with workers that die.
+    """How a server treats workers that die or hang.
 
-    A worker that dies is started again after ``pause_s``, doubled each time it dies within ``steady_s`` of its start, up to
-    ``pause_max_s``. After ``attempts`` such deaths, or failed starts, in a row the server gives up: it ends, with the reason.
-    ``stop_s`` is how long a worker may take to bring everything to disk before it is killed.
+    A worker that dies is started again after ``pause_s``. The pause doubles each time it dies within ``steady_s`` of its
+    start, up to ``pause_max_s``. After ``attempts`` such deaths or failed starts in a row, the server ends with the reason.
+    ``stop_s`` is how long a worker may take to flush everything to disk before it is killed.
 
-    Every ``pulse_s`` the server sends a worker a heartbeat, which its event loop answers. A worker without an answer
-    for ``silent_s`` hangs, and is killed. That is shorter than the timeout of calls, and longer than a slow disk blocks
-    a loop. The first answer, for which a process has to start, may take ``start_s``.
+    The server sends a heartbeat to each worker every ``pulse_s``, and the worker's event loop answers. A worker that does
+    not answer for ``silent_s`` counts as hung and is killed. That time is shorter than the timeout of calls, and longer
+    than a slow disk blocks a loop. The first answer may take ``start_s``, because the process has to start.
     """
 
     pause_s: float = 0.1
@@ -64,14 +64,14 @@ class Patience:
 
 
 class WorkerRemovals:
-    """Removals that a worker performs for its clients, by the worker's numbers. Each runs within the guard's block."""
+    """Removals that a worker performs for its clients, by the number that the worker gave them. Each holds the guard."""
 
     def __init__(self) -> None:
         self._open: dict[int, AsyncExitStack] = {}
 
     def handlers(self, guard: Guard) -> Mapping[str, Callable[..., Awaitable[None]]]:
-        """The worker's calls: ``begin_removal(number, segment, offset)`` raises what the guard does; ``end_removal(number)``
-        follows it, whether the removal succeeded or not."""
+        """The calls for the worker: ``begin_removal(number, segment, offset)``, which raises what the guard raises, and
+        ``end_removal(number)``, which the worker calls afterwards, also if the removal failed."""
 
         async def begin(number: int, segment: str, offset: int | None) -> None:
             async with AsyncExitStack() as stack:
@@ -86,7 +86,7 @@ class WorkerRemovals:
             await stack.aclose()
 
     async def end_all(self) -> None:
-        """After the end of the worker's process."""
+        """End all removals. Call it after the worker's process has ended."""
         for number in list(self._open):
             await self._end(number)
 
@@ -107,10 +107,10 @@ class Worker:
         self.endpoint: Endpoint | None = None
         self.removals = WorkerRemovals()
         self.not_ready: Mapping[str, str] = {}
-        """Its functions that did not work at the last heartbeat, each with the reason."""
+        """The worker's functions that did not work at the last heartbeat, each with the reason."""
         self._patience = patience
         self._missed = 0
-        self._pulse: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._settings = settings
         self._layout = layout
         self._counts = counts
@@ -119,12 +119,12 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The process that serves now."""
+        """The id of the current process; None if there is none."""
         return None if self._process is None or self.line.link is None else self._process.pid
 
     @property
     def silent(self) -> bool:
-        """Whether it has missed several questions whether it is there."""
+        """Whether the worker has missed several heartbeats."""
         return self._missed >= _MISSED
 
     async def launch(self, handlers: Mapping[str, Callable[..., Awaitable[Any]]]) -> WorkerLink:
@@ -148,7 +148,9 @@ class Worker:
             ours.close()
             await self.end(0)
             raise
-        self._pulse = asyncio.create_task(self._feel_pulse(link, self._process), name=f"pulse of worker {self.number}")
+        self._heartbeats = asyncio.create_task(
+            self._send_heartbeats(link, self._process), name=f"heartbeats of worker {self.number}"
+        )
         try:
             await link.call("open", self._own_settings(), self._layout.workers, self._layout.containers)
         except BaseException:
@@ -158,7 +160,7 @@ class Worker:
         self._link = link
         return link
 
-    async def _feel_pulse(self, link: WorkerLink, process: asyncio.subprocess.Process) -> None:
+    async def _send_heartbeats(self, link: WorkerLink, process: asyncio.subprocess.Process) -> None:
         """Send heartbeats to the process until the line ends; kill it if it does not answer.
 
         Counts turns of its own loop, not time: a server that was itself stopped finds the answer waiting.
@@ -185,7 +187,7 @@ class Worker:
                 return
 
     def hang_up(self) -> None:
-        """End the line; the process then ends at once."""
+        """Close the line. The process then ends at once."""
         if self._link is not None:
             self._link.close()
         self.line.attach(None)
@@ -204,7 +206,7 @@ class Worker:
         self.endpoint = Endpoint(host=self._settings.advertised, port=port)
 
     async def end(self, patience_s: float) -> int | None:
-        """Wait for the end of the process, and kill it when patience runs out; its exit status."""
+        """Wait until the process ends, and kill it after ``patience_s``. Returns its exit status."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -219,17 +221,17 @@ class Worker:
                 raise
             return status
         finally:
-            await self._end_pulse()
+            await self._end_heartbeats()
 
-    async def _end_pulse(self) -> None:
-        pulse, self._pulse, self._missed, self.not_ready = self._pulse, None, 0, {}
+    async def _end_heartbeats(self) -> None:
+        pulse, self._heartbeats, self._missed, self.not_ready = self._heartbeats, None, 0, {}
         if pulse is not None:
             pulse.cancel()
             await asyncio.wait([pulse])
 
 
 async def _reaped(process: asyncio.subprocess.Process) -> int:
-    """The exit status of a process that was killed, waited for also by who is cancelled: else nobody would take it."""
+    """Wait for a killed process and return its exit status. Waits even if cancelled: otherwise a zombie would remain."""
     wait = asyncio.ensure_future(process.wait())
     cancelled: asyncio.CancelledError | None = None
     while not wait.done():
@@ -304,7 +306,7 @@ class Workers:
     # --- start, and start again ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start all, and wait until all have recovered. Raises why one cannot."""
+        """Start all workers and wait until they have recovered. Raises the error of a worker that cannot."""
         for worker, link in zip(
             self.workers, await together([self._bring_up(one) for one in self.workers]), strict=True
         ):
@@ -312,8 +314,8 @@ class Workers:
             self._watching.append(asyncio.ensure_future(self._watch(worker, link)))
 
     async def _bring_up(self, worker: Worker) -> WorkerLink:
-        """A process that has recovered. A worker of a server that was just killed may still hold the directory: that, and
-        whatever else may pass, is tried again."""
+        """Start a process and wait until it has recovered. Retries errors that can pass: for example, a worker of a server
+        that was just killed can still hold the directory."""
         patience = self._patience
         attempt = 0
         while True:
@@ -344,7 +346,7 @@ class Workers:
             await asyncio.shield(link.closed)
             worker.line.attach(None)
             status = await worker.end(patience.stop_s if self._stopping else 1.0)
-            # Only from here on can none of their requests reach its log.
+            # From here on, none of the removal requests can reach the log of the worker.
             await worker.removals.end_all()
             if self._stopping:
                 return
@@ -361,14 +363,14 @@ class Workers:
                 return
 
     async def _resume(self, worker: Worker, link: WorkerLink) -> None:
-        """Limits first: appends that a worker accepts before it has them cannot be undone."""
+        """Let a restarted worker serve. It gets the limits first, because appends that it accepted before would stay."""
         worker.line.attach(link)
         try:
             await self.segments.restore_limits(worker.number)
             if self._serving:
                 await worker.serve(link)
         except PenstockError as error:
-            # Count one more death for the watching task: it may have died again, or its port may be taken.
+            # Let the watching task count this as a death: the worker may have died again, or its port may be taken.
             log.warning("worker does not serve", extra={"worker": worker.number, "reason": str(error)})
             link.close()
             return
@@ -392,13 +394,13 @@ class Workers:
         await self._each_up("drain", self._patience.stop_s)
 
     async def stop(self) -> None:
-        """Have all bring everything to disk and end, and kill those that do not."""
+        """Order all workers to flush everything to disk and end. Kill those that do not end in time."""
         self._stopping = True
         await self._each_up("close", self._patience.stop_s)
         await self._end()
 
     async def abort(self) -> None:
-        """End all as they stand."""
+        """End all workers at once, without a flush."""
         self._stopping = True
         await self._end()
 
@@ -437,10 +439,11 @@ async def _ended(worker: Worker, patience_s: float) -> None:
 async def open_workers(
     settings: StandaloneSettings, layout: WorkerLayout, *, patience: Patience | None = None
 ) -> AsyncIterator[Workers]:
-    """Recovered workers, which serve clients within ``Workers.serving``. The caller holds the data directory.
+    """Start the workers and wait until they have recovered. They serve clients within ``Workers.serving``.
 
-    Left normally, all that they acknowledged is on disk and checkpointed. Raises what their opening raises;
-    UnavailableError where one does not start; InvalidArgumentError where ports collide.
+    The caller holds the data directory. After a normal exit, everything that the workers acknowledged is on disk and
+    checkpointed. Raises what opening a store raises, UnavailableError if a worker does not start, and
+    InvalidArgumentError if ports collide.
     """
     for number in range(layout.workers):
         settings.worker_port(number)

@@ -48,7 +48,7 @@ EXIT_CODES: Sequence[tuple[type[PenstockError], int, str]] = (
 
 
 def exit_code(error: PenstockError) -> int:
-    """The exit status that tells a script what to do next."""
+    """The exit status for the error, by which a script can decide what to do next."""
     return next(code for kind, code, _ in EXIT_CODES if isinstance(error, kind))
 
 
@@ -74,8 +74,8 @@ def print_json(value: Any) -> None:
 
 
 def print_text(text: str) -> None:
-    """One line of JSON that is made already."""
-    # Half of a surrogate pair, which JSON lets in as an escape, goes out as one.
+    """Print one line of encoded JSON."""
+    # JSON can escape half of a surrogate pair. Print it as an escape again, because it has no UTF-8.
     print(text if text.isascii() else text.encode("utf-8", "backslashreplace").decode())
 
 
@@ -99,7 +99,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(" ".join(str(cell).splitlines())) for cell in row))
-    # Names are copied from here: what does not fit goes past the edge, and is neither cut nor wrapped.
+    # People copy names from tables. So a long line runs past the edge and is neither cut nor wrapped.
     needed = Console(width=_WIDTH_MAX).measure(table).maximum
     Console(width=max(needed, 1), soft_wrap=True).print(table)
 
@@ -137,7 +137,7 @@ class ProgressLine:
             from rich.console import Console
             from rich.live import Live
 
-            # It draws when it is called, without a thread: a command may fork.
+            # The line is drawn by each call, not by a thread, because a command may fork.
             self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
@@ -160,7 +160,7 @@ class ProgressLine:
 
 
 def say(message: str, *, as_json: bool, **fields: Any) -> None:
-    """Confirm what was done."""
+    """Print the message that confirms a command, or with ``as_json`` the fields."""
     if as_json:
         print_json({"ok": True, "message": message, **fields})
     else:

@@ -17,8 +17,8 @@ from penstock.controller.streams import updates as streams
 from penstock.controller.transactions import commits
 from penstock.model.errors import SegmentNotFoundError
 from penstock.segmentstore import container
+from penstock.segmentstore.calls import appends, tables
 from penstock.segmentstore.calls import segments as segment_calls
-from penstock.segmentstore.calls import tables
 from penstock.segmentstore.tiering import catalogue, leases
 from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.log import scan as log_scan
@@ -170,12 +170,12 @@ def merge_is_not_idempotent() -> Any:
 
 def appends_are_not_deduplicated() -> Any:
     """What the writer says was stored last is believed."""
-    original = container.append_refusal
+    original = appends.append_refusal
 
     def append_refusal(name: str, **facts: Any) -> Any:
         return original(name, **(facts | {"stored": facts["previous"]}))
 
-    return patch.object(container, "append_refusal", append_refusal)
+    return patch.object(appends, "append_refusal", append_refusal)
 
 
 def catalogue_forgets_removals() -> Any:

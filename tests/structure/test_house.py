@@ -31,7 +31,6 @@ LONG_FILES = {
     "client/writing/writer_core.py",
     "controller/retention/holds.py",
     "net/wire/appends.py",
-    "segmentstore/container.py",
 }
 BARE_NUMBERS: set[str] = set()
 CIRCLES: set[str] = set()

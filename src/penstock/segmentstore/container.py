@@ -8,38 +8,19 @@ from collections import deque
 from collections.abc import Sequence
 
 from penstock.codec.store.rows import ContainerRecord
-from penstock.core.segments.append_rules import append_refusal
-from penstock.core.segments.throttle import append_throttled
-from penstock.model.errors import (
-    ContainerOfflineError,
-    InvalidArgumentError,
-    PenstockError,
-    SegmentNotFoundError,
-    StorageFullError,
-    ThrottledError,
-    UnavailableError,
-)
-from penstock.ports.data.segments import Append, AppendDone
+from penstock.model.errors import ContainerOfflineError, PenstockError, StorageFullError
 from penstock.ports.files import Buffer
 from penstock.segmentstore.append_limits import AppendLimits
+from penstock.segmentstore.calls.appends import Appends
 from penstock.segmentstore.calls.imports import Imports
 from penstock.segmentstore.calls.reads import Reads
 from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.durability.checkpointer import Checkpointer
 from penstock.segmentstore.durability.shared_log import SharedLog
 from penstock.segmentstore.erasure.eraser import Eraser
-from penstock.segmentstore.mutations import (
-    AppendMutation,
-    Done,
-    Mutation,
-    flat,
-    frame_parts,
-    refusal,
-    take_batch,
-    waking,
-)
+from penstock.segmentstore.mutations import Done, Mutation, frame_parts, take_batch, waking
 from penstock.segmentstore.parts import StoreParts
-from penstock.segmentstore.segment import AttributeState, Segment
+from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.state import ContainerState
 from penstock.segmentstore.tasks import TaskOwner
 from penstock.segmentstore.tiering.blocks import BlockReader
@@ -55,8 +36,6 @@ from penstock.segmentstore.transitions import Transitions
 from penstock.segmentstore.writer_memory import WriterMemory
 
 _log = logging.getLogger(__name__)
-
-_SAY_THROTTLED_S = 10.0
 
 
 class Container:
@@ -106,9 +85,6 @@ class Container:
         self._log_floor: int | None = None
         """While a frame is in flight: its address, not known yet, is above this one."""
         self._wake: asyncio.Future[None] | None = None
-        self._parked: dict[str, deque[tuple[Append | None, AppendDone]]] = {}
-        self._parked_count = 0
-        self._say_throttled_at = float("-inf")
         self._offline: ContainerOfflineError | None = None
         self._tasks = TaskOwner(self._task_failed)
         self._wire()
@@ -150,6 +126,14 @@ class Container:
             reclaimer=self.reclaimer,
             leases=self.leases,
             garbage=self.import_garbage,
+        )
+        self.appends = Appends(
+            state,
+            parts,
+            writers=self.writers,
+            submit=self.submit,
+            offline=lambda: self._offline,
+            spawn=self._tasks.spawn,
         )
         self.reads = Reads(state, parts, self.blocks, serves=lambda: self._offline is None)
         self.events = EventCounter(state, self.blocks, parts.offload)
@@ -229,10 +213,8 @@ class Container:
         for mutation in failed:
             mutation.withdraw(self._memory)
             self._call(mutation.done, ContainerOfflineError(self._offline.message, **self._offline.fields))
-        for parked in self._parked.values():
-            for _, done in parked:
-                self._call(done, ContainerOfflineError(self._offline.message, **self._offline.fields))
-        self._parked.clear()
+        for done in self.appends.withdraw_parked():
+            self._call(done, ContainerOfflineError(self._offline.message, **self._offline.fields))
         for segment in self.segments.loaded():
             segment.wake()
         self.checkpointer.wake()
@@ -253,117 +235,9 @@ class Container:
         self.tiering.force()
         self.checkpointer.ask()
 
-    # --- appends ------------------------------------------------------------------------------------------
-
-    def submit_append(self, request: Append, done: AppendDone) -> None:
-        """See ``LocalSegmentService.submit_append``."""
-        segment = self.segments.pending(request.segment)
-        if segment is not None and not (self._parked and request.segment in self._parked):
-            state = segment.attributes.get(request.writer.int)
-            if state is not None:
-                self._decide_append(segment, state, request, done)
-                return
-        self._park_append(request, done)
-
-    def _decide_append(self, segment: Segment, state: AttributeState, request: Append, done: AppendDone) -> None:
-        data = flat(request.data)
-        size = len(data)
-        error: PenstockError | None = None
-        if segment.table is not None:
-            error = InvalidArgumentError("segment is a table", segment=segment.name)
-        else:
-            error = append_refusal(
-                segment.name,
-                data_bytes=size,
-                limit_bytes=self._log.append_max_bytes,
-                event_number=request.event_number,
-                event_count=request.event_count,
-                previous=request.previous,
-                expected_offset=request.expected_offset,
-                sealed=segment.next_sealed,
-                length=segment.next_length,
-                stored=state.pending,
-                forgotten=self.writers.is_refused(state, request.writer.int),
-            ) or self._no_room(size)
-            if error is None and segment.gate is not None:
-                error = segment.gate.take(segment, size, request.event_count if size else 0)
-                if error is not None:
-                    self.parts.telemetry.add("quota_refusals")
-        if error is not None:
-            self.submit(refusal(segment, error, done))
-            return
-        segment.touched = True
-        self._memory.queued_bytes += size
-        self.submit(AppendMutation(segment, state, request, data, done))
-
-    def _no_room(self, size: int) -> StorageFullError | ThrottledError | None:
-        memory = self._memory
-        held_bytes = memory.unflushed_bytes + memory.queued_bytes
-        limit_bytes = memory.unflushed_limit_bytes
-        if held_bytes + size <= limit_bytes and not self._log.shortage.is_known:
-            return None  # The usual case: evaluating each rule costs as much as an append.
-        full = self._log.shortage.refusal()
-        throttled = None if full else append_throttled(held_bytes, limit_bytes=limit_bytes, adding_bytes=size)
-        if throttled is not None and asyncio.get_running_loop().time() >= self._say_throttled_at:
-            # The peer only sees a delay: log the reason here.
-            self._say_throttled_at = asyncio.get_running_loop().time() + _SAY_THROTTLED_S
-            _log.warning("appends wait: tier 2 does not keep up", extra={"container": self.index, **throttled.fields})
-        return full or throttled
-
-    def _park_append(self, request: Append, done: AppendDone) -> None:
-        """The segment or writer is not in memory: load it, then decide, in order of submission."""
-        error: PenstockError | None = self._offline
-        if error is None and self._parked_count >= self._settings.max_parked_appends:
-            error = ThrottledError(
-                "too many appends wait for their segment", resource="parked_appends", limit=self._parked_count
-            )
-        if error is not None:
-            self.submit(refusal(None, error, done))
-            return
-        parked = self._parked.get(request.segment)
-        if parked is None:
-            parked = self._parked[request.segment] = deque()
-            self._tasks.spawn(self._unpark(request.segment, parked), f"container-{self.index}-load")
-        parked.append((request, done))
-        self._parked_count += 1
-
     async def parked_decided(self, name: str) -> None:
-        """Return once the appends that wait for the segment to load have been queued."""
-        parked = self._parked.get(name)
-        if parked is not None:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            parked.append((None, waking(waiter)))
-            self._parked_count += 1
-            await waiter
-
-    async def _unpark(self, name: str, parked: deque[tuple[Append | None, AppendDone]]) -> None:
-        while parked:
-            request, done = parked[0]
-            if request is None:
-                parked.popleft()
-                self._parked_count -= 1
-                self._call(done, None)
-                continue
-            segment: Segment | None = None
-            state: AttributeState | None = None
-            error: PenstockError = SegmentNotFoundError("no such segment", segment=name)
-            try:
-                if (segment := await self.segments.find(name)) is not None:
-                    with segment.pinned():
-                        state = await self.segments.attribute(segment, request.writer.int)
-            except PenstockError as failure:
-                error = failure
-            except OSError as failure:
-                error = UnavailableError("metadata cannot be read", cause=repr(failure))
-            if state is not None and segment is not None and not self.segments.is_current(segment):
-                continue
-            parked.popleft()
-            self._parked_count -= 1
-            if segment is None or state is None:
-                self.submit(refusal(None, error, done))
-            else:
-                self._decide_append(segment, state, request, done)
-        self._parked.pop(name, None)
+        """See ``Operations``."""
+        await self.appends.parked_decided(name)
 
     # --- commit -------------------------------------------------------------------------------------------
 

@@ -192,7 +192,7 @@ class SegmentStore:
         return await segment_calls.setup_append(self._container(name), name, writer)
 
     def submit_append(self, request: Append, done: AppendDone) -> None:
-        (self._routes.get(request.segment) or self._container(request.segment)).submit_append(request, done)
+        (self._routes.get(request.segment) or self._container(request.segment)).appends.submit(request, done)
 
     async def append(self, request: Append) -> Appended:
         answer = segment_calls.Answer()

@@ -1,4 +1,4 @@
-"""The time of an event, from a field of its JSON: Arrow's reader for a whole batch, one by one where that fails."""
+"""The time of an event from a field of its JSON. Arrow parses a whole batch; if that fails, events are parsed singly."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROS_MIN, _MICROS_END = -62_135_596_800_000_000, 253_402_300_800_000_000
-"""The years 1 to 9999: what lies outside is a wrong unit, and no calendar has a name for it."""
+"""The years 1 to 9999. A time outside has a wrong unit and cannot be a date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTime:
-    """Where an event says when it was: field ``a.b`` of a JSON object, an ISO 8601 text or a number of ``unit``.
+    """The field ``a.b`` of a JSON object that has the event's time: ISO 8601 text, or a number in ``unit``.
 
-    A text without a zone is UTC. Raises InvalidArgumentError for a unit or a field that cannot be one.
+    A text without a zone is UTC. Raises InvalidArgumentError if the unit or the field is invalid.
     """
 
     field: str
@@ -39,7 +39,7 @@ class EventTime:
             raise InvalidArgumentError("the time field is a name, or names joined by dots", field=repr(self.field))
 
     def times(self, events: pa.Array) -> pa.Array:
-        """The time of each event in microseconds, null where it has none or none that can be read."""
+        """The time of each event in microseconds; null if it is missing or cannot be parsed."""
         try:
             found = self._all(events)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -47,7 +47,7 @@ class EventTime:
         return self._each(events) if found is None else found
 
     def _all(self, events: pa.Array) -> pa.Array | None:
-        """All at once; None where not every event has one time of the same kind."""
+        """The times of all events, parsed together. None if some event has no time or one of another kind."""
         kind = self._kind(events)
         if kind is None:
             return None
@@ -65,7 +65,7 @@ class EventTime:
             ),
         )
         if len(table) != len(events):
-            return None  # an event that is no object, or more than one
+            return None  # some event is not exactly one object
         values = table.column(path[0]).combine_chunks()
         for name in path[1:]:
             values = pc.struct_field(values, name)

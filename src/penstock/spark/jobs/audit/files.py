@@ -1,7 +1,7 @@
-"""The directory of an audit table: one more run at a time, each of them there whole or not at all.
+"""The directory of an audit table, to which each run adds a complete directory or nothing.
 
-A run is made in a hidden directory beside the others and takes its name in one step. Where it begins is where the one before
-has ended, so that runs neither overlap nor leave anything out, however often they are begun.
+A run is written in a hidden directory next to the others, which is then renamed. It begins where the previous run ended, so
+runs do not overlap and leave no gap, however often they are repeated.
 Source: docs/formats/lake.md.
 """
 
@@ -19,7 +19,7 @@ from penstock.model.errors import AlreadyExistsError, CorruptDataError, InvalidA
 from penstock.spark.jobs.job_files import OWN, VERSION, locked, read_versioned, sync, write_json
 
 RUN = "run"
-"""Column of the number of the run, by which the directory is partitioned."""
+"""The partition column of the directory: the number of the run."""
 
 _MAKING = ".making-"
 _LOCK = ".lock"
@@ -28,10 +28,10 @@ _RECORD = "audit.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRun:
-    """One run: it has what the audit stream held between the cuts ``start`` and ``end`` (as text) and was asked for.
+    """One run: the chosen entries of the audit stream between the cuts ``start`` and ``end`` (as text).
 
-    ``entries``: rows; ``last``: offset and SHA-256 of the last event that was read, None where that is not known: a later
-    run looks whether it is still the same stream; ``lost``: what had been truncated before it was read.
+    ``entries``: number of rows. ``last``: offset and SHA-256 of the last bytes that were read, None if unknown; by it a
+    later run checks that the stream is still the same. ``lost``: ranges that had been truncated before they were read.
     """
 
     number: int
@@ -71,7 +71,7 @@ class AuditDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make the directory, and keep other runs away; what a run has left unfinished is removed.
+        """Create the directory, lock out other runs, and remove what an interrupted run left.
 
         Raises DirectoryInUseError, InvalidArgumentError.
         """
@@ -84,7 +84,7 @@ class AuditDirectory:
             yield
 
     def publish(self, run: AuditRun) -> None:
-        """Make what lies in ``making`` durable, and give it its name."""
+        """Make the files in ``making`` durable, and rename the directory."""
         for path in [*self.making.glob("_SUCCESS"), *self.making.rglob(".*.crc")]:
             path.unlink()
         for path in [*self.making.rglob("*"), self.making]:

@@ -1,6 +1,6 @@
 """The audit stream as a table: what was deleted, when, by which rule, who lost unread data, and which holds applied.
 
-As a data frame, as a Parquet table that each run brings up to now, and as sums. Source: docs/reference/spark.md, "audit".
+As a data frame, as a Parquet table that each run brings up to date, and as sums. Source: docs/reference/spark.md, "audit".
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ if TYPE_CHECKING:
 
 _OURS = ("scope", "stream", "path", "columns", "startstreamcut", "endstreamcut", "starttimestamp", "endtimestamp")
 _SLACK_MS = 86_400_000
-"""An entry is found by when it was appended, and chosen by when it was decided: earlier, unless a clock was set back."""
+"""The search goes by the time of append, the choice by the time of decision. The decision is earlier, unless a clock was
+set back; then this slack still finds the entry."""
 
 _PORTIONS = {"target_partition_bytes": "32m", "batch_rows": "2000"}
-"""Smaller than those of other reads: an entry has up to 64 KiB, and costs more to parse than its bytes to read."""
+"""Smaller than for other reads: an entry has up to 64 KiB, and parsing it costs more than reading it."""
 
 _PROGRESS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """What to read of the audit stream, and where to.
+    """What to read of the audit stream, and where to write it.
 
-    read: Options of the source: ``controller``, ``fail_on_data_loss``, …; the stream and its range are ours.
+    read: Options of the source: ``controller``, ``fail_on_data_loss``, …; the job sets the stream and its range.
     choice: Which entries.
-    output: Directory of the table, on a disk that driver and executors share; its parent is there. None: only sums.
+    output: Directory of the table, on a disk that driver and executors share; its parent must exist. None: only sums.
     """
 
     read: Mapping[str, str]
@@ -79,7 +80,7 @@ class AuditRequest:
         }
 
     def identity(self) -> dict[str, Any]:
-        """What all runs of one table agree on."""
+        """The values that must be the same in all runs of one table."""
         return {**asdict(self.choice), "kinds": sorted(self.choice.kinds)}
 
 
@@ -87,8 +88,8 @@ class AuditRequest:
 class AuditReport:
     """What a run has read between the cuts ``start`` and ``end``; both are empty where there is no audit stream yet.
 
-    ``run``: its number in the table, 0 where nothing was written. ``lost``: what had been truncated before it was read, and
-    why. With ``dry_run`` ``entries`` are all of the range, whatever was chosen, and ``sums`` are empty.
+    ``run``: its number in the table, 0 if nothing was written. ``lost``: ranges that had been truncated before they were
+    read, and why. With ``dry_run``, ``entries`` counts the whole range, without the choice, and ``sums`` is empty.
     """
 
     start: str
@@ -114,29 +115,29 @@ def audit(
     dry_run: bool = False,
     connector: Connector = dial,
 ) -> AuditReport:
-    """Read the audit stream up to its tail of now: into a table, if one is named, and as sums.
+    """Read the audit stream up to its current tail: as sums and, if ``output`` is set, into a table.
 
-    A table gets what came since its last run, whole or not at all; so it may be kept up to date for longer than the store
-    keeps its entries, and a run that was ended is begun again without leaving anything out or having it twice. The sums are
-    those of what this run has read. ``spark`` may be None for a dry run.
+    Each run adds the entries since the last run to the table, all or none. So the table can keep entries for longer than
+    the store does, and a run that was interrupted can be repeated: no entry is missing or there twice. The sums cover the
+    entries that this run has read. ``spark`` may be None for a dry run.
 
-    Raises: AlreadyExistsError, ConflictError (the table was begun with another choice, or of another store),
-    DirectoryInUseError, InvalidArgumentError, TruncatedError (entries went before they were read), UnavailableError,
-    OSError; what Spark raises where a task failed.
+    Raises AlreadyExistsError, ConflictError (the table was begun with another choice, or of another store),
+    DirectoryInUseError, InvalidArgumentError, TruncatedError (entries were deleted before they were read),
+    UnavailableError, OSError, and Spark's error if a task fails.
     """
     request = request.checked()
     directory = None if request.output is None else AuditDirectory(request.output, uuid4().hex)
     job = _Job(spark, request, directory, connector)
     if dry_run:
         return job.look()
-    # Before anything is made in a directory that is another one's.
+    # Check this before anything is written, because the directory may belong to something else.
     job.begun()
     with nullcontext() if directory is None else directory.held():
         return job.run(on_progress)
 
 
 def audit_frame(spark: Any, request: AuditRequest, *, connector: Connector = dial) -> DataFrame:
-    """The chosen entries up to the tail of now as a data frame, one row each, in no order. Raises as ``audit``."""
+    """The chosen entries up to the current tail as a data frame, one row each, in no order. Raises as ``audit``."""
     request = request.checked()
     found = link(connector, request.options().controller).served().ask(partial(_bounds, request, None))
     if found is None:
@@ -145,7 +146,7 @@ def audit_frame(spark: Any, request: AuditRequest, *, connector: Connector = dia
 
 
 def entries(events: DataFrame, choice: Choice = ALL) -> DataFrame:
-    """The rows of a frame with the columns ``event`` and ``offset`` of ``_system/audit``, a streaming one as well."""
+    """The entries of a batch or streaming frame that has the columns ``event`` and ``offset`` of ``_system/audit``."""
     return events.select("event", "offset").mapInArrow(partial(batches, choice.checked()), _schema())
 
 
@@ -195,7 +196,7 @@ class _Job:
         differing = [name for name, value in wanted.items() if known.request.get(name) != value]
         if differing:
             raise ConflictError(
-                "the table was begun with another choice; give that, or name another directory",
+                "the table was begun with another choice; give the same choice, or name another directory",
                 differing=", ".join(differing),
             )
         return known
@@ -271,7 +272,7 @@ def _frame(spark: Any, request: AuditRequest, found: _Bounds) -> DataFrame:
 
 
 async def _bounds(request: AuditRequest, known: AuditRun | None, services: Services) -> _Bounds | None:
-    """From where the last run ended, or from the time that is asked for, to the tail; None where there is no stream yet."""
+    """The range from the end of the last run, or from the requested time, to the tail. None if there is no stream yet."""
     try:
         end = await services.controller.cuts.tail(AUDIT_STREAM)
         if known is not None:
@@ -326,7 +327,7 @@ async def _digest(services: Services, segment: SegmentId, low: int, high: int) -
 
 
 async def _check_same(services: Services, known: AuditRun) -> None:
-    """Raises ConflictError where the stream is not the one that the last run has read."""
+    """Raises ConflictError if the last run read another stream."""
     last = known.last
     if last is None:
         return
@@ -336,4 +337,4 @@ async def _check_same(services: Services, known: AuditRun) -> None:
     if info is not None and low < info.start_offset and high <= info.length:
         return  # It was deleted by age, so this cannot be checked any more.
     if await _digest(services, segment, low, high) != last:
-        raise ConflictError("the table is of another store; name another directory", stream=AUDIT_STREAM)
+        raise ConflictError("the table belongs to another store; name another directory", stream=AUDIT_STREAM)

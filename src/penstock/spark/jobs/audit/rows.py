@@ -1,7 +1,7 @@
 """Entries of the audit stream as rows: what was deleted, by which rule, who lost unread data, and which holds applied.
 
-One row for each entry of any kind. Missing values are null, and a column has the entry as it was written.
-Pure but for Arrow, so that tasks of a batch and of a streaming query call the same function.
+One row for each entry of any kind. Missing values are null, and one column has the entry as it was written.
+Has no I/O, so that tasks of a batch and of a streaming query can call the same function.
 Source: docs/reference/spark.md, "audit"; docs/formats/audit.md.
 """
 
@@ -19,7 +19,7 @@ from penstock.model.errors import CorruptDataError, InvalidArgumentError, Versio
 from penstock.model.names import StreamName, check_name
 
 UNREADABLE = "unreadable"
-"""Kind of a row whose entry cannot be read: ``error`` says why."""
+"""Kind of a row whose entry cannot be read. Its column ``error`` has the reason."""
 
 KINDS = tuple(item.value for item in AuditKind)
 
@@ -63,16 +63,16 @@ _HELD_FROM = (AuditKind.HOLD.value, AuditKind.UNHOLD.value)
 _INT64 = 1 << 63  # one more than the largest signed 64-bit number
 _MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 _MS_MAX = 1 << 52
-"""Times beyond this are no milliseconds: as microseconds they would not fit."""
+"""Times beyond this are rejected: as microseconds they would not fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which entries become rows: all of these conditions hold. What cannot be read always does.
+    """Which entries become rows: those that meet all conditions, and all that cannot be read.
 
-    target: A scope, or ``scope/stream``: what concerns it, entries of the levels above it included, as
-        ``penstock retention audit`` chooses. None: all.
-    kinds: Of the entry; empty: all.
+    target: A scope, or ``scope/stream``: entries about it and about the levels above it, as in
+        ``penstock retention audit``. None: all.
+    kinds: The kinds of entries; empty: all.
     since_ms, until_ms: ``since_ms <= at < until_ms``, milliseconds since the Unix epoch.
     """
 
@@ -115,9 +115,9 @@ ALL = Choice()
 
 
 def row_of(event: bytes, position: int, choice: Choice = ALL) -> dict[str, Any] | None:
-    """The row of one event of the audit stream at that offset; None where it is not chosen.
+    """The row of the event of the audit stream at that offset. None if it is not chosen.
 
-    An event that is no entry, or one of a newer version, becomes a row that says so: it must not hide the others.
+    An event that is no entry, or an entry of a newer version, becomes a row with an error, so that the others are read.
     """
     try:
         fields = decode_entry(event)
@@ -169,7 +169,7 @@ def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _removed(kind: str | None, size: int | None, events: int | None) -> dict[str, Any]:
-    """What readers lost by this entry; negative where it gave back. Of one stream these sum to what went from its head."""
+    """Bytes and events that this entry removed; negative for an undo. Over one stream they sum to what its head lost."""
     if kind in _REMOVES:
         return {"removed_bytes": size or 0, "removed_events": events}
     if kind == AuditKind.UNDO.value:
@@ -179,8 +179,8 @@ def _removed(kind: str | None, size: int | None, events: int | None) -> dict[str
 
 
 def _lost(kind: str | None, subscribers: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    """What subscribers lost unread by this entry. A truncation names those who were hurt as well, but each of them has an
-    entry of its own, which counts."""
+    """Bytes and events that subscribers lost unread by this entry. A truncation also names the subscribers that lost data.
+    They are not counted here, because each of them has its own entry."""
     if kind not in _MOVES or not subscribers:
         return {"lost_bytes": 0, "lost_events": 0}
     # A subscriber that was moved back manually has lost nothing.
@@ -194,7 +194,7 @@ def _lost(kind: str | None, subscribers: Sequence[Mapping[str, Any]] | None) -> 
 
 def _cuts(kind: str | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     if kind == AuditKind.POLICY.value:
-        return {}  # There ``before`` and ``after`` are documents.
+        return {}  # For these kinds, ``before`` and ``after`` are documents.
     if kind in _HELD_FROM:
         return {"from_cut": _cut(fields.get("cut"))}
     return {"from_cut": _cut(fields.get("before")), "to_cut": _cut(fields.get("after"))}
@@ -234,7 +234,7 @@ def _holds(kind: str | None, fields: Mapping[str, Any]) -> list[dict[str, Any]] 
 
 
 def _policy(value: Any) -> list[dict[str, Any]] | None:
-    """The values that the rule looked at, as JSON, with the level that each is from."""
+    """The policy values that the rule used, as JSON, each with the level that it is from."""
     if value is None:
         return None
     return [
@@ -267,5 +267,5 @@ def _micros(value: Any) -> int | None:
 
 
 def _text(value: Any) -> str | None:
-    """Text that Arrow takes: half of a surrogate pair, which JSON lets in as an escape, becomes a question mark."""
+    """The text in a form that Arrow accepts. JSON can escape half of a surrogate pair; that becomes a question mark."""
     return None if value is None else str(value).encode("utf-8", "replace").decode()

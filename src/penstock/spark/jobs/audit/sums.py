@@ -1,4 +1,4 @@
-"""Sums over audit entries: by rule, by stream, by subscriber, and by the holds that stood in the way.
+"""Sums over audit entries: by rule, by stream, by subscriber, and by the holds that kept data.
 
 Source: docs/reference/spark.md, "audit".
 """
@@ -32,17 +32,18 @@ _HURTING = (AuditKind.EXPIRE, AuditKind.EVICT, AuditKind.MOVE, AuditKind.DROP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSums:
-    """What the entries add up to.
+    """Sums of the entries.
 
-    ``entries`` from ``first_ms`` to ``last_ms`` (None where there are none), ``kinds`` of them; ``unreadable`` ones; and
-    ``missing``, which found no room while a disk was full. ``removed_bytes`` went from streams, what was taken back being
-    counted out; ``lost_bytes`` of them, or of what stays, subscribers had not read.
+    ``entries`` were decided from ``first_ms`` to ``last_ms`` (None if there are none); ``kinds`` counts them by kind.
+    ``unreadable``: entries that could not be parsed. ``missing``: entries that were not stored because a disk was full.
+    ``removed_bytes``: bytes removed from streams, without undone removals. ``lost_bytes``: bytes that subscribers lost
+    unread, whether they were removed or not.
 
-    Lists of mappings, those that lost most first, at most ``SHOWN_MAX`` each: ``rules`` (``rule``, which is ``undo`` for
-    what was taken back), ``streams`` (``scope``, ``stream``), each with ``entries``, ``streams``, ``removed_bytes``,
-    ``removed_events``, ``lost_bytes``, ``lost_events``, ``dropped`` subscribers; ``subscribers`` (``subscriber``, ``rule``)
-    with ``times``, ``streams``, ``lost_bytes``, ``lost_events``, ``dropped``; ``holds`` (``hold``, ``owner``) with
-    ``streams`` and ``times``, at most one an hour for each stream. Events are None where some were not counted.
+    Each list has at most ``SHOWN_MAX`` mappings, those that lost most first. ``rules`` (by ``rule``, which is ``undo`` for
+    undone removals) and ``streams`` (by ``scope``, ``stream``) have ``entries``, ``streams``, ``removed_bytes``,
+    ``removed_events``, ``lost_bytes``, ``lost_events``, ``dropped`` subscribers. ``subscribers`` (by ``subscriber``,
+    ``rule``) have ``times``, ``streams``, ``lost_bytes``, ``lost_events``, ``dropped``. ``holds`` (by ``hold``, ``owner``)
+    have ``streams`` and ``times``, at most one per hour and stream. Events are None if some were not counted.
     """
 
     entries: int = 0
@@ -60,7 +61,7 @@ class AuditSums:
 
 
 def sums_of(frame: DataFrame) -> AuditSums:
-    """The sums of rows of ``audit_rows.SCHEMA``. Reads the frame five times: persist what is not at hand."""
+    """The sums over rows of ``audit.rows.SCHEMA``. Reads the frame five times, so persist it first."""
     from pyspark.sql import functions as fn
 
     kinds = [
@@ -106,13 +107,13 @@ def _grouped(frame: DataFrame, keys: list[str]) -> list[Mapping[str, Any]]:
         _counted("lost_bytes", "lost_events"),
         fn.count_if(fn.col("kind") == AuditKind.DROP.value).alias("dropped"),
     )
-    # What was taken back is as far above as it would be, had it stayed away.
+    # Sort by absolute size, so that undone removals rank as high as the removals.
     weight = fn.abs("removed_bytes") + fn.col("lost_bytes")
     return [row.asDict() for row in found.orderBy(weight.desc(), *keys).limit(SHOWN_MAX).collect()]
 
 
 def _counted(size: str, events: str) -> Any:
-    """Events, or null where some of what has bytes was not counted."""
+    """The sum of events; null if an entry with bytes has no count of events."""
     from pyspark.sql import functions as fn
 
     unknown = fn.count_if((fn.col(size) != 0) & fn.col(events).isNull())

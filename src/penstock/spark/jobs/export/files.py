@@ -1,8 +1,8 @@
-"""The directory of an export: hidden while it is made, resumable, and there all at once. Source: docs/formats/lake.md.
+"""The directory of an export: hidden while it is written, resumable, then visible at once. Source: docs/formats/lake.md.
 
-While an export runs, all lies in ``.NAME.exporting`` beside the output: the job, the plan of its shares, the files that tasks
-have written, and one record for each share that is done. At the end files that no record names are removed, the manifest
-is written, and the directory takes its name in one step.
+While an export runs, its files are in ``.NAME.exporting`` next to the output: the job, the plan of its shares, the files
+that tasks have written, and a record for each finished share. At the end, files that no record names are deleted, the
+manifest is written, and the directory is renamed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.model.segments import SegmentId
 from penstock.spark.jobs.job_files import OWN, VERSION, locked, read_versioned, sync, write_json
 from penstock.spark.reading.plan import Block, Piece
 
-_SHARES_A_GROUP = 64  # shares of files that are open at the same time
+_SHARES_A_GROUP = 64  # shares per row group of the plan
 _PLAN = pa.schema(
     [
         pa.field("share", pa.int32()),
@@ -47,7 +47,7 @@ _PLAN = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoneShare:
-    """A share that is written: its files, relative to the output, and what is in them."""
+    """A finished share: its files, relative to the output, and their contents."""
 
     share: int
     events: int
@@ -57,7 +57,7 @@ class DoneShare:
 
 
 class ExportDirectory:
-    """One export's directory, by the path that it will have."""
+    """The directory of one export. ``output`` is its final path."""
 
     def __init__(self, output: Path) -> None:
         self.output = output.absolute()
@@ -69,19 +69,19 @@ class ExportDirectory:
     # --- begin ------------------------------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any] | None:
-        """The manifest of the finished export, or None where there is no output. Raises AlreadyExistsError: not ours."""
+        """The manifest of the finished export; None if there is no output. Raises AlreadyExistsError (no export)."""
         try:
             return read_versioned(self.output / OWN / "manifest.json")
         except (FileNotFoundError, NotADirectoryError):
             taken = self.output.exists() and (not self.output.is_dir() or any(self.output.iterdir()))
-            # The export takes its name in one step at the end, which no link lets it.
+            # The export is renamed to this path at the end, which fails if the path is a link.
             if taken or self.output.is_symlink():
                 raise AlreadyExistsError("output exists and is no export; name another", output=self.output) from None
             return None
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make the directory, and keep other exports to the same output away. Raises DirectoryInUseError, OSError."""
+        """Create the directory and lock out other exports to this output. Raises DirectoryInUseError, OSError."""
         if not self.output.parent.is_dir():
             raise InvalidArgumentError("the directory that is to hold the output is not there", path=self.output.parent)
         (self._own / "done").mkdir(parents=True, exist_ok=True)
@@ -89,14 +89,14 @@ class ExportDirectory:
             yield
 
     def job(self) -> dict[str, Any] | None:
-        """What an earlier run has begun here, or None. Raises ConflictError, VersionTooNewError."""
+        """The job that an earlier run has begun here, or None. Raises ConflictError, VersionTooNewError."""
         try:
             return read_versioned(self._own / "job.json")
         except FileNotFoundError:
             return None
 
     def begin(self, job: Mapping[str, Any], shares: Sequence[Sequence[Piece]]) -> None:
-        """Record the complete plan before any of it is carried out."""
+        """Record the complete plan before any task runs."""
         draft = self._own / "plan.parquet.tmp"
         with pq.ParquetWriter(draft, _PLAN) as writer:
             for first in range(0, len(shares), _SHARES_A_GROUP):
@@ -108,7 +108,7 @@ class ExportDirectory:
         write_json(self._own / "job.json", {"version": VERSION, **job})
 
     def check_same(self, begun: Mapping[str, Any], request: Mapping[str, Any]) -> None:
-        """Raises ConflictError where the unfinished export is another one."""
+        """Raises ConflictError if the unfinished export has a different request."""
         differing = [name for name, value in request.items() if begun["request"].get(name) != value]
         if differing:
             raise ConflictError(
@@ -120,7 +120,7 @@ class ExportDirectory:
     # --- tasks ------------------------------------------------------------------------------------------------
 
     def pieces(self, share: int) -> tuple[Piece, ...]:
-        """What a share reads."""
+        """The pieces that a share reads."""
         rows = pq.read_table(self._own / "plan.parquet", filters=[("share", "=", share)]).to_pylist()
         return tuple(
             Piece(
@@ -136,7 +136,7 @@ class ExportDirectory:
         )
 
     def record(self, done: DoneShare) -> DoneShare:
-        """Say that a share is written; of several attempts the first one counts, and is returned."""
+        """Record a finished share. If several attempts finish, the first one counts and is returned."""
         place = self._own / "done" / f"{done.share:08d}.json"
         draft = place.with_name(f".{place.name}.{os.getpid()}")
         write_json(draft, {"version": VERSION, **asdict(done)})
@@ -151,7 +151,7 @@ class ExportDirectory:
         return done
 
     def done(self) -> list[int]:
-        """Shares that are written."""
+        """The numbers of the finished shares."""
         return sorted(int(name[:-5]) for name in os.listdir(self._own / "done") if name[0] != ".")
 
     # --- end --------------------------------------------------------------------------------------------------
@@ -173,12 +173,12 @@ class ExportDirectory:
         for path in self.staging.rglob("*.parquet"):
             name = str(path.relative_to(self.staging))
             if not name.startswith(OWN) and name not in named:
-                path.unlink()  # of an attempt that lost, or died
+                path.unlink()  # left by an attempt that died or was not the first
         for directory in {path.parent for path in (self.staging / name for name in named)} | {self.staging}:
             sync(directory)
         write_json(self._own / "manifest.json", found)
         if self.output.exists():
-            self.output.rmdir()  # empty, as ``manifest`` has seen
+            self.output.rmdir()  # ``manifest`` has checked that it is empty
         os.rename(self.staging, self.output)
         sync(self.output.parent)
         for name in ("plan.parquet", "job.json", "lock"):

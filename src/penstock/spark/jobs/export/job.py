@@ -1,7 +1,7 @@
 """A range of a stream as Parquet files: exactly that range, resumable, and visible all at once.
 
-Tasks read shares of tier 2 and write the files themselves, so that no event becomes a row of Spark: 2.6 times cheaper than
-``spark.read`` into ``df.write``. Source: docs/reference/spark.md, docs/formats/lake.md.
+Tasks read shares of tier 2 and write the files themselves, so that events do not become rows of Spark. This is 2.6 times
+cheaper than ``spark.read`` into ``df.write``. Source: docs/reference/spark.md, docs/formats/lake.md.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class ExportRequest:
     """What to export, and how.
 
     read: Options of the source, as for ``spark.read``: ``controller``, ``stream``, ``start_stream_cut``, …
-    output: A directory that is not there yet, on a disk that driver and executors share; its parent is.
-    after: An earlier export of the stream, at whose end this one begins.
-    offsets: Events that begin at ``start <= offset < end`` of a segment, and no others; any numbers will do.
-    partition: ``hour``, ``day`` or None: directories ``date=…/hour=…`` of the time.
-    time: Where an event says when it was; None: times are append times, true to a block.
-    since_us, until_us: ``since_us <= time < until_us``, microseconds; a bound leaves out events without a time.
-    columns: Of the source; the time comes behind them, as ``time`` or ``append_time``, where anything goes by it.
+    output: A new directory on a disk that driver and executors share. Its parent must exist.
+    after: An earlier export of the stream. This export begins at its end.
+    offsets: Only events that begin at ``start <= offset < end`` of a segment. The numbers need not be event boundaries.
+    partition: ``hour`` or ``day``: write directories ``date=…/hour=…`` by time. None: no directories.
+    time: The field with the time of an event. None: use append times, which are exact to one block.
+    since_us, until_us: ``since_us <= time < until_us``, microseconds. A bound leaves out events without a time.
+    columns: Columns of the source. If the export uses times, ``time`` or ``append_time`` follows them.
     """
 
     read: Mapping[str, str]
@@ -62,7 +62,7 @@ class ExportRequest:
     compression: str = "zstd"
 
     def checked(self) -> ExportRequest:
-        """Itself. Raises InvalidArgumentError naming what contradicts what."""
+        """Return this request. Raises InvalidArgumentError if values are invalid or contradict each other."""
         if self.compression not in COMPRESSIONS:
             raise InvalidArgumentError(f"compression is one of {', '.join(COMPRESSIONS)}", compression=self.compression)
         if self.partition is not None and self.partition not in PARTITIONS:
@@ -86,24 +86,24 @@ class ExportRequest:
 
     @property
     def clock(self) -> str | None:
-        """The column of the time that the export goes by, if it goes by one."""
+        """The column with the time that the export uses; None if it uses none."""
         if self.time is not None:
             return "time"
         bounded = self.since_us is not None or self.until_us is not None
         return APPEND_TIME if self.partition or bounded or APPEND_TIME in self.columns else None
 
     def read_options(self) -> Mapping[str, str]:
-        """Options of the source, with the bounds of append times, by which it finds the blocks to read."""
+        """Options of the source, with bounds on append times, so that it reads only the blocks in these bounds."""
         if self.clock != APPEND_TIME:
             return self.read
         bounds = (("start_timestamp", self.since_us), ("end_timestamp", self.until_us))
-        # The end is rounded up to the millisecond: the task leaves out what is too much.
+        # The end is rounded up to the millisecond. The task leaves out the surplus.
         found = {name: -(-us // 1000) for name, us in bounds if us is not None}
-        # No store is as old as the numbers that the source takes for seconds.
+        # The source takes small numbers for seconds and refuses them. No store is that old, so 0 has the same effect.
         return {**self.read, **{name: str(at_ms if at_ms >= 10**10 else 0) for name, at_ms in found.items()}}
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for a run to go on where another one stopped: all but how the store is reached."""
+        """The values that a run must share with the run that it continues: all but how to reach the store."""
         shown = {**asdict(self), "output": str(self.output), "after": None if self.after is None else str(self.after)}
         shown["offsets"] = {str(segment): list(bounds) for segment, bounds in sorted(self.offsets.items())}
         shown["columns"] = list(self.columns)
@@ -113,9 +113,9 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport:
-    """An export, or with ``dry_run`` what it would be. ``resumed``: shares that an earlier run had written.
+    """The result of an export or, with ``dry_run``, its plan. ``resumed``: shares that an earlier run had written.
 
-    ``events`` and ``event_bytes`` of a dry run are those of the whole range, before bounds of offsets or time.
+    In a dry run, ``events`` and ``event_bytes`` cover the whole range, without bounds on offsets or time.
     """
 
     stream: str
@@ -144,14 +144,14 @@ def export(
     dry_run: bool = False,
     connector: Connector = dial,
 ) -> ExportReport:
-    """Export a range of a stream. Where an earlier run was ended, go on with what it has not written.
+    """Export a range of a stream. If an earlier run was interrupted, continue with the shares that it did not write.
 
-    Once begun, the range is fixed: ``latest`` is what it was then. The chunks of it are leased until the end; a run that is
-    resumed within ``lease_seconds`` finds them whatever was truncated meanwhile. An output that is complete already is left
-    as it is and reported.
+    The first run fixes the range, so ``latest`` is the tail at that time. The chunks of the range are leased until the end.
+    A run that is resumed within ``lease_seconds`` finds them even if the stream was truncated meanwhile. If the output is
+    complete already, it is reported and not changed.
 
-    Raises: AlreadyExistsError, ConflictError (another unfinished export), DirectoryInUseError, InvalidArgumentError,
-    StreamNotFoundError, TruncatedError, UnavailableError, OSError; what Spark raises where a task failed.
+    Raises AlreadyExistsError, ConflictError (another unfinished export), DirectoryInUseError, InvalidArgumentError,
+    StreamNotFoundError, TruncatedError, UnavailableError, OSError, and Spark's error if a task fails.
     """
     request = request.checked()
     options = parse_read(request.read_options())
@@ -265,7 +265,7 @@ class _Export:
             until_us=request.until_us,
             bounds=dict(request.offsets),
         )
-        # A partition for each share: what a task is, is what is lost with it.
+        # One partition per share, so that a failed task repeats only one share.
         self._spark.range(0, len(todo), 1, len(todo)).mapInArrow(task.__call__, RESULT).collect()
 
     def _report_shares(self, shares: int) -> None:
@@ -328,7 +328,7 @@ def _with_clock(request: ExportRequest) -> tuple[str, ...]:
 async def around(
     services: Services, stream: StreamName, segment: SegmentId, low: int, high: int
 ) -> tuple[SegmentId, int, int]:
-    """Event boundaries at or before ``low`` and at or behind ``high`` of a segment, as far as it has data there."""
+    """The last event boundary up to ``low`` and the first from ``high`` on, within the data of the segment."""
     name = segment_name(stream, segment)
     info = await services.segments.info(name)
     low, high = max(low, info.start_offset), min(high, info.length)
@@ -338,7 +338,7 @@ async def around(
         )
     end = await services.segments.next_event_boundary(name, high)
     start = info.start_offset
-    # Look back further and further: a block that begins no event goes on with one from before it.
+    # Search further back step by step: no event begins in a block that only continues a large event.
     look = 1 << 20
     while start == info.start_offset and look < 2 * info.length:
         since = max(info.start_offset, low - look)

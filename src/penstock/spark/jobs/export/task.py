@@ -1,4 +1,4 @@
-"""What a task of an export does: the events of a share into Parquet, without a row in Spark. Needs pyarrow."""
+"""One task of an export: write the events of its shares to Parquet, without rows in Spark. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _PERIODS = {"hour": "h", "day": "D"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportTask:
-    """All that a task knows; pickled to it.
+    """The values that all tasks need. Pickled to them.
 
-    ``todo``: the shares that are left. ``bounds``: offsets of a segment outside of which events are left out. ``clock``: the
-    column of the time that partitions and ``since_us <= time < until_us`` go by, ``time`` or ``append_time``.
+    ``todo``: the shares that are not written yet. ``bounds``: by segment, the range of offsets that is exported.
+    ``clock``: ``time`` or ``append_time``, the column for partitions and for ``since_us <= time < until_us``.
     """
 
     place: Place
@@ -55,7 +55,7 @@ class ExportTask:
     bounds: Mapping[SegmentId, tuple[int, int]] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For ``mapInArrow``: places in ``todo`` in, one row for each share that is written out."""
+        """For ``mapInArrow``. Input: indexes into ``todo``. Output: one row for each written share."""
         directory = ExportDirectory(self.output)
         for batch in batches:
             for share in [self.todo[place] for place in batch.column(0).to_pylist()]:
@@ -65,7 +65,7 @@ class ExportTask:
                 )
 
     def write(self, directory: ExportDirectory, number: int) -> DoneShare:
-        """Write a share and record it. Files of a failed attempt are left; the end of the export removes them."""
+        """Write a share and record it. Files of a failed attempt stay until the end of the export deletes them."""
         share = Share(stream=self.place.stream, pieces=directory.pieces(number), lease=None, lease_until_ms=0)
         shape = Shape(self._read_schema(), self.place.stream, _BATCH_ROWS)
         files = _Files(self, directory.staging, f"part-{number:06d}-{uuid4().hex[:8]}")
@@ -93,7 +93,7 @@ class ExportTask:
         return pa.schema([pa.field(name, kinds[name]) for name in needed if name != "time"])
 
     def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with times, without the columns that were not requested."""
+        """The rows of the batch within the bounds, with the column of times."""
         if self.bounds:
             segment = batch.column("segment_id")[0].as_py()
             low, high = self.bounds.get(segment, (0, 1 << 62))
@@ -164,7 +164,7 @@ class _Files:
             path = self._root / directory / f"{self._name}-{self._numbered:03d}.parquet"
             self._numbered += 1
             file = _File(path, rows.schema, self._task.compression)
-        self._open[directory] = file  # last: the one that was used longest ago comes first
+        self._open[directory] = file  # at the end: the first is the least recently used
         file.add(rows)
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class _File:
             path,
             schema,
             compression=compression,
-            # Events are mostly distinct: a dictionary of them is built, and thrown away. Offsets rise.
+            # Events are mostly distinct, so a dictionary would be built and then dropped. Offsets rise.
             use_dictionary=sorted(names & {"segment_id", "scope", "stream"}),
             column_encoding=dict.fromkeys(sorted(names & {"offset", "time", APPEND_TIME}), "DELTA_BINARY_PACKED"),
             write_statistics=sorted(names - {"event"}),

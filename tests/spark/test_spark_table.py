@@ -182,15 +182,15 @@ def test_what_cannot_be_a_table_is_refused_with_the_reason(
         (replace(request, directory=tmp_path / "foreign"), AlreadyExistsError, "is no table"),
         (replace(request, directory=Path("/nowhere/at/all")), InvalidArgumentError, "to hold the table is not there"),
         (replace(request, buckets=0), InvalidArgumentError, "buckets"),
-        (replace(request, keep=0), InvalidArgumentError, "version stays"),
-        (replace(request, key=" "), InvalidArgumentError, "expression of its key"),
+        (replace(request, keep=0), InvalidArgumentError, "at least one version"),
+        (replace(request, key=" "), InvalidArgumentError, "expression for its key"),
         (replace(request, subscriber="a/b"), InvalidArgumentError, "name"),
         (
             replace(request, directory=tmp_path / "second", subscriber=f"table-{stream.stream}-t"),
             WriterInUseError,
             "subscriber belongs to another query",
         ),
-        (of(address, stream, tmp_path / "x", schema="offset STRING", key="offset"), InvalidArgumentError, "of its own"),
+        (of(address, stream, tmp_path / "x", schema="offset STRING", key="offset"), InvalidArgumentError, "reserves"),
         (of(address, stream, tmp_path / "x", schema="Key STRING", key="Key"), InvalidArgumentError, "columns=Key"),
     ]
     for wanted, error, words in cases:

@@ -1,4 +1,4 @@
-"""What the directories of all jobs have in common: files that are there whole, a version in each, one run at a time.
+"""Files that all jobs write in the same way: complete or absent, with a version, by one run at a time.
 
 Source: docs/formats/lake.md.
 """
@@ -18,7 +18,7 @@ from penstock.model.errors import CorruptDataError, DirectoryInUseError, Version
 
 VERSION = 1
 OWN = "_penstock"
-"""Where a job keeps what is not data; readers of Parquet leave out names that begin with an underscore."""
+"""Directory for a job's own files. Readers of Parquet skip names that begin with an underscore."""
 
 
 _PATTERN = re.compile(r"[{}\[\]*?\\]")
@@ -31,7 +31,7 @@ def literal(path: str | Path) -> str:
 
 @contextmanager
 def locked(path: Path, message: str, **fields: object) -> Iterator[None]:
-    """Hold the lock of a directory, which a process that dies gives back. Raises DirectoryInUseError with the message."""
+    """Hold the lock of a directory. The lock of a process that dies is released. Raises DirectoryInUseError(message)."""
     with open(path, "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,7 +41,7 @@ def locked(path: Path, message: str, **fields: object) -> Iterator[None]:
         try:
             yield
         finally:
-            # A live fork has the file open too, and would keep the lock. A fork that gets here must not release it.
+            # Unlock explicitly, because a live fork has the file open and would keep the lock. A fork must not unlock.
             if owner == os.getpid():
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
@@ -59,7 +59,7 @@ def read_versioned(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file that is there whole, or not at all, and stays."""
+    """Write a file durably: either all of it or nothing."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.write_text(json.dumps(value, default=str) + "\n")
     sync(draft)

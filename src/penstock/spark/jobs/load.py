@@ -1,4 +1,4 @@
-"""Files, or any data frame, into a stream: in order of each key, once, in parts where it is much.
+"""Load files or a data frame into a stream once, in order per key, and in parts if the input is large.
 
 Source: docs/reference/spark.md.
 """
@@ -49,19 +49,19 @@ _SAMPLE = 3  # events shown to the user
 class LoadRequest:
     """What to load, and how.
 
-    paths: Files or directories that driver and executors see, all of one format; None of it changes while it is loaded. They
-        are names, not patterns.
+    paths: Files or directories that driver and executors see, all of one format. They must not change during the load.
+        They are names, not patterns.
     write: Options of the sink, as for ``df.write``: ``controller``, ``stream``, ``default_num_segments``, …
-    format: One of ``FORMATS``; None: as the names of the files end.
-    reader: Options of Spark's reader of that format. CSV has a header unless they say otherwise.
-    schema: Spark's DDL of the input; None: as Spark finds it.
-    event: An expression for the event, binary or string. None: the column ``event`` where there is one of such a type, else
+    format: One of ``FORMATS``. None: by the suffix of the files.
+    reader: Options of Spark's reader of that format. CSV has a header unless an option turns it off.
+    schema: Spark's DDL of the input. None: Spark infers it.
+    event: An expression for the event, binary or string. None: the column ``event`` if it has one of these types, else
         ``to_json(struct(*))``.
-    key: An expression for the routing key; None: events are spread over the segments.
-    order_by: Expressions, each with ``asc`` or ``desc`` behind it if wanted: events of one key arrive in this order.
-    part_bytes: Size of a part, in bytes of input: a part is one transaction.
-    again: Load it although it was loaded.
-    root: Files are identified by their paths below this directory, wherever it is mounted. None: by their whole paths.
+    key: An expression for the routing key. None: events are distributed over the segments.
+    order_by: Expressions, each optionally followed by ``asc`` or ``desc``. Events of one key are written in this order.
+    part_bytes: Size of a part, in bytes of input. Each part is one transaction.
+    again: Load the input even if it was loaded before.
+    root: Identify files by their paths below this directory, wherever it is mounted. None: by their whole paths.
     """
 
     paths: tuple[str, ...]
@@ -98,10 +98,10 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """A load, or with ``dry_run`` what it would be.
+    """The result of a load or, with ``dry_run``, its plan.
 
-    ``load`` names it: the same files with the same options give the same name. ``skipped``: parts that were written before.
-    ``events`` and ``event_bytes`` count what this run has written. ``sample``: the first events, of a dry run.
+    ``load`` is its name: the same files with the same options give the same name. ``skipped``: parts that an earlier run
+    has written. ``events`` and ``event_bytes`` count what this run has written. ``sample``: the first events of a dry run.
     """
 
     load: str
@@ -122,7 +122,7 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True, order=True)
 class InputFile:
-    """A file as it was listed; ``modified_ms`` of its disk's clock."""
+    """A listed file. ``modified_ms``: its time of change, by the clock of its file system."""
 
     path: str
     size_bytes: int
@@ -137,14 +137,14 @@ def load(
     dry_run: bool = False,
     connector: Connector = dial,
 ) -> LoadReport:
-    """Load files into a stream, which is made where it is missing (see ``allow_create_stream``).
+    """Load files into a stream. Creates the stream if it is missing (see ``allow_create_stream``).
 
-    Each part is one transaction: readers see all of it or nothing, and a load that was ended goes on with the first part that
-    is not there. Parts are runs of files in the order of their names; with ``order_by`` they are keys by their hash, each of
-    which reads the input anew, because an order that spans files spans parts too.
+    Each part is one transaction: readers see all of it or nothing. A load that was interrupted continues with the first
+    missing part. A part consists of files, in the order of their names. With ``order_by``, a part consists of keys, chosen
+    by their hash, and each part reads the whole input, because events of one key can be in several files.
 
-    Raises: InvalidArgumentError, NotFoundError (no such files), StreamSealedError, UnavailableError; what Spark raises for
-    expressions that do not fit, and where a task failed.
+    Raises InvalidArgumentError, NotFoundError (no such files), StreamSealedError, UnavailableError, and Spark's errors for
+    invalid expressions and failed tasks.
     """
     request = request.checked()
     options = parse_write(request.write)
@@ -192,10 +192,11 @@ def load_frame(
     tasks: int = 8,
     on_progress: ProgressCallback = ignore_progress,
 ) -> tuple[int, int]:
-    """Write any data frame as ``load`` does, as one transaction; ``request.paths`` are not looked at.
+    """Write a data frame like ``load``, as one transaction. Ignores ``request.paths``.
 
-    ``job``: an identity, application and rising version, under which it is written once. ``tasks``: how many write where
-    there is an order. Returns the events of the frame and their bytes, also where the version had been written before.
+    ``job``: application and version; the frame is written once under this identity. Versions must rise. ``tasks``: number
+    of writing tasks if there is an order. Returns the number of events in the frame and their bytes, even if this version
+    was written before.
     """
     identity = {} if job is None else {"txnAppId": job[0], "txnVersion": str(job[1])}
     events = events_of(frame, request, shuffle=tasks)
@@ -203,8 +204,8 @@ def load_frame(
 
 
 def events_of(frame: Any, request: LoadRequest, *, shuffle: int = 1) -> Any:
-    """Columns ``event`` and, with a key, ``routing_key``; with an order, all events of a key in one partition, ``shuffle`` of
-    them, and what they are ordered by in columns ``_0``, ``_1``, …"""
+    """The columns ``event`` and, with a key, ``routing_key``. With an order, there are ``shuffle`` partitions, each key is
+    in one of them, and the columns ``_0``, ``_1``, … have the values to order by."""
     from pyspark.sql import functions as fn
 
     kinds = {item.name: item.dataType.simpleString() for item in frame.schema.fields}
@@ -224,7 +225,7 @@ def events_of(frame: Any, request: LoadRequest, *, shuffle: int = 1) -> Any:
 
 
 def ordered(events: Any, request: LoadRequest) -> Any:
-    """The events in order within each partition: a task writes its rows in turn, so that is their order in the stream."""
+    """The events, sorted within each partition. A task writes its rows in order, so the stream has the same order."""
     from pyspark.sql import functions as fn
 
     if not request.order_by:
@@ -244,7 +245,7 @@ def _ordering(text: str) -> tuple[str, bool]:
 def write_counted(
     spark: Any, events: Any, options: Mapping[str, str], on_progress: ProgressCallback
 ) -> tuple[int, int]:
-    """Write and return how many events and bytes went out."""
+    """Write the events. Returns the number of events and their bytes."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as fn
 
@@ -257,10 +258,10 @@ def write_counted(
 
 
 def digest_of(files: Sequence[InputFile], request: LoadRequest, kind: str) -> str:
-    """Identify a load by its files (path, size and time) and by what is made of them. Hexadecimal SHA-256.
+    """Identify a load by its files (path, size and time) and by how they become events. Hexadecimal SHA-256.
 
-    The whole path counts, because files of equal names, sizes and times in two directories are two inputs. With a root, the
-    path below it counts. Raises InvalidArgumentError if a file does not lie below the root.
+    The digest contains whole paths, because files with equal names, sizes and times in two directories are two inputs.
+    With a root, it contains the paths below it. Raises InvalidArgumentError if a file is not below the root.
     """
     facts = {
         "files": sorted(
@@ -280,7 +281,7 @@ def _identifying_path(path: str, root: str | None) -> str:
     place, known = _without_file_scheme(root), _without_file_scheme(path)
     place = place if "://" in place else os.path.abspath(place)
     above = f"{place.rstrip('/')}/"
-    # The root's name can also occur further down in the path of a file that lies elsewhere.
+    # Compare from the start: the root's name can also occur in the middle of another path.
     if not known.startswith(above):
         raise InvalidArgumentError("a file does not lie below the root", path=path, root=root)
     return known.removeprefix(above)
@@ -291,13 +292,13 @@ def _without_file_scheme(path: str) -> str:
 
 
 def _is_skipped(path: str) -> bool:
-    """Whether Spark does not count a file of that name as data."""
+    """Whether Spark skips a file with this name."""
     name = path.rstrip("/").rpartition("/")[2]
     return name[:1] in ("_", ".") and name not in (".", "..") and "=" not in name
 
 
 def _parts(files: Sequence[InputFile], request: LoadRequest) -> Sequence[Sequence[InputFile]]:
-    """The files of each part. With an order each part has them all."""
+    """The files of each part. With an order, each part has all files."""
     if request.order_by:
         total = sum(file.size_bytes for file in files)
         return [files] * max(1, -(-total // request.part_bytes))
@@ -329,7 +330,7 @@ def _read(spark: Any, request: LoadRequest, kind: str, paths: Sequence[str], sch
     if wanted is not None:
         reader = reader.schema(wanted)
         if schema is not None and len(request.paths) == 1 and "basePath" not in request.reader:
-            # So that the columns that directories name (a=1/b=2/) are there for some of the files too.
+            # Keeps the partition columns of the directories (a=1/b=2/) when only some of the files are read.
             reader = reader.option("basePath", request.paths[0])
     with _missing_input(request.paths):
         return reader.load([literal(path) for path in paths])
@@ -346,12 +347,12 @@ def _missing_input(paths: Sequence[str]) -> Iterator[None]:
             case "PATH_NOT_FOUND":
                 raise NotFoundError("there is no such input", path=", ".join(paths)) from None
             case "UNABLE_TO_INFER_SCHEMA":
-                raise NotFoundError("the input holds no data; give its schema if that is as it should be") from None
+                raise NotFoundError("the input holds no data; if that is correct, give its schema") from None
         raise
 
 
 def _listed(spark: Any, frame: Any) -> Sequence[InputFile]:
-    # The plain path: Spark returns it encoded as in a URL.
+    # Decode the path, because Spark returns it encoded as in a URL.
     paths = [unquote(path) for path in frame.inputFiles()]
     if not paths:
         raise NotFoundError("the input holds no files")

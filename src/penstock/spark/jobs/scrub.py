@@ -2,8 +2,8 @@
 
 Source: docs/how-to/integrity.md.
 
-The store is asked only which chunks and checksums there are; bytes come from tier 2. What it finds of chunks and sidecars is
-what ``penstock scrub`` finds; the metadata and the log are that one's own.
+Tasks ask the store only for lists of chunks and checksums, and read the bytes from tier 2. For chunks and sidecars, the
+findings are the same as those of ``penstock scrub``, which also verifies the metadata and the log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PROGRESS_S = 1.0
 class ScrubRequest:
     """What to verify: a stream, else the streams of a scope, else those of all scopes, internal ones included.
 
-    ``findings``: a Parquet file to write what was found to; it must not be there yet.
+    ``findings``: a Parquet file to write the findings to. It must not exist yet.
     """
 
     controller: str
@@ -53,8 +53,8 @@ class ScrubRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubOutcome:
-    """What was looked at, and what is wrong. ``affected``: by segment, the ranges that cannot be read, how many events begin
-    there, and the subscribers that have not read past them."""
+    """What was verified, and the damage. ``affected``: for each segment the ranges that cannot be read, the number of
+    events that begin there, and the subscribers that have not read past them."""
 
     checked: Mapping[str, int]
     findings: Sequence[Finding]
@@ -66,7 +66,7 @@ class ScrubOutcome:
         return [item.damage for item in self.findings]
 
     def as_json(self) -> dict[str, Any]:
-        """As of ``penstock scrub``, with ``events`` and ``subscribers`` where something is affected."""
+        """The same as in ``penstock scrub``, with ``events`` and ``subscribers`` in each item of ``affected``."""
         return {
             "sound": not self.findings and not self.dry_run,
             "finished": not self.dry_run,
@@ -92,10 +92,10 @@ def scrub(
     dry_run: bool = False,
     connector: Connector = dial,
 ) -> ScrubOutcome:
-    """Verify all that readers can still read of the streams and that lies in tier 2. Changes nothing.
+    """Verify all data in tier 2 that readers of the streams can still read. Changes nothing.
 
-    What retention takes away meanwhile is no damage. ``dry_run`` only says how much there is.
-    Raises: ScopeNotFoundError, StreamNotFoundError, UnavailableError, InvalidArgumentError (executors do not see tier 2),
+    Data that retention deletes meanwhile is not reported. ``dry_run`` only counts the data.
+    Raises ScopeNotFoundError, StreamNotFoundError, UnavailableError, InvalidArgumentError (executors do not see tier 2),
     AlreadyExistsError (``findings``).
     """
     _check_target(request.findings)
@@ -130,9 +130,9 @@ def scrub(
 
 def _check_target(findings: Path | None) -> None:
     if findings is not None and findings.exists():
-        raise AlreadyExistsError("the file of findings is there already; name another", file=findings)
+        raise AlreadyExistsError("the file of findings exists already; name another", file=findings)
     if findings is not None and not findings.absolute().parent.is_dir():
-        raise InvalidArgumentError("the directory for the findings is not there", path=findings.absolute().parent)
+        raise InvalidArgumentError("the directory for the findings does not exist", path=findings.absolute().parent)
 
 
 async def _planned(services: Services, request: ScrubRequest) -> _Plan:
@@ -188,7 +188,7 @@ async def _add(services: Services, stream: StreamName, plan: _Plan) -> None:
 
 
 def _shared_out(stretches: Sequence[Stretch]) -> tuple[tuple[Stretch, ...], ...]:
-    """A task each for about so many bytes, or so many small segments."""
+    """The stretches of each task: about ``_STRETCH_BYTES`` bytes, or ``_STRETCHES_A_TASK`` stretches."""
     tasks: list[tuple[Stretch, ...]] = []
     current: list[Stretch] = []
     filled = 0
@@ -202,7 +202,7 @@ def _shared_out(stretches: Sequence[Stretch]) -> tuple[tuple[Stretch, ...], ...]
 
 
 async def _heads(services: Services, findings: Sequence[Finding]) -> Mapping[str, int]:
-    """Where the segments of findings begin now; deleted ones are absent."""
+    """The current start offset of each segment with findings. Deleted segments are absent."""
     found: dict[str, int] = {}
     for name in sorted({item.segment for item in findings}):
         try:
@@ -213,7 +213,7 @@ async def _heads(services: Services, findings: Sequence[Finding]) -> Mapping[str
 
 
 def _found_again(task: ScrubTask, findings: Sequence[Finding], heads: Mapping[str, int]) -> list[Finding]:
-    """What a second look at the chunks finds too: retention, or an erasure, may have replaced what the first one read."""
+    """The findings that a second check confirms. Retention or an erasure may have replaced the chunks of the others."""
     looks = sorted({(item.segment, item.chunk_start) for item in findings if item.segment in heads})
     stretches = [
         Stretch(segment=name, head=heads[name], low=max(start, heads[name]), high=max(start, heads[name]) + 1)
@@ -233,7 +233,7 @@ async def _affected(services: Services, findings: Sequence[Finding]) -> list[Map
         if name is not None:
             last = max(end for _, end in item["ranges"])
             segment = parse_segment_name(item["segment"])[1]
-            with suppress(StreamNotFoundError):  # deleted meanwhile: nobody has it to read
+            with suppress(StreamNotFoundError):  # deleted meanwhile, so it has no subscribers
                 if name not in described:
                     described[name] = await services.controller.streams.describe(StreamName.parse(name))
                 entry["subscribers"] = await _not_past(services, described[name], segment, last)

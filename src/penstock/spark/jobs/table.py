@@ -1,4 +1,4 @@
-"""A stream compacted to a table: the latest event of each key as Parquet, kept up to date, so that the stream may forget.
+"""Compact a stream to a Parquet table of the latest event per key, so that the stream can delete older events.
 
 Source: docs/design/0017-compact-to-table.md.
 """
@@ -33,16 +33,18 @@ _PROGRESS_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequest:
-    """What the table is.
+    """The definition of a table.
 
     read: Options of the source: ``controller``, ``stream``, …; ``end_stream_cut`` to stop before the tail.
-    directory: Of the table, on a disk that driver and executors share and that knows links. Its parent is there.
-    key: An expression over the columns. All events of one key must have one routing key, for only those have an order.
-    schema: Spark's DDL of the events' JSON, whose columns the table has. None: the table has the column ``event``, binary.
-    delete_when: A condition over the columns: an event for which it is true takes its key out of the table.
-    subscriber: Name of the table as a subscriber of the stream; None: ``table-STREAM-DIRECTORY``.
-    buckets: Parts that are rewritten as a whole when a key in them changes; fixed with the first run.
-    keep: Versions of the table that stay, for readers that are still at one.
+    directory: Directory of the table, on a disk that driver and executors share and that supports links. Its parent must
+        exist.
+    key: An expression over the columns. Events with equal keys must have equal routing keys, because only then do they
+        have an order.
+    schema: Spark's DDL of the events' JSON, whose columns the table has. None: the table has the binary column ``event``.
+    delete_when: A condition over the columns. An event for which it is true deletes its key from the table.
+    subscriber: Name of the table as a subscriber of the stream. None: ``table-STREAM-DIRECTORY``.
+    buckets: Number of parts. A part is rewritten as a whole when a key in it changes. The first run fixes the number.
+    keep: Number of versions to keep, for readers that still use an older one.
     """
 
     read: Mapping[str, str]
@@ -59,19 +61,19 @@ class TableRequest:
         if not 1 <= self.buckets <= _BUCKETS_MAX:
             raise InvalidArgumentError(f"a table has 1 to {_BUCKETS_MAX} buckets", buckets=self.buckets)
         if self.keep < 1:
-            raise InvalidArgumentError("at least one version stays", keep=self.keep)
+            raise InvalidArgumentError("keep at least one version", keep=self.keep)
         if not self.key.strip():
-            raise InvalidArgumentError("a table needs the expression of its key")
+            raise InvalidArgumentError("a table needs an expression for its key")
         if self.subscriber is not None:
             check_name("stream", self.subscriber)
         return self
 
     def subscriber_of(self, stream: StreamName) -> str:
-        """What retention calls the table. Raises InvalidNameError where the directory's name makes no name."""
+        """The name of the table as a subscriber. Raises InvalidNameError if the directory's name does not give one."""
         return check_name("stream", self.subscriber or f"table-{stream.stream}-{self.directory.absolute().name}")
 
     def identity(self, stream: StreamName) -> dict[str, Any]:
-        """What makes it this table; all runs agree on it."""
+        """The values that must be the same in all runs of one table."""
         return {
             "stream": str(stream),
             "key": self.key,
@@ -84,10 +86,10 @@ class TableRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
-    """What a run has done, or with ``dry_run`` would read.
+    """The result of a run or, with ``dry_run``, what it would read.
 
-    ``events`` were read between the cuts ``start`` and ``end``; ``upserts`` keys have a new row, ``deletes`` were taken out,
-    ``without_key`` events were passed over. The table now has ``rows``, as version ``number``; ``buckets`` were rewritten.
+    ``events`` were read between the cuts ``start`` and ``end``. ``upserts``: keys with a new row. ``deletes``: deleted keys.
+    ``without_key``: skipped events. The table now has ``rows``, as version ``number``. ``buckets``: rewritten buckets.
     """
 
     stream: str
@@ -118,14 +120,14 @@ def update_table(
     dry_run: bool = False,
     connector: Connector = dial,
 ) -> TableReport:
-    """Bring a table up to the tail of its stream, or make it. Safe to end anywhere, and to repeat.
+    """Create a table, or bring it up to the tail of its stream. A run can be interrupted at any point and repeated.
 
-    The table is a subscriber: what it has durably, and nothing that it lacks, may be released by consumption. Readers see the
-    version before or the one after.
+    The table is a subscriber: retention by consumption can delete only events that the table has durably. Readers see
+    either the old version or the new one.
 
-    Raises: ConflictError (the table is another one's), AlreadyExistsError, DirectoryInUseError, InvalidArgumentError,
-    StreamNotFoundError, TruncatedError (retention passed the table by force), UnavailableError, OSError; what Spark raises
-    for expressions that do not fit.
+    Raises ConflictError (the table has other options), AlreadyExistsError, DirectoryInUseError, InvalidArgumentError,
+    StreamNotFoundError, TruncatedError (retention deleted events that the table lacks), UnavailableError, OSError, and
+    Spark's errors for invalid expressions.
     """
     request = request.checked()
     directory = TableDirectory(request.directory)
@@ -134,7 +136,7 @@ def update_table(
     identity = request.identity(stream)
     if state is not None and state.request != identity:
         differing = ", ".join(name for name, value in identity.items() if state.request.get(name) != value)
-        raise ConflictError("the table was made with other options; give those, or name another", differing=differing)
+        raise ConflictError("the table has other options; give the same options, or name another", differing=differing)
     run = _Run(spark, request, directory, state, connector)
     return run.look() if dry_run else run.update(on_progress)
 
@@ -201,7 +203,7 @@ class _Run:
         return start, end, sum(high - low for _, low, high in ranges)
 
     async def _published(self, services: Services, cut: StreamCut) -> None:
-        """Hold the stream from ``cut`` on, and release what lies before it."""
+        """Hold the stream from ``cut`` on, and release the data before it."""
         # Two tables under one name would release data that the other one still needs.
         name = f"{TABLE_PREFIX}{self._request.directory.absolute()}".encode()[-SOURCE_MAX_BYTES:].decode(
             errors="ignore"
@@ -261,7 +263,7 @@ class _Run:
         return self._spark.read.format("penstock").options(**given, **ours).load()
 
     def _keyed(self, events: Any) -> Any:
-        """The table's columns and whether the event deletes, of each event; key first."""
+        """For each event, the table's columns, key first, and whether it deletes its key."""
         from pyspark.sql import functions as fn
 
         request = self._request
@@ -272,11 +274,11 @@ class _Run:
             value = fn.from_json(fn.col("event").cast("string"), request.schema).alias("_value")
             flat = events.select("event", value, *place)
             names = [item.name for item in flat.schema["_value"].dataType.fields]
-            # Spark takes names for the same whatever their case is.
+            # Spark ignores the case of names.
             clash = sorted(name for name in names if name.lower() in _OWN)
             if clash and not (clash == [KEY] and request.key.strip() in (KEY, f"`{KEY}`")):
-                raise InvalidArgumentError("the table has columns of its own by these names", columns=", ".join(clash))
-            # A column of this name that the schema has is the one that is meant.
+                raise InvalidArgumentError("the table reserves these column names", columns=", ".join(clash))
+            # If the schema has a column "event", expressions mean that column.
             raw = [] if "event" in {name.lower() for name in names} else ["event"]
             parsed = flat.select(*raw, "_value.*", *place)
         key = fn.expr(request.key).cast("string").alias(KEY)
@@ -285,7 +287,7 @@ class _Run:
         return parsed.select(key, *others, *place, deleted)
 
     def _write(self, latest: Any, columns: Sequence[str], touched: Sequence[int], number: int) -> dict[int, int]:
-        """Write the buckets that change, whole; the rows of each."""
+        """Write the changed buckets in full. Returns the number of rows in each."""
         from pyspark.sql import functions as fn
 
         columns = [_quoted(name) for name in columns]
@@ -346,9 +348,9 @@ def _stored_schema(state: TableState) -> Any:
 
 
 def _latest(keyed: Any) -> Any:
-    """Of each key the event that lies last, and how many there were; of those without a key too, which are one.
+    """The last event of each key, and the number of its events. Events without a key count as one key.
 
-    A later epoch's segment has a higher id, and follows in every key.
+    Segments of a later epoch have higher ids, and their events follow those of earlier segments in every key.
     """
     from pyspark.sql import functions as fn
 

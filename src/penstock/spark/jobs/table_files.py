@@ -1,7 +1,7 @@
 """The directory of a table: whole versions, one of them current. Source: docs/formats/lake.md.
 
-A version is made beside the others and takes its name in one step; then the link ``current`` is turned to it in one step.
-Files of buckets that have not changed are the same files (hard links), so a version costs what it changes.
+A version is written next to the others and then renamed. Then the link ``current`` is replaced by one to it. Unchanged
+buckets are hard links to the files of the previous version, so a version takes only the space of its changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _LINK = "current"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """A version of a table: what it is of, up to which cut (as text). ``buckets``: rows by bucket; empty ones are absent."""
+    """A version of a table: its stream, and the cut up to which it was read (as text). ``buckets``: number of rows by
+    bucket, without empty ones."""
 
     number: int
     stream: str
@@ -37,7 +38,7 @@ class TableState:
 
     @property
     def rows(self) -> int:
-        """Of the whole table."""
+        """Number of rows in the whole table."""
         return sum(self.buckets.values())
 
 
@@ -50,7 +51,7 @@ class TableDirectory:
         self._versions = self.path / "versions"
 
     def state(self) -> TableState | None:
-        """The current version, or None where there is no table yet. Raises AlreadyExistsError, CorruptDataError,
+        """The current version, or None if there is no table yet. Raises AlreadyExistsError, CorruptDataError,
         VersionTooNewError."""
         if not self.current.is_symlink():
             strange = self.path.exists() and (not self.path.is_dir() or not _is_ours(self.path))
@@ -66,7 +67,7 @@ class TableDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make the directory, and keep other runs on it away; what a run has left unfinished is removed.
+        """Create the directory, lock out other runs, and remove what an interrupted run left.
 
         Raises DirectoryInUseError, InvalidArgumentError.
         """
@@ -79,15 +80,15 @@ class TableDirectory:
             yield
 
     def bucket(self, number: int) -> Path:
-        """Where the current version keeps a bucket."""
+        """The directory of a bucket in the current version."""
         return self.current.resolve() / f"bucket={number}"
 
     def making(self, number: int) -> Path:
-        """Where a version is made."""
+        """The directory in which a version is written."""
         return self._versions / f".{number:08d}.making"
 
     def publish(self, state: TableState, *, unchanged: list[int]) -> None:
-        """Take over unchanged buckets, make all of the version durable, and make it the current one."""
+        """Link the unchanged buckets, make the version durable, and make it the current one."""
         staging, version = self.making(state.number), self._versions / f"{state.number:08d}"
         staging.mkdir(exist_ok=True)
         for bucket in unchanged:
@@ -110,7 +111,7 @@ class TableDirectory:
         sync(self.path)
 
     def forget(self, *, keep: int) -> None:
-        """Remove versions but for the last ``keep``, which readers may be at."""
+        """Delete all versions except the last ``keep``, which readers may still use."""
         current = int(self.current.resolve().name)
         for path in self._versions.iterdir():
             if path.name.isdecimal() and int(path.name) <= current - keep:

@@ -13,7 +13,7 @@ from client_world import simulate
 
 from penstock.client.reading.group_state import GroupState, initial_state
 from penstock.client.reading.group_table import GroupTable, owner_key
-from penstock.client.reading.liveness import Silences
+from penstock.client.reading.liveness import SilenceTracker
 from penstock.model.errors import (
     GenerationMismatchError,
     NotConnectedError,
@@ -544,7 +544,7 @@ async def _leave_then(group, other):
 
 
 def test_silence_counts_only_while_the_reader_could_observe():
-    silences = Silences(lease_s=10, refresh_s=1)
+    silences = SilenceTracker(lease_s=10, refresh_s=1)
     silences.observe({"a": ("x", 1)}, 0)
     assert not silences.is_dead("a", ("x", 1), 1000)
     silences.observe({"a": ("x", 1)}, 1000)
@@ -563,7 +563,7 @@ def test_after_any_outage_dead_readers_are_removed_and_live_ones_stay(refresh_s)
     lease_s = 10.0
     for seed in range(200):
         rng = random.Random(seed)
-        silences, now, beat, reported = Silences(lease_s=lease_s, refresh_s=refresh_s), 0.0, 0, 0.0
+        silences, now, beat, reported = SilenceTracker(lease_s=lease_s, refresh_s=refresh_s), 0.0, 0, 0.0
         for _ in range(40):
             outage_s = rng.choice([0.0, 0.0, 0.0, lease_s / 2, lease_s * 0.99, lease_s * 5])
             now += outage_s + refresh_s

@@ -10,7 +10,7 @@ from store_world import append, content
 
 from penstock.codec.store import rows as records
 from penstock.model.errors import CorruptDataError
-from penstock.segmentstore.repair.rebuild import list_catalogue, load_container, take_lacking
+from penstock.segmentstore.repair.rebuild import list_catalogue, load_container, take_missing_rows
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_objects import MemoryObjects
 
@@ -21,7 +21,7 @@ async def catalogued(world: RottenWorld) -> tuple[list[bytes], MemoryKeyValue]:
     for index, names in sorted((await list_catalogue(world.objects)).items()):
         state = await load_container(world.objects, index, names, keyvalue)
         assert state.damage == []
-        lacking += await take_lacking(keyvalue, index)
+        lacking += await take_missing_rows(keyvalue, index)
     return lacking, keyvalue
 
 

@@ -45,9 +45,9 @@ class StreamGate:
     """
 
     __slots__ = (
-        "_born",
         "_counting",
         "_counts",
+        "_created",
         "_members",
         "_met",
         "_other_bytes",
@@ -67,7 +67,7 @@ class StreamGate:
         self._counts = counts
         self._counting = True
         self._members: dict[str, Segment | tuple[int, int]] = {}
-        self._born: dict[str, None] = {}
+        self._created: dict[str, None] = {}
         self._met = met
         self._was_met = False
 
@@ -103,7 +103,7 @@ class StreamGate:
         if size_bytes > 0 or events > 0:
             self._look(self._counts)
             if self._passed(self._all_bytes, self._all_events):
-                self._tell()
+                self._report_once()
 
     def take_part(self, segment: Segment) -> PenstockError | None:
         """Decide whether a transaction or transient segment may grow. It counts once merged; it is refused while the
@@ -158,7 +158,7 @@ class StreamGate:
         ]
 
     def _refusal(self, segment: Segment, bound: _Bound) -> PenstockError | None:
-        self._tell()
+        self._report_once()
         if bound.action is LimitAction.NOTIFY:
             return None
         fields: dict[str, object] = {"stream": self.limit.stream, **self.limit.reason, **bound.unread()}
@@ -167,14 +167,14 @@ class StreamGate:
             return QuotaHeldError("backlog quota is reached, the append has to wait", **fields)
         return QuotaExceededError("backlog quota is reached", **fields)
 
-    def tell_if_past(self) -> None:
+    def report_if_passed(self) -> None:
         """Report a limit that is already exceeded when it is set: otherwise appends made meanwhile would go
         unnoticed."""
         self._look(self._counts)
         if any(item.action is LimitAction.NOTIFY and item.used > item.total for item in self._bounds()):
-            self._tell()
+            self._report_once()
 
-    def _tell(self) -> None:
+    def _report_once(self) -> None:
         if not self._was_met:
             self._was_met = True
             self._met(self.limit.stream)
@@ -194,16 +194,16 @@ class StreamGate:
         self._members[segment.name] = segment
         segment.gate = self
 
-    def born(self, segment: Segment) -> None:
+    def attach_created(self, segment: Segment) -> None:
         """A segment of the stream is created: its growth counts, though no limit lists it yet."""
-        self._born[segment.name] = None
+        self._created[segment.name] = None
         self.attach(segment)
 
     def detach(self, segment: Segment) -> None:
         """A member leaves memory, or is deleted."""
         segment.gate = None
         if segment.gone:
-            self._born.pop(segment.name, None)
+            self._created.pop(segment.name, None)
         if self._members.get(segment.name) is segment:
             self._members[segment.name] = (segment.next_length, segment.next_events)
 
@@ -212,10 +212,10 @@ class StreamGate:
         self.limit = limit
         self._was_met = False
         for name in limit.segments:
-            self._born.pop(name, None)
+            self._created.pop(name, None)
             # A segment that does not exist counts as empty until it is created.
             self._members.setdefault(name, (0, 0))
-        listed = dict.fromkeys([*limit.segments, *self._born])
+        listed = dict.fromkeys([*limit.segments, *self._created])
         return [name for name in self._members if name not in listed]
 
     def remove(self, name: str) -> None:
@@ -230,7 +230,7 @@ class StreamGate:
     def members(self) -> Sequence[str]:
         return list(self._members)
 
-    def knows(self, name: str) -> bool:
+    def counts(self, name: str) -> bool:
         return name in self._members
 
     def _add(self, size_bytes: int, events: int) -> None:
@@ -287,7 +287,7 @@ class AppendLimits:
             gate = self._by_segment.get(segment.name) or self._by_stream.get(segment.name.rpartition("/")[0])
             if gate is not None:
                 self._by_segment[segment.name] = gate
-                gate.born(segment)
+                gate.attach_created(segment)
         self.segment_loaded(segment)
 
     def segment_loaded(self, segment: Segment) -> None:
@@ -312,7 +312,7 @@ class AppendLimits:
         """The segments of the limit that are not counted yet: load them before it is set."""
         gate = self._by_stream.get(limit.stream)
         names = dict.fromkeys(limit.segments)
-        return [name for name in names if gate is None or not gate.knows(name)]
+        return [name for name in names if gate is None or not gate.counts(name)]
 
     def set(self, limit: AppendLimit, loaded: Sequence[Segment]) -> None:
         """Put a limit in force. ``loaded``: the existing ones among its unknown segments."""
@@ -324,7 +324,7 @@ class AppendLimits:
             return
         if gate is None:
             counts = None if self._shared is None else self._shared.of(limit.stream)
-            gate = self._by_stream[limit.stream] = StreamGate(limit, self._told, counts)
+            gate = self._by_stream[limit.stream] = StreamGate(limit, self._note_reached, counts)
         for name in limit.segments:
             other = self._by_segment.get(name, gate)
             if other is not gate:
@@ -334,7 +334,7 @@ class AppendLimits:
         for segment in loaded:
             gate.attach(segment)
         gate.counted()
-        gate.tell_if_past()
+        gate.report_if_passed()
 
     def _drop(self, gate: StreamGate, names: Sequence[str]) -> None:
         for name in names:
@@ -342,7 +342,7 @@ class AppendLimits:
             if self._by_segment.get(name) is gate:
                 del self._by_segment[name]
 
-    def _told(self, stream: str) -> None:
+    def _note_reached(self, stream: str) -> None:
         self._met[stream] = None
         self._wake.set()
 

@@ -17,8 +17,8 @@ class Changes:
     def __init__(self, *, epoch: int, limit: int) -> None:
         self.mark = epoch << 32 | 1
         self._limit = limit
-        self._told_since: int | None = None
-        self._told: dict[str, None] = {}
+        self._reported_since: int | None = None
+        self._reported: dict[str, None] = {}
         self._noted: dict[str, None] = {}
         self._lost = False
 
@@ -28,18 +28,18 @@ class Changes:
         if segment.is_part or self._lost:
             return
         self._noted[segment.name] = None
-        if len(self._noted) + len(self._told) > self._limit:
-            self._noted, self._told, self._lost = {}, {}, True
+        if len(self._noted) + len(self._reported) > self._limit:
+            self._noted, self._reported, self._lost = {}, {}, True
 
     def take(self, after: int) -> SegmentChanges:
         """See ``SegmentService.changed_segments``."""
-        complete = not self._lost and after in (self.mark, self._told_since)
+        complete = not self._lost and after in (self.mark, self._reported_since)
         if not complete:
-            self._told, self._told_since = {}, None
+            self._reported, self._reported_since = {}, None
         elif after == self.mark:
-            self._told, self._told_since = self._noted, after
+            self._reported, self._reported_since = self._noted, after
         else:
-            self._told |= self._noted
+            self._reported |= self._noted
         self._noted, self._lost = {}, False
         self.mark += 1
-        return SegmentChanges(mark=self.mark, names=list(self._told), complete=complete)
+        return SegmentChanges(mark=self.mark, names=list(self._reported), complete=complete)

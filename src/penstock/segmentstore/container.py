@@ -347,8 +347,8 @@ class Container:
             self._call(mutation.done, mutation.answer)
         for segment in wake:
             segment.wake()
-        self.tiering.nudge()
-        self.checkpointer.nudge()
+        self.tiering.wake_if_urgent()
+        self.checkpointer.ask_if_large()
 
     def _refuse_all(self, error: StorageFullError) -> None:
         """Nothing was written: refuse the batch and everything decided after it, and return to durable state."""

@@ -84,7 +84,7 @@ class SegmentDirectory:
         self._names[segment.name] = segment
         self._limits.segment_created(segment)
 
-    def doom(self, segment: Segment) -> None:
+    def announce_removal(self, segment: Segment) -> None:
         """A removal is queued: the name is free for later operations, readers still find the segment."""
         segment.next_gone = True
         self._names[segment.name] = _REMOVED

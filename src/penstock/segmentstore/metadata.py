@@ -20,14 +20,14 @@ _KNOWN_VALUE_BYTES = 2048
 class _Changes:
     """Changed rows (None: deleted), their keys in order, and the ranges deleted before them.
 
-    Ranges cover whole prefixes, none a prefix of another: two ranges are equal or disjoint. ``born`` are the keys of
-    rows that the store does not hold: if deleted again, they leave no trace.
+    Ranges cover whole prefixes, none a prefix of another: two ranges are equal or disjoint. ``created``: keys
+    of rows that the store does not hold. A deletion of such a row leaves no trace.
     """
 
-    __slots__ = ("_starts", "born", "keys", "ranges", "rows")
+    __slots__ = ("_starts", "created", "keys", "ranges", "rows")
 
     def __init__(self) -> None:
-        self.born: dict[bytes, None] = {}
+        self.created: dict[bytes, None] = {}
         self.rows: dict[bytes, bytes | None] = {}
         self.keys: list[bytes] = []
         self.ranges: dict[bytes, bytes] = {}
@@ -43,21 +43,21 @@ class _Changes:
 
     def add(self, key: bytes, value: bytes) -> int:
         """As ``put``, for a row that neither the changes nor the store hold."""
-        self.born[key] = None
+        self.created[key] = None
         return self.put(key, value)
 
     def delete(self, key: bytes) -> int:
         """Returns as ``put``."""
-        if key not in self.born:
+        if key not in self.created:
             return self.put(key, None)
-        del self.born[key], self.keys[bisect_left(self.keys, key)]
+        del self.created[key], self.keys[bisect_left(self.keys, key)]
         return -len(key) - len(self.rows.pop(key) or b"")
 
     def delete_range(self, start: bytes, end: bytes, *, stored: bool = True) -> None:
         low, high = bisect_left(self.keys, start), bisect_left(self.keys, end)
         for key in self.keys[low:high]:
             del self.rows[key]
-            self.born.pop(key, None)
+            self.created.pop(key, None)
         del self.keys[low:high]
         if not stored:
             return
@@ -291,7 +291,7 @@ class MetadataRows:
         """
         taken, self._changes = self._changes, _Changes()
         self._committing = taken
-        taken.born.clear()  # Even if this fails, the store may hold them.
+        taken.created.clear()  # Even if this fails, the store may hold them.
         before, self.changed_bytes = self.changed_bytes, 0
         try:
             puts = [(key, value) for key, value in taken.rows.items() if value is not None]
@@ -321,7 +321,7 @@ class MetadataRows:
         async with self._order:
             seen = [(key, *self.peek(key)) for key in keys]
             for key in keys:
-                self._changes.born.pop(key, None)
+                self._changes.created.pop(key, None)
                 self._known.pop(key, None)
             puts = [(key, value) for key, known, value in seen if known and value is not None]
             deletes = [key for key, known, value in seen if known and value is None]

@@ -290,7 +290,7 @@ class _Rebuild:
 
     async def _restore_aside(self, container: int, keyvalue: SqliteKeyValue, tier: Tier2, epoch: int) -> None:
         """Apply changes that were set aside. Report those that cannot be applied, and rows that the catalogue lacks."""
-        for key in await rows_of.take_lacking(keyvalue, container):
+        for key in await rows_of.take_missing_rows(keyvalue, container):
             why = "the catalogue lacks this row: it was damaged when the catalogue was written"
             self._report.damage.append(Damage(kind=DamageKind.ROW, place=key.hex()[:200], why=why, container=container))
         found = await restore_aside(keyvalue, container, epoch=epoch, chunks=tier.chunks)

@@ -13,7 +13,7 @@ from penstock.client.reading.blocks import Block, Event
 from penstock.client.reading.fetching import SegmentFailure, SegmentFetcher
 from penstock.client.reading.group_state import GroupState, SegmentKey
 from penstock.client.reading.group_table import GroupTable
-from penstock.client.reading.liveness import Silences
+from penstock.client.reading.liveness import SilenceTracker
 from penstock.client.reading.reader import OnTruncated
 from penstock.client.retry import DEADLINE_S, retrying
 from penstock.client.tasks import TaskOwner
@@ -123,7 +123,7 @@ class AsyncGroupReader(AsyncBlockReader):
         self._deleted: dict[StreamName, None] = {}
         self._current: Block | None = None
         self._events: Iterator[Event] = iter(())
-        self._silences = Silences(lease_s=lease_s, refresh_s=refresh_s)
+        self._silence = SilenceTracker(lease_s=lease_s, refresh_s=refresh_s)
         self._incarnation = ""
         # Chosen before it is used: a cancelled change may have joined the group under this number.
         self._next_incarnation = rng.uuid().hex
@@ -195,7 +195,7 @@ class AsyncGroupReader(AsyncBlockReader):
             if lost:
                 self._incarnation, self._next_incarnation = self._next_incarnation, self._rng.uuid().hex
             others = {name: (item.incarnation, item.beat) for name, item in state.members.items() if name != self.name}
-            self._silences.observe(others, asyncio.get_running_loop().time())
+            self._silence.observe(others, asyncio.get_running_loop().time())
             self._follow(state, lost=lost)
         await self._reported(state, self._idle)
 
@@ -268,7 +268,7 @@ class AsyncGroupReader(AsyncBlockReader):
         return [
             name
             for name, member in state.members.items()
-            if name != self.name and self._silences.is_dead(name, (member.incarnation, member.beat), now)
+            if name != self.name and self._silence.is_dead(name, (member.incarnation, member.beat), now)
         ]
 
     def _give_up(self, error: BaseException) -> None:

@@ -21,7 +21,7 @@ from penstock.client.moments import Services, cut_at
 from penstock.client.options import Position, position_of
 from penstock.client.reading.group_state import GroupState, SegmentKey
 from penstock.client.reading.group_table import GroupTable
-from penstock.client.reading.liveness import Silences
+from penstock.client.reading.liveness import SilenceTracker
 from penstock.client.reading.reader import resolve_cut
 from penstock.client.retry import retrying
 from penstock.core.planner_json.stream import encode_cut
@@ -144,7 +144,7 @@ class GroupReset:
     async def _without_readers(self) -> tuple[GroupState, Mapping[str, tuple[str, int]]]:
         """The state, and the members with their heartbeats, after all were silent for the lease. Raises ConflictError
         if one was not."""
-        silences = Silences(lease_s=self._lease_s, refresh_s=self._refresh_s)
+        silences = SilenceTracker(lease_s=self._lease_s, refresh_s=self._refresh_s)
         first: dict[str, tuple[str, int]] | None = None
         while True:
             state = await self._table.load()

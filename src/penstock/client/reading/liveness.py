@@ -25,7 +25,7 @@ def renewal_s(idle_ms: int | None) -> float:
     return RENEWAL_MAX_S if idle_ms is None else min(RENEWAL_MAX_S, idle_ms / 3000)
 
 
-class Silences:
+class SilenceTracker:
     """How long each other reader has been silent *while this one could observe it*.
 
     Time is this reader's own monotonic time, because clocks of machines need not agree. An interval between two observations

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.client.writing.lanes import LaneMap
 from penstock.client.writing.rejection import Rejections
-from penstock.client.writing.segment_sender import Lane, SegmentSender, SentDirectly
+from penstock.client.writing.segment_sender import DirectBlock, Lane, SegmentSender
 from penstock.client.writing.write_blocks import WriteBlock
 from penstock.model.errors import NotConnectedError, PenstockError
 from penstock.ports.data.direct_appends import DirectLine, OpenDirect
@@ -29,7 +29,7 @@ EVENT_MAX_BYTES = 32 << 10
 
 LINES_MAX = 8  # connections of one writer, each with a socket of its own
 ANSWER_S = 0.25
-"""How long the thread waits for an acknowledgement before the loop takes over, which knows why it is missing."""
+"""How long the thread waits for an acknowledgement before the event loop takes over. The loop knows why it is missing."""
 
 _DIAL_S = 1.0
 _WATCH_S = 0.05
@@ -39,8 +39,8 @@ _STREAK_MAX = 1024  # single appends in a row after attempts that did not pay
 _WORTH_IT = 16  # appends over one connection that pay for opening it
 
 
-class LoopHalf(Protocol):
-    """The half of a writer that runs in the event loop, as far as its direct lines need it."""
+class DirectPathHost(Protocol):
+    """The part of a writer that runs in the event loop, limited to what its direct lines need."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
@@ -79,7 +79,7 @@ class DirectPath:
     only ever tries to take it.
     """
 
-    def __init__(self, core: LoopHalf, dial: OpenDirect | None) -> None:
+    def __init__(self, core: DirectPathHost, dial: OpenDirect | None) -> None:
         self._core = core
         self._dial = dial
         self.lock = threading.Lock()
@@ -97,10 +97,10 @@ class DirectPath:
         self._watcher: asyncio.TimerHandle | None = None
 
     @property
-    def _sent(self) -> SentDirectly | None:
+    def _sent(self) -> DirectBlock | None:
         """Events that are sent but not acknowledged. They keep their place at the head of their lane until then."""
         head = self._lane.written[:1] if self._lane is not None else ()
-        return head[0] if head and isinstance(head[0], SentDirectly) else None
+        return head[0] if head and isinstance(head[0], DirectBlock) else None
 
     # --- in the event loop -----------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class DirectPath:
         self._lane = lane
         # One step. If interrupted before it, the events belong to the lane. After it, they are sent, and the loop asks the
         # store whether they have arrived. Never both, and never neither.
-        lane.written[:count] = (SentDirectly(lane.sender, block, line),)
+        lane.written[:count] = (DirectBlock(lane.sender, block, line),)
         lane.size = 0
         self._core.lanes.rotate(lane)
         try:

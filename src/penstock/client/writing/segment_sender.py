@@ -116,7 +116,7 @@ class Lane:
         them are being sent directly."""
         count = len(self.written)
         taken = self.written[:count]
-        if count and isinstance(taken[0], SentDirectly):
+        if count and isinstance(taken[0], DirectBlock):
             return [], []
         del self.written[:count]
         # The writing thread may add to a stale size; the next block is then closed early, which is harmless.
@@ -124,7 +124,7 @@ class Lane:
         return taken[1::2], taken[::2]
 
 
-class SentDirectly:
+class DirectBlock:
     """Events that the writing thread has sent and that are not acknowledged yet. They keep their place in their lane."""
 
     __slots__ = ("block", "line", "sender")

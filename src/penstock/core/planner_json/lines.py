@@ -1,6 +1,6 @@
 """The planner's JSON, line by line and fast: facts as text in, decisions as text out, for fleets of a million streams.
 
-A line is parsed in one strict pass into typed fields. For any unusual line this raises ``_Doubt``, and
+A line is parsed in one strict pass into typed fields. For any unusual line this raises ``_UnusualLineError``, and
 ``requests.plan_line`` reads the line again to find the error, or none. So both give the same answers, and all error
 messages are there. Values that depend only on the policy or the epochs are cached by their text, since a fleet has few
 different ones. Source: docs/formats/planner.md, docs/design/0011-retention-policies.md.
@@ -72,11 +72,11 @@ def read_line(line: str) -> FactsLine | None:
     try:
         given = _LINES.decode(line)
         return _facts_line(line, given)
-    except (_Doubt, PenstockError, msgspec.MsgspecError, UnicodeEncodeError):
+    except (_UnusualLineError, PenstockError, msgspec.MsgspecError, UnicodeEncodeError):
         return None
 
 
-class _Doubt(Exception):
+class _UnusualLineError(Exception):
     """The line needs the thorough parser."""
 
 
@@ -160,7 +160,7 @@ _PLAIN = (str, type(None))
 
 def _facts_line(text: str, given: _Line) -> FactsLine:
     if given.version is not UNSET and given.version != VERSION:
-        raise _Doubt
+        raise _UnusualLineError
     stream = given.stream
     epochs, names = _epochs_of(bytes(stream.epochs))
     reader = _Reader(epochs, _history_of(epochs, stream.sealed or {}))
@@ -171,7 +171,7 @@ def _facts_line(text: str, given: _Line) -> FactsLine:
     reader.names += scope.count(":") + name.count(":") + facts.unreadable.count(":")
     if text.count(":") != reader.names:
         # A field is given twice, or a text contains a colon.
-        raise _Doubt
+        raise _UnusualLineError
     return FactsLine(id=line_id, now_ms=given.now_ms, scope=scope, name=name, facts=facts)
 
 
@@ -237,7 +237,7 @@ class _Reader:
         cuts = [item.cut for item in items]
         spellings = set(map(tuple, cuts))
         if any(self.epochs.segments_named(names) is None for names in spellings):
-            raise _Doubt
+            raise _UnusualLineError
         counts = [item.event_count for item in items]
         counted = len(counts) - counts.count(UNSET)
         # Nearly always all records have the same segments.
@@ -307,7 +307,7 @@ def _id_of(reader: _Reader, text: bytes) -> Any:
     """The id to echo: a text, null or a whole number. Anything else may contain names, or have several spellings."""
     found = _IDS.decode(text) if text.startswith(b'"') else json.loads(text.decode())
     if type(found) not in (str, int, type(None)):
-        raise _Doubt
+        raise _UnusualLineError
     reader.names += text.count(b":")
     return found
 
@@ -319,7 +319,7 @@ def _history_of(epochs: Epochs, sealed: dict[str, int]) -> StreamHistory:
     for name, length in sealed.items():
         segment = epochs.segment_named(name)
         if segment is None:
-            raise _Doubt
+            raise _UnusualLineError
         lengths[segment] = length
     return epochs.history.with_lengths(lengths)
 

@@ -265,7 +265,7 @@ async def remove(operations: Operations, segment: Segment) -> None:
     """Delete a segment or a table."""
     operation = codec.DeleteOperation(uid=segment.uid)
     prepared = Prepared(operations, segment, operation, lambda _: operations.steps.delete(segment))
-    operations.state.segments.doom(segment)
+    operations.state.segments.announce_removal(segment)
     await prepared.submit()
 
 
@@ -378,7 +378,7 @@ def _submit_merge(
     target.next_events += source.next_events
     if target.gate is not None:
         target.gate.count(target, source.next_length, source.next_events)
-    operations.state.segments.doom(source)
+    operations.state.segments.announce_removal(source)
     prepared.submit()
     return prepared.answer
 

@@ -114,7 +114,8 @@ class Checkpointer:
 
     # --- the loop -----------------------------------------------------------------------------------------
 
-    def nudge(self) -> None:
+    def ask_if_large(self) -> None:
+        """Ask for a checkpoint if the changed rows take too much memory."""
         if self._state.rows.changed_bytes >= self._parts.settings.checkpoint_rows_bytes:
             self.ask()
 

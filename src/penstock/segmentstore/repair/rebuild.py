@@ -158,7 +158,7 @@ async def _apply_journals(
         state.damage.append((str(end), "snapshot needs batches that are lost: its rows are of different times"))
 
 
-async def take_lacking(keyvalue: KeyValueStore, container: int) -> Sequence[bytes]:
+async def take_missing_rows(keyvalue: KeyValueStore, container: int) -> Sequence[bytes]:
     """Keys of rows that the snapshot lacks because they were damaged when it was written, unless a later batch put
     them. Their marks are deleted."""
     rows = MetadataRows(keyvalue)
@@ -203,7 +203,7 @@ async def _settle_segment(
         (records.parse_number(key[-8:]), records.decode_chunk(value)) for key, value in await rows.scan_all(bounds)
     ]
     if record.kind:
-        return _told(record, uid, container, (), 0, 0, 0)
+        return _rebuilt_segment(record, uid, container, (), 0, 0, 0)
     reach = record.kept_offset
     kept: list[tuple[int, records.ChunkRecord]] = []
     for begin, chunk in chunks:
@@ -230,10 +230,10 @@ async def _settle_segment(
     )
     if settled != record:
         rows.put(records.uid_key(records.TAG_SEGMENT, container, uid), records.encode_segment(settled))
-    return _told(settled, uid, container, kept, lost_bytes, lost_events, set_back)
+    return _rebuilt_segment(settled, uid, container, kept, lost_bytes, lost_events, set_back)
 
 
-def _told(
+def _rebuilt_segment(
     record: records.SegmentRecord,
     uid: int,
     container: int,

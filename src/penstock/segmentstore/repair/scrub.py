@@ -321,7 +321,7 @@ class _ChunkCheck:
         try:
             blocks = await blocks_of(self._rows, self._container, self._chunk)
         except CorruptDataError as error:
-            await self._tell(DamageKind.ROW, error.message, 0, self._chunk.length, tally)
+            await self._report(DamageKind.ROW, error.message, 0, self._chunk.length, tally)
             return None
         if position == 0:
             tally.count("chunks")
@@ -343,18 +343,18 @@ class _ChunkCheck:
         try:
             data = await self._scrubber.chunks.read(self._chunk.name, begin, size)
         except SegmentNotFoundError:
-            await self._tell(DamageKind.CHUNK, "the chunk is missing", begin, self._chunk.length, tally)
+            await self._report(DamageKind.CHUNK, "the chunk is missing", begin, self._chunk.length, tally)
             return False
         except OSError as error:
-            await self._tell(DamageKind.BLOCK, f"cannot be read: {error}", begin, block.end, tally)
+            await self._report(DamageKind.BLOCK, f"cannot be read: {error}", begin, block.end, tally)
             return True
         tally.count("blocks", size_bytes=size)
         if len(data) != size:
             why = f"the chunk ends after {begin + len(data)} bytes of {self._chunk.length}"
-            await self._tell(DamageKind.BLOCK, why, begin, self._chunk.length, tally)
+            await self._report(DamageKind.BLOCK, why, begin, self._chunk.length, tally)
             return False
         if await checksum_of(self._scrubber.offload, [data]) != block.crc32c:
-            await self._tell(DamageKind.BLOCK, "block fails its checksum", begin, block.end, tally)
+            await self._report(DamageKind.BLOCK, "block fails its checksum", begin, block.end, tally)
         return True
 
     async def _check_index(self, blocks: Sequence[tuple[int, records.BlockRecord]], tally: _Tally) -> None:
@@ -391,7 +391,7 @@ class _ChunkCheck:
         written later."""
         return max(chunk.freed, segment.kept_offset - self._start)
 
-    async def _tell(self, kind: DamageKind, why: str, begin: int, end: int, tally: _Tally) -> None:
+    async def _report(self, kind: DamageKind, why: str, begin: int, end: int, tally: _Tally) -> None:
         row = await self._rows.get(records.chunk_key(self._container, self._uid, self._start))
         if row is None:
             return

@@ -96,8 +96,8 @@ class TierWriter:
         """The lowest log address that holds a byte not tiered."""
         return min((entry.address for segment in self._segments for entry in segment.cache.untiered), default=None)
 
-    def nudge(self) -> None:
-        """Check whether too much is waiting."""
+    def wake_if_urgent(self) -> None:
+        """Wake the writer if too many bytes are not tiered."""
         if self._segments and self._urgent():
             self._wake.set()
 

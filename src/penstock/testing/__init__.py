@@ -1,10 +1,10 @@
-"""For tests of programs that use Penstock, and of your own implementations of its ports.
+"""Tools to test programs that use Penstock, and your own implementations of its ports.
 
-* ``World`` is a whole store in memory that can crash and be opened again.
-* ``FakeClock``, ``SeededRng`` and ``InlineOffload`` stand for a machine: time, chance and threads.
+* ``World`` is a whole store in memory that can crash and be reopened.
+* ``FakeClock``, ``SeededRng`` and ``InlineOffload`` replace the clock, randomness and threads of a machine.
 * ``ServerProcess`` is a real server in a process of its own.
 * ``penstock.testing.simulation`` runs a whole store on a virtual clock and disk (docs/design/0010-simulation.md).
-* ``run_conformance`` holds an implementation of a port to its laws; the suites are in ``penstock.testing.conformance``.
+* ``run_conformance`` checks an implementation of a port; the suites are in ``penstock.testing.conformance``.
 """
 
 from penstock.testing.conformance import run_conformance

@@ -1,4 +1,4 @@
-"""Stand-ins for the ports of a machine: time that a test moves, chance from a seed, work without threads."""
+"""Replacements for the ports of a machine: a clock that tests set, seeded randomness, and work without threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import UUID
 
 T = TypeVar("T")
 START_MS = 1_700_000_000_000
-"""Where a ``FakeClock`` begins, milliseconds since the Unix epoch."""
+"""Start time of a ``FakeClock``, milliseconds since the Unix epoch."""
 
 
 class FakeClock:
@@ -28,7 +28,7 @@ class FakeClock:
         return (self.ms - self._jumped_ms - START_MS) / 1000
 
     def jump(self, by_ms: int) -> None:
-        """Set the wall clock, forward or back, while no time passes."""
+        """Set the wall clock forward or back. No time passes."""
         self.ms += by_ms
         self._jumped_ms += by_ms
 
@@ -50,7 +50,8 @@ class SeededRng:
 
 
 class InlineOffload:
-    """Implements ``ports.offload.Offload`` without threads: other tasks run once, then the work does, in the event loop."""
+    """Implements ``ports.offload.Offload`` without threads. Other tasks run once, then the work runs in the event
+    loop."""
 
     async def run(self, work: Callable[[], T]) -> T:
         await asyncio.sleep(0)

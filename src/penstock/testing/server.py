@@ -1,4 +1,4 @@
-"""A real ``penstock standalone`` in a process of its own, for tests and benchmarks: started, killed, started again."""
+"""Start, kill and restart a real ``penstock standalone`` in its own process, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from penstock.model.errors import UnavailableError
 
 
 class ServerProcess:
-    """A server on ``data`` and two ports that stay the same over restarts; ``http_port`` is another one at each start.
-    So are the ports of several workers (``--workers`` among the options), which ``workers`` tells of, with their pids.
+    """A server on ``data``. Its two ports stay the same across restarts, but ``http_port`` changes at each start. With
+    ``--workers`` among the options, the ports of the workers also change; ``workers`` has them, with their pids.
 
-    Use it in a ``with`` block: it starts there, and is stopped at the end however the block ends.
+    Use it in a ``with`` block: it starts at the beginning, and stops at the end even after an error.
     """
 
     def __init__(self, data: Path, *options: str) -> None:
@@ -29,7 +29,7 @@ class ServerProcess:
         self.options: Sequence[str] = options
         self.controller_port, self.store_port = free_ports(2)
         if "--workers" in options:
-            # Ports that follow each other cannot be found free beforehand.
+            # Free ports with consecutive numbers cannot be reserved.
             self.store_port = 0
         self.http_port = 0
         self.workers: Sequence[Mapping[str, Any]] = ()
@@ -44,7 +44,8 @@ class ServerProcess:
         return self.data.with_name(self.data.name + ".log")
 
     def start(self, timeout_s: float = 90) -> float:
-        """Start, and return how long it took until it served, in seconds. Raises UnavailableError with its log."""
+        """Start, and return after how many seconds the server was ready. Raises UnavailableError with the server's
+        log."""
         started = time.monotonic()
         self.data.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as errors:
@@ -73,11 +74,11 @@ class ServerProcess:
         return time.monotonic() - started
 
     def kill(self) -> None:
-        """``kill -9``, and wait until it is gone."""
+        """``kill -9``, and wait until the process has ended."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """End in good order; returns the exit status."""
+        """Stop the server with a clean shutdown. Returns the exit status."""
         return self._end(signal.SIGTERM)
 
     def _end(self, number: int) -> int:
@@ -110,7 +111,7 @@ class ServerProcess:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody uses now."""
+    """Loopback ports that are free now."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [item.getsockname()[1] for item in held]
     for item in held:

@@ -1,4 +1,4 @@
-"""A whole store over storage in memory, for tests: opened, crashed, opened again, looked into."""
+"""A whole store on in-memory storage, for tests that crash, reopen and inspect it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.testing.fakes import FakeClock, InlineOffload, SeededRng
 
 QUIET = ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
-"""A controller that does nothing by itself: a test calls for each sweep and each retention cycle."""
+"""Settings of a controller that does nothing by itself: tests start each sweep and each retention cycle."""
 _SETTINGS: dict[str, Any] = {
     "containers": 2,
     "tier_gather_bytes": 1,
@@ -36,17 +36,16 @@ _SETTINGS: dict[str, Any] = {
 
 
 class World:
-    """The storage, the clock and the counters, which outlive every store that is opened on them; ``store`` is the open one.
+    """Storage, clock and counters that outlive the stores opened on them. ``store`` is the open store.
 
-    A test may replace ``keyvalue``, ``chunks``, ``objects``, ``clock`` and ``rng`` before it opens a store. A subclass may
-    give it another log, or another class of store.
+    A test may replace ``keyvalue``, ``chunks``, ``objects``, ``clock`` and ``rng`` before it opens a store. A subclass
+    may use another log, or another store class.
 
     Args:
-        clock, rng: In place of a ``FakeClock`` and a ``SeededRng``.
-        catalogue: Whether tier 2 keeps a catalogue, in ``objects``.
-        controller: Settings of the controller.
-        endpoint: Where the controller says that all segments are.
-        settings: Fields of ``StoreSettings``. Without them two containers tier and checkpoint only when a test asks.
+        clock, rng: Used instead of a ``FakeClock`` and a ``SeededRng``. catalogue: Whether tier 2 keeps a catalogue, in
+        ``objects``. controller: Settings of the controller. endpoint: The address that the controller returns for all
+        segments. settings: Fields of ``StoreSettings``. By default there are two containers, which tier and checkpoint
+        only when a test requests it.
     """
 
     make: Callable[..., SegmentStore] = SegmentStore
@@ -76,7 +75,7 @@ class World:
         """Further arguments of ``open_segment_store``: ``disk``, ``owned``, ``shared``."""
 
     def make_log(self) -> DurableLog:
-        """The log of the next store. It fences the one before it."""
+        """The log of the next store. It fences the previous log."""
         return MemoryLog(self.log_state)
 
     async def open(self) -> SegmentStore:
@@ -97,18 +96,19 @@ class World:
         return self.store
 
     async def crash(self) -> SegmentStore:
-        """End the store without a checkpoint, and recover another one from the log."""
+        """End the store without a checkpoint, and recover a new one from the log."""
         await self.store.close(checkpoint=False)
         return await self.open()
 
     async def restart(self) -> SegmentStore:
-        """End the store in good order, and open another one."""
+        """Close the store cleanly, and open a new one."""
         await self.store.close()
         return await self.open()
 
     @asynccontextmanager
     async def opened(self, *, crash: bool = False) -> AsyncIterator[SegmentStore]:
-        """A store until the block ends; ``crash``, or an error in the block: it ends without a checkpoint."""
+        """A store that is open until the block ends. With ``crash``, or after an error, it ends without a
+        checkpoint."""
         store = await self.open()
         try:
             yield store
@@ -119,7 +119,8 @@ class World:
 
     @asynccontextmanager
     async def serving(self, *, crash: bool = False) -> AsyncIterator[tuple[SegmentStore, Controller]]:
-        """As ``opened``, with a controller. Data ages by the ``FakeClock``, or by the event loop under another clock."""
+        """As ``opened``, with a controller. Data ages by the ``FakeClock``, or, with another clock, by the event loop's
+        time."""
         steady = self.clock.passed_s if isinstance(self.clock, FakeClock) else None
         async with (
             self.opened(crash=crash) as store,

@@ -1,7 +1,7 @@
-"""The laws of the ports, as suites that hold every implementation to them.
+"""Test suites that check every implementation of a port against the port's laws.
 
-A suite is a class with one ``async`` method per law, named ``law_...``. Subclass it, write how your implementation is
-opened, and pass it to ``run_conformance``:
+A suite is a class with one ``async`` method per law, named ``law_...``. Subclass it, implement how your implementation
+is opened, and pass it to ``run_conformance``:
 
     class MyLogLaws(DurableLogLaws):
         ...
@@ -26,15 +26,14 @@ def laws(suite: type[object]) -> Sequence[str]:
 
 
 def run_conformance(make: Make, *, law: str | None = None, timeout_s: float = 60.0) -> None:
-    """Hold an implementation to every law of a suite, or to one of them, each in an event loop of its own.
+    """Check an implementation against all laws of a suite, or one of them. Each law runs in its own event loop.
 
     Args:
-        make: Called before each law. Gives a fresh suite, or an asynchronous context whose value is one.
-        law: A name from ``laws``; all of them unless given.
-        timeout_s: How long one law may take.
+        make: Called before each law. Returns a new suite, or an asynchronous context whose value is one. law: A name
+            from ``laws``. None: all laws. timeout_s: How long one law may take.
     Raises:
-        AssertionError: A law does not hold. TimeoutError: It took too long. Errors of the implementation pass through.
-        A note on the error names the law.
+        AssertionError: A law does not hold. TimeoutError: A law took too long. Errors of the implementation are not
+        caught. A note on the error names the law.
     """
     for name in (law,) if law is not None else asyncio.run(_laws_of(make)):
         try:

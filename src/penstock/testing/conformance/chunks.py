@@ -19,7 +19,7 @@ class ChunkLaws:
     many = 40
 
     def open(self) -> AbstractAsyncContextManager[ChunkStorage]:
-        """Open the same storage anew; the first call of an instance meets an empty one."""
+        """Reopen the same storage. The first call of an instance finds it empty."""
         raise NotImplementedError
 
     async def law_appended_bytes_are_read_and_survive_reopening(self) -> None:
@@ -31,8 +31,11 @@ class ChunkLaws:
             check(await chunks.read(_NAME, 6, 5) == b"world", "reads are exact inside the object")
             check(await chunks.read(_NAME, 12, 5) == b"", "reads end at the end")
             room = memoryview(bytearray(b"." * 8))
-            check(await chunks.read_into(_NAME, 6, room, ahead=4) == 6, "reads into memory tell how much came")
-            check(bytes(room) == b"world!..", "and leave alone what lies behind it")
+            check(
+                await chunks.read_into(_NAME, 6, room, ahead=4) == 6,
+                "reads into memory return the number of bytes read",
+            )
+            check(bytes(room) == b"world!..", "and do not change the bytes after it")
         async with self.open() as chunks:
             check(await chunks.read(_NAME, 0, 100) == b"hello world!", "synced bytes are durable")
 
@@ -47,7 +50,7 @@ class ChunkLaws:
                 await chunks.sync(_NAME)
             check(await chunks.read(_NAME, 0, 100) == b"durableshort", "the object ends where the last append ends")
             await chunks.append(_NAME, 0, [b"new"])
-            check(await chunks.read(_NAME, 0, 100) == b"new", "offset 0 begins the object anew")
+            check(await chunks.read(_NAME, 0, 100) == b"new", "offset 0 replaces the object")
 
     async def law_an_object_that_cannot_change_is_written_once(self) -> None:
         async with self.open() as chunks:
@@ -79,7 +82,7 @@ class ChunkLaws:
         async with self.open() as chunks:
             for name in names[1:]:
                 check(await chunks.read(name, 0, 99) == whole, "each object has its own bytes", name=name)
-            check(await chunks.read(names[0], 0, 99) == names[0].encode() + whole, "also where sizes differ")
+            check(await chunks.read(names[0], 0, 99) == names[0].encode() + whole, "also if sizes differ")
             check(list(await chunks.list()) == sorted(names), "names are durable as well")
 
     async def law_one_of_many_fails_alone(self) -> None:
@@ -93,11 +96,13 @@ class ChunkLaws:
             if chunks.mutable:
                 writes[1] = ChunkWrite(name=names[1], offset=5, parts=[b"x"])
             outcomes = await chunks.append_together(writes)
-            check(isinstance(outcomes[0], SegmentNotFoundError), "there is nothing to go on with", found=outcomes[0])
+            check(
+                isinstance(outcomes[0], SegmentNotFoundError), "the object to append to is missing", found=outcomes[0]
+            )
             if chunks.mutable:
-                check(isinstance(outcomes[1], CorruptDataError), "it ends before that", found=outcomes[1])
+                check(isinstance(outcomes[1], CorruptDataError), "the object ends before the offset", found=outcomes[1])
                 check(await chunks.read(names[1], 0, 99) == b"abc", "and is left as it was")
-            check(not any(outcomes[2:]), "the others do not care")
+            check(not any(outcomes[2:]), "the other appends succeed")
             check(list(await chunks.list()) == names[1:], "a refused append creates nothing")
 
     async def law_append_to_a_missing_object_is_refused(self) -> None:
@@ -136,7 +141,7 @@ class ChunkLaws:
             await chunks.wipe(_NAME)
             data = await chunks.read(_NAME, 0, 140_000)
             check(len(data) == 140_000, "the length stays", size=len(data))
-            check(not any(data) or not chunks.mutable, "what can be overwritten is")
+            check(not any(data) or not chunks.mutable, "all bytes are overwritten if the storage can do it")
         async with self.open() as chunks:
             data = await chunks.read(_NAME, 0, 140_000)
             check(not any(data) or not chunks.mutable, "durably")
@@ -153,13 +158,13 @@ class ChunkLaws:
             await chunks.sync(_NAME)
             await chunks.trim(_NAME, 4)
             await chunks.trim(_NAME, 9)
-            check(await chunks.read(_NAME, 0, 99) == b"kept", "it ends there, and is not made longer")
+            check(await chunks.read(_NAME, 0, 99) == b"kept", "the object ends there, and is never extended")
             if chunks.mutable:
                 await chunks.append(_NAME, 4, [b" on"])
                 await chunks.sync(_NAME)
         async with self.open() as chunks:
             expected = b"kept on" if chunks.mutable else b"kept"
-            check(await chunks.read(_NAME, 0, 99) == expected, "durably, and it may grow again")
+            check(await chunks.read(_NAME, 0, 99) == expected, "the end is durable, and the object can grow again")
 
     async def law_names_are_listed_sorted(self) -> None:
         names = ["1/b", "0/c.idx", "0/c", "1/a", "10/x"]
@@ -177,7 +182,7 @@ class ChunkLaws:
             await chunks.sync(_NAME)
             before = await chunks.allocated_bytes()
             await chunks.free_head(_NAME, 3 * _BLOCK + 5)
-            check(await chunks.allocated_bytes() <= before - 2 * _BLOCK, "space comes back", before=before)
+            check(await chunks.allocated_bytes() <= before - 2 * _BLOCK, "space is freed", before=before)
             check(await chunks.read(_NAME, 3 * _BLOCK + 5, _BLOCK) == data[3 * _BLOCK + 5 :], "the rest is unchanged")
             await chunks.append(_NAME, len(data), [b"more"])
             check(await chunks.read(_NAME, len(data), 9) == b"more", "the object still grows at its end")

@@ -17,7 +17,7 @@ class DurableLogLaws:
     frame_max: int
 
     def open(self) -> AbstractAsyncContextManager[DurableLog]:
-        """Open the same log anew; the first call of an instance meets an empty one."""
+        """Reopen the same log. The first call of an instance finds it empty."""
         raise NotImplementedError
 
     async def law_empty_log_replays_nothing_and_starts_at_one(self) -> None:
@@ -137,13 +137,13 @@ class DurableLogLaws:
             for number in range(5):
                 await log.append([b"%d" % number])
             upto = await log.begin_wipe()
-            check(upto == 5, "the last address before", upto=upto)
+            check(upto == 5, "the address is the last one before the wipe", upto=upto)
             last = await log.append([b"behind"])
-            check(last == 6, "addresses go on", last=last)
+            check(last == 6, "addresses continue", last=last)
             check(not await log.end_wipe(), "frames before it are still needed")
             await log.truncate(upto)
-            check(await log.end_wipe(), "nothing of them is left")
-            check(await log.end_wipe(), "asked again, it is as it was")
+            check(await log.end_wipe(), "no earlier frame is left")
+            check(await log.end_wipe(), "a repeated call returns the same")
             await log.append([b"more"])
         async with self.open() as log:
             frames = [frame for _, frame in await replayed(log)]
@@ -188,7 +188,7 @@ class DurableLogLaws:
 
 
 async def replayed(log: DurableLog) -> list[tuple[LogAddress, bytes]]:
-    """Everything that the log replays."""
+    """All frames that the log replays."""
     return [item async for item in log.replay()]
 
 

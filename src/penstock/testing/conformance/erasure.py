@@ -20,7 +20,7 @@ class ErasureLaws:
     """Subclass and implement ``open``."""
 
     def open(self) -> AbstractAsyncContextManager[LocalSegmentService]:
-        """Open the same store anew; the first call of an instance meets an empty one."""
+        """Reopen the same store. The first call of an instance finds it empty."""
         raise NotImplementedError
 
     async def law_erased_bytes_are_zeros_for_ever_and_no_others_change(self) -> None:
@@ -29,23 +29,28 @@ class ErasureLaws:
             before = await _text(store)
             ranges = await store.event_ranges(SEGMENT, [offsets[number] for number in WANTED])
             expected = [(offsets[number] + 8, offsets[number] + 8 + len(EVENTS[number])) for number in WANTED]
-            check(list(ranges) == expected, "payloads are found by where their events begin", ranges=ranges)
+            check(list(ranges) == expected, "payloads are found by the offsets of their events", ranges=ranges)
             done = await store.erase(SEGMENT, ranges, erasure="one")
             await store.wipe_log()
             blank = bytearray(before)
             for start, end in ranges:
                 blank[start:end] = bytes(end - start)
-            check(await _text(store) == blank, "what was erased is zeros, the rest is as it was")
+            check(await _text(store) == blank, "erased bytes are zeros, all others are unchanged")
             check(await store.erased_ranges(SEGMENT, 0, len(before)) == expected, "the store knows what was erased")
             check(await store.erased_ranges(SEGMENT, *expected[2]) == [expected[2]], "also of a part")
-            check(await store.count_events(SEGMENT, 0, len(before)) == len(EVENTS), "erased events are counted on")
+            check(await store.count_events(SEGMENT, 0, len(before)) == len(EVENTS), "erased events still count")
             total = sum(item.blanked_bytes for item in done)
-            check(total == sum(end - start for start, end in ranges), "each byte is told of once", total=total)
-            check(await store.erase(SEGMENT, ranges, erasure="one") == done, "a repeat answers the same")
-            check(await store.erase(SEGMENT, ranges, erasure="two") == [], "there is nothing left for another one")
+            check(total == sum(end - start for start, end in ranges), "each byte is reported once", total=total)
+            check(await store.erase(SEGMENT, ranges, erasure="one") == done, "a repeated call returns the same")
+            check(
+                await store.erase(SEGMENT, ranges, erasure="two") == [], "another erasure finds nothing left to erase"
+            )
         async with self.open() as store:
-            check(await _text(store) == blank, "it stays so")
-            check(await store.erased_ranges(SEGMENT, 0, len(before)) == expected, "and stays known")
+            check(await _text(store) == blank, "blanked bytes stay blank")
+            check(
+                await store.erased_ranges(SEGMENT, 0, len(before)) == expected,
+                "the store still returns the erased ranges",
+            )
             check(await store.erase(SEGMENT, ranges, erasure="one") == done, "also for a repeat")
 
     async def law_what_cannot_be_erased_is_refused(self) -> None:
@@ -55,7 +60,7 @@ class ErasureLaws:
             for bad in (offsets[3] + 1, len(before), len(before) + 5):
                 check(await _error(store, [offsets[1], bad]) is InvalidArgumentError, "no event begins there", bad=bad)
             await store.truncate(SEGMENT, offsets[5])
-            check(await _error(store, [offsets[1]]) is TruncatedError, "what was truncated is gone")
+            check(await _error(store, [offsets[1]]) is TruncatedError, "truncated events are refused")
             for call in (
                 store.erased_ranges("scope/stream/9.#epoch.0", 0, 5),
                 store.event_ranges("scope/stream/9.#epoch.0", [0]),
@@ -70,7 +75,7 @@ class ErasureLaws:
 
 
 async def _write(store: LocalSegmentService) -> list[int]:
-    """Where the events begin."""
+    """Offsets of the events."""
     await store.create_segment(SEGMENT)
     writer = UUID(int=7)
     previous, number = await store.setup_append(SEGMENT, writer), 0

@@ -11,7 +11,7 @@ class FilesLaws:
     """Subclass and implement ``make``."""
 
     async def make(self) -> Files:
-        """An empty tree; called once per instance."""
+        """An empty directory tree. Called once per instance."""
         raise NotImplementedError
 
     async def law_written_bytes_are_read_at_once(self) -> None:
@@ -24,14 +24,14 @@ class FilesLaws:
         check(await file.read_at(3, 3) == b"TWO", "reads are exact inside the file")
         check(await file.read_at(11, 5) == b"", "reads end at the end")
         room = memoryview(bytearray(b"." * 8))
-        check(await file.read_into(6, room, ahead=1 << 20) == 5, "reads into memory tell how much came")
-        check(bytes(room) == b"three...", "and leave alone what lies behind it")
-        check(await file.read_into(11, room) == 0, "nothing comes from behind the end")
+        check(await file.read_into(6, room, ahead=1 << 20) == 5, "reads into memory return the number of bytes read")
+        check(bytes(room) == b"three...", "and do not change the bytes after it")
+        check(await file.read_into(11, room) == 0, "a read at the end returns nothing")
         check(await file.size() == 11, "size is the end of the last write")
         await file.sync()
         await file.close()
         again = await files.open("a/b/f")
-        check(await again.read_at(0, 100) == b"oneTWOthree", "bytes stay when the file is closed")
+        check(await again.read_at(0, 100) == b"oneTWOthree", "bytes outlive the open file")
         await again.close()
 
     async def law_many_parts_are_one_write(self) -> None:

@@ -16,7 +16,7 @@ class KeyValueLaws:
     """Subclass and implement ``open``."""
 
     def open(self) -> AbstractAsyncContextManager[KeyValueStore]:
-        """Open the same store anew; the first call of an instance meets an empty one."""
+        """Reopen the same store. The first call of an instance finds it empty."""
         raise NotImplementedError
 
     async def law_commits_are_seen_at_once_and_after_reopening(self) -> None:
@@ -41,7 +41,7 @@ class KeyValueLaws:
             found = await store.scan(b"", _END, limit=100)
             check([key for key, _ in found] == sorted(keys), "scan is in key order", found=found)
             back = await store.scan(b"", _END, limit=100, reverse=True)
-            check(list(back) == list(found)[::-1], "reverse is the same backwards", back=back)
+            check(list(back) == list(found)[::-1], "a reverse scan returns the same entries backwards", back=back)
 
     async def law_scan_is_half_open_and_limited(self) -> None:
         async with self.open() as store:

@@ -11,20 +11,20 @@ class ObjectLaws:
     """Subclass and implement ``make``."""
 
     def make(self) -> Objects:
-        """An empty prefix; called again, the same prefix seen anew."""
+        """An empty prefix. A second call reopens the same prefix."""
         raise NotImplementedError
 
     async def law_what_was_put_is_read_anew(self) -> None:
         data = bytes(range(256)) * 40
         await self.make().put("a/b", data)
         objects = self.make()
-        check(await objects.size("a/b") == len(data), "the size is known")
+        check(await objects.size("a/b") == len(data), "the size is returned")
         check(await objects.read("a/b", 0, len(data)) == data, "the whole is read")
         check(await objects.read("a/b", 300, 5) == data[300:305], "ranges are exact")
         check(await objects.read("a/b", len(data) - 2, 10) == data[-2:], "reads end at the end")
-        check(await objects.read("a/b", len(data), 10) == b"", "nothing is behind the end")
-        check(await objects.read("a/b", len(data) + 7, 10) == b"", "nor further")
-        check(await objects.read("a/b", 3, 0) == b"", "nothing is read of nothing")
+        check(await objects.read("a/b", len(data), 10) == b"", "a read at the end is empty")
+        check(await objects.read("a/b", len(data) + 7, 10) == b"", "a read beyond the end is empty")
+        check(await objects.read("a/b", 3, 0) == b"", "a read of 0 bytes is empty")
 
     async def law_putting_again_is_harmless_and_replaces(self) -> None:
         objects = self.make()

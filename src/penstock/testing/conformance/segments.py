@@ -1,4 +1,4 @@
-"""Laws of ``ports.data.service.LocalSegmentService`` about what retention asks of a store."""
+"""Laws of ``ports.data.service.LocalSegmentService`` for the calls that retention uses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SegmentLaws:
     """Subclass and implement ``open``."""
 
     def open(self) -> AbstractAsyncContextManager[LocalSegmentService]:
-        """Open the same store anew; the first call of an instance meets an empty one."""
+        """Reopen the same store. The first call of an instance finds it empty."""
         raise NotImplementedError
 
     # --- keeping ------------------------------------------------------------------------------------------
@@ -43,16 +43,16 @@ class SegmentLaws:
         async with self.open() as store:
             await _fill(store, SEGMENT, b"0123456789")
             await store.truncate(SEGMENT, 4, keep=True)
-            check(await _places(store) == (0, 4, 10), "the start moves, nothing is given back")
-            check(await _error(store.read(SEGMENT, 3, 10, wait=False)) is TruncatedError, "kept bytes are gone")
+            check(await _places(store) == (0, 4, 10), "the start moves, no space is freed")
+            check(await _error(store.read(SEGMENT, 3, 10, wait=False)) is TruncatedError, "kept bytes cannot be read")
             check(await _text(store, 4) == b"456789", "the rest is there")
             await store.truncate(SEGMENT, 7, keep=True)
-            check(await _places(store) == (0, 7, 10), "what was kept before stays kept")
-            check(await store.restore(SEGMENT, 5) == 5, "restoring answers the start")
-            check(await _places(store) == (0, 5, 10), "readers begin where they are told to")
+            check(await _places(store) == (0, 7, 10), "bytes kept earlier stay kept")
+            check(await store.restore(SEGMENT, 5) == 5, "restore returns the start")
+            check(await _places(store) == (0, 5, 10), "the restored start is returned")
             check(await _text(store, 5) == b"56789", "restored bytes are as they were")
-            check(await store.restore(SEGMENT, 0) == 0, "all of it comes back")
-            check(await _places(store) == (None, 0, 10), "nothing is kept any more")
+            check(await store.restore(SEGMENT, 0) == 0, "all kept bytes are restored")
+            check(await _places(store) == (None, 0, 10), "no bytes are kept")
             check(await _text(store, 0) == b"0123456789", "restored bytes are as they were")
 
     async def law_what_is_released_never_comes_back(self) -> None:
@@ -61,13 +61,15 @@ class SegmentLaws:
             await store.truncate(SEGMENT, 6, keep=True)
             await store.release(SEGMENT, 2)
             check(await _places(store) == (2, 6, 10), "the rest stays kept")
-            check(await store.restore(SEGMENT, 0) == 2, "the oldest byte kept is where it begins")
+            check(await store.restore(SEGMENT, 0) == 2, "the start is the oldest kept byte")
             check(await _text(store, 2) == b"23456789", "restored bytes are as they were")
             await store.truncate(SEGMENT, 6, keep=True)
             await store.release(SEGMENT, 6)
             check(await _places(store) == (None, 6, 10), "nothing is kept")
             check(await store.restore(SEGMENT, 0) == 6, "there is nothing to restore")
-            check(await _error(store.read(SEGMENT, 5, 1, wait=False)) is TruncatedError, "it is gone")
+            check(
+                await _error(store.read(SEGMENT, 5, 1, wait=False)) is TruncatedError, "released bytes cannot be read"
+            )
 
     async def law_truncation_without_keeping_takes_what_is_kept(self) -> None:
         async with self.open() as store:
@@ -75,12 +77,12 @@ class SegmentLaws:
             await store.truncate(SEGMENT, 4, keep=True)
             await store.truncate(SEGMENT, 4)
             await store.truncate(SEGMENT, 3)
-            check(await _places(store) == (0, 4, 10), "at or before the start nothing happens")
+            check(await _places(store) == (0, 4, 10), "nothing changes at or before the start")
             await store.truncate(SEGMENT, 5)
             check(await _places(store) == (None, 5, 10), "all before the offset is dropped")
             check(await store.restore(SEGMENT, 0) == 5, "there is nothing to restore")
             await store.release(SEGMENT, 5)
-            check(await _places(store) == (None, 5, 10), "nor to release")
+            check(await _places(store) == (None, 5, 10), "there is nothing to release")
 
     async def law_keeping_is_safe_to_repeat_and_durable(self) -> None:
         async with self.open() as store:
@@ -120,7 +122,7 @@ class SegmentLaws:
             await store.seal(SEGMENT)
             await store.truncate(SEGMENT, 10, keep=True)
             check(await _places(store) == (0, 10, 10), "a sealed segment keeps all of it")
-            check(await store.restore(SEGMENT, 2) == 2, "and gives it back")
+            check(await store.restore(SEGMENT, 2) == 2, "its bytes can be restored")
             check(await _text(store, 2) == b"23456789", "restored bytes are as they were")
             await store.delete(SEGMENT)
             await store.create_segment(SEGMENT)
@@ -132,10 +134,12 @@ class SegmentLaws:
             await _fill(store, SEGMENT, b"01")
             await _fill(store, TRANSACTION, b"abc")
             await store.truncate(TRANSACTION, 1, keep=True)
-            check(await _error(store.merge(SEGMENT, TRANSACTION)) is InvalidArgumentError, "as any truncated source")
+            check(
+                await _error(store.merge(SEGMENT, TRANSACTION)) is InvalidArgumentError, "truncated sources are refused"
+            )
             await store.restore(TRANSACTION, 0)
-            check(await store.merge(SEGMENT, TRANSACTION) == 5, "restored whole, it is")
-            check(await _text(store, 0) == b"01abc", "with all its bytes")
+            check(await store.merge(SEGMENT, TRANSACTION) == 5, "a fully restored source is merged")
+            check(await _text(store, 0) == b"01abc", "all its bytes are merged")
 
     # --- counting -----------------------------------------------------------------------------------------
 
@@ -146,15 +150,23 @@ class SegmentLaws:
             await _write(store, SEGMENT, appends)
             await _check_counts(store, ends, 0)
             info = await store.info(SEGMENT)
-            check((info.length, info.event_count) == (ends[-1], 10), "the info tells of all", info=info)
+            check((info.length, info.event_count) == (ends[-1], 10), "the info counts all events", info=info)
             await store.truncate(SEGMENT, ends[6], keep=True)
             await store.release(SEGMENT, ends[2])
             await _check_counts(store, ends, 2)
             check((await store.info(SEGMENT)).event_count == 10, "truncated events stay counted")
-            check(await _error(store.count_events(SEGMENT, ends[1], ends[4])) is TruncatedError, "not what is gone")
+            check(
+                await _error(store.count_events(SEGMENT, ends[1], ends[4])) is TruncatedError,
+                "truncated events are not counted",
+            )
             for start, end in ((ends[3], ends[-1] + 1), (ends[4], ends[3]), (-1, ends[3])):
                 error = await _error(store.count_events(SEGMENT, start, end))
-                check(error in (InvalidArgumentError, TruncatedError), "the range lies inside", start=start, end=end)
+                check(
+                    error in (InvalidArgumentError, TruncatedError),
+                    "ranges outside are refused",
+                    start=start,
+                    end=end,
+                )
         async with self.open() as store:
             await _check_counts(store, ends, 2)
 
@@ -163,8 +175,8 @@ class SegmentLaws:
             await _write(store, SEGMENT, [[b"a", b"bc"]])
             await _write(store, TRANSACTION, [[b"1", b"2"], [b"3"]])
             await store.merge(SEGMENT, TRANSACTION)
-            check((await store.info(SEGMENT)).event_count == 5, "they are counted")
-            check(await store.count_events(SEGMENT, 19, 19 + 18) == 2, "at their new place")
+            check((await store.info(SEGMENT)).event_count == 5, "merged events count")
+            check(await store.count_events(SEGMENT, 19, 19 + 18) == 2, "they are counted at their new offsets")
 
     async def law_a_large_event_is_one(self) -> None:
         event = bytes(50_000)
@@ -174,8 +186,8 @@ class SegmentLaws:
             await _fill(store, name, *_cut(frame_events([event]), 20_000))
             end = await store.merge(SEGMENT, name)
             await _write(store, SEGMENT, [[b"b"]])
-            check((await store.info(SEGMENT)).event_count == 3, "however many appends it took")
-            check(await store.count_events(SEGMENT, 9, end) == 1, "and so it is counted")
+            check((await store.info(SEGMENT)).event_count == 3, "a large event counts once")
+            check(await store.count_events(SEGMENT, 9, end) == 1, "its range counts as one event")
             for place in (10, 20_010, end - 1, end):
                 check(await store.next_event_boundary(SEGMENT, place) == end, "no event begins inside", place=place)
 
@@ -192,7 +204,7 @@ class SegmentLaws:
             check(type(held) is QuotaHeldError, "the segments count together", held=held)
             check(held is not None and held.fields["subscriber"] == "slow", "the error says why", held=held)
             check(held is not None and held.fields["stream"] == STREAM, "the error names the stream", held=held)
-            check(await second.append(b"...") is None, "what fits goes on")
+            check(await second.append(b"...") is None, "appends that fit are accepted")
             check(type(await first.append(b".")) is QuotaHeldError, "nothing fits any more")
             await _limit(store, LimitAction.HOLD, 11)
             check(await first.append(b"!") is None, "the limit was raised")
@@ -209,9 +221,12 @@ class SegmentLaws:
             check(await sender.append(b"ab") is None, "there is room")
             outcomes = await sender.append_many([b"cd", b"e"])
             check(type(outcomes[0]) is QuotaExceededError, "the append is refused", outcomes=outcomes)
-            check(outcomes[1] is not None, "what follows it lacks its predecessor", outcomes=outcomes)
-            check(await store.setup_append(SEGMENT, sender.writer) == sender.last, "the writer is where it was")
-            check(await sender.append(b"c") is None, "what fits goes on")
+            check(outcomes[1] is not None, "the next append is refused too", outcomes=outcomes)
+            check(
+                await store.setup_append(SEGMENT, sender.writer) == sender.last,
+                "the writer's last event number is unchanged",
+            )
+            check(await sender.append(b"c") is None, "appends that fit are accepted")
             check(await _text(store, 0) == b"abc", "in order")
 
     async def law_events_are_limited_too(self) -> None:
@@ -221,8 +236,8 @@ class SegmentLaws:
             await store.limit_appends([limit])
             sender = await _sender(store, SEGMENT, 1)
             check(await sender.append(b"ab", count=2) is None, "there is room")
-            check(type(await sender.append(b"cd", count=2)) is QuotaHeldError, "two are too many")
-            check(await sender.append(b"c", count=1) is None, "one is not")
+            check(type(await sender.append(b"cd", count=2)) is QuotaHeldError, "two events exceed the limit")
+            check(await sender.append(b"c", count=1) is None, "one event does not")
 
     async def law_events_may_be_limited_by_another_action(self) -> None:
         async with self.open() as store:
@@ -238,11 +253,11 @@ class SegmentLaws:
             )
             await store.limit_appends([limit])
             check(await sender.append(b"abcd", count=2) is None, "bytes only notify")
-            check(list(await store.limits_reached()) == [STREAM], "the bytes are noticed")
+            check(list(await store.limits_reached()) == [STREAM], "the limit in bytes is reported")
             check(type(await sender.append(b"ef", count=2)) is QuotaExceededError, "events are refused")
             waiting = replace(limit, action=LimitAction.HOLD, total_events=2)
             await store.limit_appends([waiting])
-            check(type(await sender.append(b"g", count=1)) is QuotaHeldError, "bytes before events")
+            check(type(await sender.append(b"g", count=1)) is QuotaHeldError, "bytes are checked before events")
 
     async def law_counters_are_exact_while_appends_are_in_flight(self) -> None:
         async with self.open() as store:
@@ -259,15 +274,15 @@ class SegmentLaws:
             await store.create_segment(TRANSACTION)
             await _limit(store, LimitAction.HOLD, 4)
             first, part = await _sender(store, SEGMENT, 1), await _sender(store, TRANSACTION, 2)
-            check(await part.append(b"012345") is None, "a transaction does not count yet")
-            check(await first.append(b"ab") is None, "nor does it take room")
+            check(await part.append(b"012345") is None, "an open transaction does not count")
+            check(await first.append(b"ab") is None, "it uses no room")
             await store.merge(SEGMENT, TRANSACTION)
-            check(type(await first.append(b".")) is QuotaHeldError, "merged it counts")
+            check(type(await first.append(b".")) is QuotaHeldError, "a merged transaction counts")
             await store.create_segment(TRANSACTION)
             part = await _sender(store, TRANSACTION, 3)
-            check(type(await part.append(b".")) is QuotaHeldError, "and the next one waits")
+            check(type(await part.append(b".")) is QuotaHeldError, "the next transaction waits")
             await _limit(store, LimitAction.NOTIFY, 4)
-            check(await part.append(b".") is None, "unless it need not")
+            check(await part.append(b".") is None, "a NOTIFY limit does not make it wait")
 
     async def law_segments_created_later_are_of_the_stream(self) -> None:
         async with self.open() as store:
@@ -278,9 +293,9 @@ class SegmentLaws:
             check(await sender.append(b"123") is None, "there is room")
             check(type(await sender.append(b"45")) is QuotaHeldError, "the limit is the stream's")
             await _limit(store, LimitAction.HOLD, 4, SEGMENT)
-            check(type(await sender.append(b"45")) is QuotaHeldError, "also if the next limit was made without it")
+            check(type(await sender.append(b"45")) is QuotaHeldError, "also under the next limit")
             await _limit(store, LimitAction.HOLD, 5, SEGMENT, SECOND)
-            check(await sender.append(b"45") is None, "and counts once")
+            check(await sender.append(b"45") is None, "the segment counts once")
 
     async def law_truncated_and_deleted_bytes_stay_counted(self) -> None:
         async with self.open() as store:
@@ -290,50 +305,52 @@ class SegmentLaws:
             await store.truncate(SEGMENT, 4)
             await store.delete(SEGMENT)
             sender = await _sender(store, SECOND, 1)
-            check(type(await sender.append(b"45")) is QuotaHeldError, "the bound was meant to include them")
+            check(type(await sender.append(b"45")) is QuotaHeldError, "the bound includes them")
             await _limit(store, LimitAction.HOLD, 5, SECOND)
-            check(await sender.append(b"45") is None, "a new limit that does not name them does not")
+            check(await sender.append(b"45") is None, "a new limit that does not list them excludes them")
 
-    async def law_reached_limits_are_told_once(self) -> None:
+    async def law_reached_limits_are_reported_once(self) -> None:
         async with self.open() as store:
             await store.create_segment(SEGMENT)
             waiting = asyncio.ensure_future(store.limits_reached())
             sender = await _sender(store, SEGMENT, 1)
             for action in LimitAction:
                 await _limit(store, action, 0)
-                check(not waiting.done(), "nothing has met it yet")
+                check(not waiting.done(), "the limit is not reached yet")
                 refused = [await sender.append(b"x") is not None for _ in range(2)]
-                check(refused == [action is not LimitAction.NOTIFY] * 2, "only a notice lets pass", action=action)
+                check(
+                    refused == [action is not LimitAction.NOTIFY] * 2, "only NOTIFY accepts the append", action=action
+                )
                 async with asyncio.timeout(_PATIENCE_S):
-                    check(list(await waiting) == [STREAM], "whoever waits is told the stream")
+                    check(list(await waiting) == [STREAM], "the waiting caller gets the stream")
                 waiting = asyncio.ensure_future(store.limits_reached())
                 await sender.append(b"x")
                 await asyncio.sleep(0)
-                check(not waiting.done(), "each limit is told of once")
+                check(not waiting.done(), "each limit is reported once")
             waiting.cancel()
 
-    async def law_a_notice_that_comes_too_late_is_told_at_once(self) -> None:
+    async def law_a_limit_already_passed_is_reported_at_once(self) -> None:
         async with self.open() as store:
             await _fill(store, SEGMENT, b"0123")
             waiting = asyncio.ensure_future(store.limits_reached())
             for action, total_bytes in ((LimitAction.HOLD, 3), (LimitAction.NOTIFY, 4)):
                 await _limit(store, action, total_bytes, SEGMENT)
                 await asyncio.sleep(0)
-                check(not waiting.done(), "nothing has met it", action=action)
+                check(not waiting.done(), "the limit is not reached", action=action)
             await _limit(store, LimitAction.NOTIFY, 3, SEGMENT)
             async with asyncio.timeout(_PATIENCE_S):
-                check(list(await waiting) == [STREAM], "what was appended before the limit was set has passed it")
+                check(list(await waiting) == [STREAM], "earlier appends have passed it")
 
     # --- changes ------------------------------------------------------------------------------------------
 
-    async def law_changes_are_told_since_a_mark(self) -> None:
+    async def law_changes_are_returned_since_a_mark(self) -> None:
         async with self.open() as store:
             await _fill(store, SEGMENT, b"1")
             first = await store.changed_segments(0)
-            check(not first.complete, "at first all must be looked at")
+            check(not first.complete, "the first answer is incomplete")
             await store.create_segment(SECOND)
             second = await store.changed_segments(first.mark)
-            check((list(second.names), second.complete) == ([], True), "nothing has grown", second=second)
+            check((list(second.names), second.complete) == ([], True), "no segment has changed", second=second)
             sender, other = await _sender(store, SEGMENT, 1), await _sender(store, SECOND, 2)
             for data in (b"a", b"b"):
                 await sender.append(data)
@@ -341,10 +358,10 @@ class SegmentLaws:
             check((list(third.names), third.complete) == ([SEGMENT], True), "each once", third=third)
             await other.append(b"c")
             again = await store.changed_segments(second.mark)
-            check(again.complete and set(again.names) == {SEGMENT, SECOND}, "an answer that was lost is told again")
+            check(again.complete and set(again.names) == {SEGMENT, SECOND}, "a lost answer is returned again")
             last = await store.changed_segments(again.mark)
-            check((list(last.names), last.complete) == ([], True), "what was told is done with", last=last)
-            check(not (await store.changed_segments(first.mark)).complete, "an older mark is forgotten")
+            check((list(last.names), last.complete) == ([], True), "reported changes are not repeated", last=last)
+            check(not (await store.changed_segments(first.mark)).complete, "an older mark is not valid")
 
     async def law_seals_and_merges_are_changes(self) -> None:
         async with self.open() as store:
@@ -353,15 +370,17 @@ class SegmentLaws:
             mark = (await store.changed_segments(0)).mark
             await (await _sender(store, TRANSACTION, 1)).append(b"x")
             found = await store.changed_segments(mark)
-            check((list(found.names), found.complete) == ([], True), "a transaction is none until it is merged")
+            check((list(found.names), found.complete) == ([], True), "an unmerged transaction is not a change")
             await store.merge(SEGMENT, TRANSACTION)
             await store.seal(SECOND)
             found = await store.changed_segments(found.mark)
-            check(found.complete and set(found.names) == {SEGMENT, SECOND}, "a merge and a seal are", found=found)
+            check(
+                found.complete and set(found.names) == {SEGMENT, SECOND}, "a merge and a seal are changes", found=found
+            )
 
 
 class _Sender:
-    """A writer that goes on behind what was accepted."""
+    """A writer that continues after its last accepted append."""
 
     def __init__(self, store: LocalSegmentService, segment: str, writer: UUID, last: int) -> None:
         self._store = store
@@ -370,11 +389,11 @@ class _Sender:
         self.last = last
 
     async def append(self, data: bytes, *, count: int = 1) -> PenstockError | None:
-        """What the append was refused with, or None."""
+        """The error that refused the append, or None."""
         return (await self.append_many([data], count=count))[0]
 
     async def append_many(self, data: Sequence[bytes], *, count: int = 1) -> list[PenstockError | None]:
-        """The same of several in flight at a time."""
+        """As ``append``, for several appends in flight at the same time."""
         answers: list[Appended | PenstockError] = []
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -1,7 +1,7 @@
 """Build the documentation site into ``build/site``.
 
-The reference of the command line comes from ``--help``, docs/formats/metadata.md from the data dictionary. ``--reference``
-writes these generated pages alone.
+The reference of the command line comes from ``--help``, docs/formats/metadata.md from the data dictionary, tables of calls
+and types of answers from their declarations (``call_pages``). ``--reference`` writes these generated pages alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from call_pages import included
 from metadata_page import page
 
 from penstock.app.cli.main import app
@@ -41,6 +42,8 @@ def command_reference() -> str:
 def main() -> int:
     GENERATED.mkdir(parents=True, exist_ok=True)
     (GENERATED / "cli.md").write_text(command_reference(), encoding="utf-8")
+    for name, text in included().items():
+        (GENERATED / name).write_text(text, encoding="utf-8")
     METADATA.write_text(page(), encoding="utf-8")
     if "--reference" in sys.argv:
         return 0

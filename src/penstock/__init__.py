@@ -2,7 +2,8 @@
 
 ``penstock.open("./data")`` runs a store inside this process; ``penstock.connect("localhost:9090")`` reaches one that runs
 elsewhere. Both give the same ``Store``. ``open_async`` and ``connect_async`` give an ``AsyncStore`` for programs with an
-event loop of their own. Errors are classes of ``penstock.errors``, all of them ``PenstockError``.
+event loop of their own. Errors are classes of ``penstock.errors``, all of them ``PenstockError``. What calls return are
+types of ``penstock.answers``.
 
 Importing it loads nothing; each name is loaded on first use.
 """
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from penstock import answers
     from penstock.app.settings import EmbeddedOptions
     from penstock.client.blocking.erasures import Erasures
     from penstock.client.blocking.groups import ReaderGroup
@@ -35,14 +37,6 @@ if TYPE_CHECKING:
     from penstock.client.writing.transaction import AsyncTransaction
     from penstock.client.writing.writer import AsyncWriter
     from penstock.model import errors
-    from penstock.model.answers.erasure import Erasure
-    from penstock.model.answers.explanation import Explanation
-    from penstock.model.answers.facts import StreamFacts
-    from penstock.model.answers.forecast import Forecast
-    from penstock.model.answers.plan import RetentionPlan, RetentionRun
-    from penstock.model.answers.reclaim import ReclaimReport
-    from penstock.model.answers.subscribers import Eviction, SubscriberMove
-    from penstock.model.answers.undo import UndoneTruncations
     from penstock.model.callers import Caller, calling
     from penstock.model.cuts import StreamCut
     from penstock.model.errors import PenstockError
@@ -64,10 +58,6 @@ if TYPE_CHECKING:
         Unsubscribed,
     )
     from penstock.model.segments import KeyRange, SegmentId
-    from penstock.ports.control.layout import ScaleResult
-    from penstock.ports.control.streams import DeletedStream, RestoredStream, StreamDescription
-    from penstock.ports.control.subscribers import SubscriberInfo
-    from penstock.ports.control.transactions import OpenTransaction, TransactionStatus
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
@@ -89,14 +79,6 @@ _HOMES = {
     "client.writing.settings": "WriterOptions WriterSettings",
     "client.writing.transaction": "AsyncTransaction",
     "client.writing.writer": "AsyncWriter",
-    "model.answers.explanation": "Explanation",
-    "model.answers.plan": "RetentionPlan RetentionRun",
-    "model.answers.forecast": "Forecast",
-    "model.answers.erasure": "Erasure",
-    "model.answers.facts": "StreamFacts",
-    "model.answers.reclaim": "ReclaimReport",
-    "model.answers.subscribers": "Eviction SubscriberMove",
-    "model.answers.undo": "UndoneTruncations",
     "model.callers": "Caller calling",
     "model.cuts": "StreamCut",
     "model.errors": "PenstockError",
@@ -107,11 +89,9 @@ _HOMES = {
         "PolicyDocument Retain Unsubscribed"
     ),
     "model.segments": "KeyRange SegmentId",
-    "ports.control.layout": "ScaleResult",
-    "ports.control.streams": "DeletedStream RestoredStream StreamDescription",
-    "ports.control.subscribers": "SubscriberInfo",
-    "ports.control.transactions": "OpenTransaction TransactionStatus",
 }
+
+_MODULES = {"answers": "answers", "errors": "model.errors"}
 
 __version__ = "0.1.0"
 __all__ = [
@@ -131,15 +111,10 @@ __all__ = [
     "Block",
     "Caller",
     "Combine",
-    "DeletedStream",
     "EffectivePolicy",
-    "Erasure",
     "EmbeddedOptions",
     "Erasures",
     "Event",
-    "Eviction",
-    "Explanation",
-    "Forecast",
     "GroupReader",
     "HoldInfo",
     "Holds",
@@ -150,20 +125,14 @@ __all__ = [
     "LevelPolicy",
     "Measure",
     "OnExceed",
-    "OpenTransaction",
     "PenstockError",
     "PolicyDocument",
     "Reader",
     "ReaderGroup",
-    "ReclaimReport",
-    "RestoredStream",
     "Retain",
     "Retention",
-    "RetentionPlan",
     "RetentionPolicy",
-    "RetentionRun",
     "RetentionType",
-    "ScaleResult",
     "ScaleType",
     "ScalingPolicy",
     "SegmentId",
@@ -171,20 +140,15 @@ __all__ = [
     "Stream",
     "StreamConfig",
     "StreamCut",
-    "StreamDescription",
-    "StreamFacts",
     "StreamName",
-    "SubscriberInfo",
-    "SubscriberMove",
     "Transaction",
-    "TransactionStatus",
-    "UndoneTruncations",
     "Unsubscribed",
     "Verification",
     "Writer",
     "WriterOptions",
     "WriterSettings",
     "__version__",
+    "answers",
     "calling",
     "connect",
     "connect_async",
@@ -199,8 +163,8 @@ DIAL_S = 5.0
 if not TYPE_CHECKING:  # so that a type checker refuses a name that does not exist
 
     def __getattr__(name: str) -> object:
-        if name == "errors":
-            return import_module(f"{__name__}.model.errors")
+        if name in _MODULES:
+            return import_module(f"{__name__}.{_MODULES[name]}")
         for home, names in _HOMES.items():
             if name in names.split():
                 return getattr(import_module(f"{__name__}.{home}"), name)

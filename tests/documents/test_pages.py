@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import inspect
 import json
 import re
@@ -151,14 +152,20 @@ def test_files_name_pages_and_sections_that_exist() -> None:
 
 def test_every_exported_name_is_in_the_reference_of_python() -> None:
     page = (DOCS / "reference" / "python.md").read_text()
+    assert '--8<-- "answers.md"' in page
     shown = re.findall(r"^::: (penstock(?:\.\w+)+)$", page, re.MULTILINE)
-    assert {f"penstock.{name}" for name in penstock.__all__} - set(shown) == {"penstock.__version__"}
+    assert {f"penstock.{name}" for name in penstock.__all__} - set(shown) == {
+        "penstock.__version__",
+        "penstock.answers",
+    }
     assert "`penstock.__version__`" in page
 
 
 def test_every_public_name_has_a_docstring() -> None:
     errors = [error for error in vars(penstock.errors).values() if inspect.isclass(error)]
-    lacking = [error.__name__ for error in errors if issubclass(error, Exception) and not error.__doc__]
+    types = [kind for kind in vars(penstock.answers).values() if inspect.isclass(kind)]
+    described = [error for error in errors if issubclass(error, Exception)] + types
+    lacking = [kind.__name__ for kind in described if not kind.__doc__]
     for name in penstock.__all__:
         value = getattr(penstock, name)
         if inspect.isclass(value):
@@ -202,12 +209,38 @@ def test_the_docstring_of_a_call_names_its_options_and_errors_that_exist(name: s
         assert hasattr(penstock.errors, error) or hasattr(builtins, error), error
 
 
-def test_the_reference_of_the_command_line_has_every_command() -> None:
+def script(name: str) -> Any:
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
-        from docs import command_reference
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(ROOT / "scripts"))
+
+
+def test_pages_include_each_generated_part_once() -> None:
+    found = [name for page in PAGES for name in re.findall(r'^--8<-- "(.+)"$', page.read_text(), re.MULTILINE)]
+    assert sorted(found) == sorted([*script("call_pages").included(), "cli.md"])
+
+
+def test_generated_parts_have_every_call_and_every_type_of_an_answer() -> None:
+    parts = script("call_pages").included()
+    types = re.findall(r"^::: penstock\.answers\.(\w+)$", parts["answers.md"], re.MULTILINE)
+    assert set(types) == {name for name, value in vars(penstock.answers).items() if inspect.isclass(value)}
+    assert {"StreamFacts", "OpenTransaction", "ScaleResult"} <= set(types)
+    native = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", parts["native-calls.md"], re.MULTILINE))
+    assert native["transactions.ping"] == "`stream`, `txn`, `lease_ms`"
+    assert native["segments.disk"] == ""
+    rows = parts["rest-calls.md"].splitlines()
+    assert "| `DELETE /v1/holds/{id}?owner=` |  | Lift a hold, and return it |" in rows
+    assert (
+        "| `POST /v1/erasures/{id}/withdraw` | `who`, `why` | Withdraw an erasure that is not decided. A repeated call changes nothing |"
+        in rows
+    )
+    assert len({row.count("|") for row in rows}) == 1
+
+
+def test_the_reference_of_the_command_line_has_every_command() -> None:
+    command_reference = script("docs").command_reference
     sections = dict(
         re.findall(r"^## (penstock[^\n]*)\n\n```text\n(.*?)\n```$", command_reference(), re.MULTILINE | re.DOTALL)
     )

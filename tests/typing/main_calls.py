@@ -31,8 +31,8 @@ def streams(store: penstock.Store, stream: penstock.Stream) -> None:
     assert_type(store.scopes(), list[str])
     assert_type(stream.name, penstock.StreamName)
     assert_type(stream.exists(), bool)
-    assert_type(stream.describe(), penstock.StreamDescription)
-    assert_type(stream.subscribers(), Sequence[penstock.SubscriberInfo])
+    assert_type(stream.describe(), penstock.answers.StreamDescription)
+    assert_type(stream.subscribers(), Sequence[penstock.answers.SubscriberInfo])
     assert_type(stream.head(), penstock.StreamCut)
     wait: Callable[[], penstock.StreamCut] = stream.head
     assert_type(wait(), penstock.StreamCut)
@@ -40,7 +40,7 @@ def streams(store: penstock.Store, stream: penstock.Stream) -> None:
     assert_type(stream.update(tags=["billing"], retention=None), penstock.StreamConfig)
     stream.truncate(stream.tail())
     stream.truncate(stream.tail().to_text())
-    assert_type(stream.scale(3), penstock.ScaleResult)
+    assert_type(stream.scale(3), penstock.answers.ScaleResult)
     stream.scale(sealed=[penstock.SegmentId(0)], new_ranges=[penstock.KeyRange(low=0.0, high=1.0)])
     stream.delete(seal=True)
 
@@ -64,7 +64,7 @@ def transactions(stream: penstock.Stream) -> None:
         assert_type(transaction.id, UUID)
         transaction.ping()
     transaction.commit(wait=False, deadline_s=5)
-    assert_type(transaction.status(), penstock.TransactionStatus)
+    assert_type(transaction.status(), penstock.answers.TransactionStatus)
 
 
 def reading(stream: penstock.Stream) -> None:
@@ -101,10 +101,10 @@ def retention(store: penstock.Store, stream: penstock.Stream) -> None:
         backlog=penstock.Backlog(max_bytes=1 << 30, on_exceed=penstock.OnExceed.REJECT), grace_s=60
     )
     stream.retention.set(document)
-    assert_type(stream.retention.plan(document, at=1_790_000_000_000), penstock.RetentionPlan)
+    assert_type(stream.retention.plan(document, at=1_790_000_000_000), penstock.answers.RetentionPlan)
     assert_type(stream.retention.plan().frees_bytes, int)
-    assert_type(stream.retention.explain(stream.head()), penstock.Explanation)
-    assert_type(stream.retention.run(), penstock.RetentionRun)
+    assert_type(stream.retention.explain(stream.head()), penstock.answers.Explanation)
+    assert_type(stream.retention.run(), penstock.answers.RetentionRun)
     assert_type(stream.retention.get(), penstock.PolicyDocument)
     assert_type(stream.retention.effective(), penstock.EffectivePolicy)
     assert_type(stream.retention.undo(), penstock.StreamCut)

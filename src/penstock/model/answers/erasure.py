@@ -7,6 +7,18 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+__all__ = [
+    "Erasure",
+    "ErasureChunks",
+    "ErasureDeferral",
+    "ErasureDigest",
+    "ErasureHold",
+    "ErasurePart",
+    "ErasurePreview",
+    "ErasureProgress",
+    "ErasureWithdrawal",
+]
+
 
 class ErasureHold(Struct, frozen=True, kw_only=True):
     """A hold that covers events of an erasure. ``until_ms``: milliseconds since the Unix epoch; None: until released."""

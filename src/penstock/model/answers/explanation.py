@@ -9,6 +9,8 @@ from msgspec import UNSET, Struct, UnsetType, field
 from penstock.model.answers.plan import Offsets, RetentionRun
 from penstock.model.retention import EffectivePolicy
 
+__all__ = ["ExplainedRange", "Explanation", "GoneData"]
+
 
 class ExplainedRange(Struct, frozen=True, kw_only=True):
     """Bytes from ``start`` to ``end`` (``from`` and ``to`` as JSON) and their one holder.

@@ -10,6 +10,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from penstock.model.answers.plan import CutRecord, Offsets
 
+__all__ = ["FactsHistory", "FactsHold", "FactsSegment", "FactsSubscriber", "StreamFacts"]
+
 
 class FactsSegment(Struct, frozen=True, kw_only=True):
     """A segment, as ``number#epoch``, and its keys: ``low <= key < high``, in [0, 1)."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+__all__ = ["Forecast", "HistoryPoint", "ReachedLimit"]
+
 
 class ReachedLimit(Struct, frozen=True, kw_only=True):
     """A limit and when it is reached.

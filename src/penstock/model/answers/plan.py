@@ -13,6 +13,21 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from penstock.model.retention import EffectivePolicy
 
+__all__ = [
+    "CutRecord",
+    "DroppedSubscriber",
+    "Holding",
+    "LinePlan",
+    "MovedSubscriber",
+    "Offsets",
+    "PlanStep",
+    "PlannerAnswer",
+    "RetentionPlan",
+    "RetentionRun",
+    "SettledPlan",
+    "Writers",
+]
+
 Offsets: TypeAlias = Mapping[str, int]
 """A cut: the byte offset of each segment, named ``number#epoch``, oldest segment first. -1: not started."""
 

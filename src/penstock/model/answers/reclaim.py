@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+__all__ = ["PendingBytes", "PendingLease", "PendingReason", "ReclaimReport"]
+
 
 class PendingReason(enum.Enum):
     """Why bytes that nobody can read are still on disk."""

@@ -6,6 +6,8 @@ from msgspec import Struct, field
 
 from penstock.model.answers.plan import Offsets
 
+__all__ = ["Eviction", "SubscriberMove"]
+
 
 class SubscriberMove(Struct, frozen=True, kw_only=True):
     """An acknowledged cut that is set from ``start`` to ``end`` (``from`` and ``to`` as JSON), forwards or backwards.

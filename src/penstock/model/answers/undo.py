@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from penstock.model.answers.plan import Offsets
 
+__all__ = ["LostTruncation", "RestoredSubscriber", "UndoneTruncations"]
+
 
 class RestoredSubscriber(Struct, frozen=True, kw_only=True):
     """A subscriber that rules had moved or dropped.

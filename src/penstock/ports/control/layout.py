@@ -10,6 +10,8 @@ from typing import Protocol
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 
+__all__ = ["ScaleResult"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Successor:

@@ -13,6 +13,8 @@ from penstock.model.segments import SegmentRange
 from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.control.subscribers import SubscriberInfo
 
+__all__ = ["DeletedStream", "RestoredStream", "StreamDescription"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDescription:

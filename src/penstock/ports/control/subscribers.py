@@ -12,6 +12,8 @@ from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.queries import QuerySource
 
+__all__ = ["SubscriberInfo"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberInfo:

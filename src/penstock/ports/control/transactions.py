@@ -13,6 +13,8 @@ from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId, SegmentRange
 from penstock.ports.files import Buffer
 
+__all__ = ["OpenTransaction", "TransactionStatus"]
+
 LEASE_MIN_MS = 10_000
 
 LEASE_MAX_MS = 600_000

@@ -59,10 +59,11 @@ def _short(value: float) -> str:
 
 
 def draw(rows: Rows, directory: Path) -> list[Path]:
-    """The pictures that the rows are enough for. Raises ImportError without matplotlib."""
+    """Draw the pictures that the rows suffice for. Creates the directory. Raises ImportError without matplotlib."""
     import matplotlib as mpl
 
     mpl.use("Agg")
+    directory.mkdir(parents=True, exist_ok=True)
     scores = [item for row in rows if "median" in row and (item := score(row)) is not None]
     contest = [row for row in rows if row.get("who") and "median" in row]
     made = []

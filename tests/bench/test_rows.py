@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.draw import score
+from bench.draw import draw, score
 from bench.measure import Skipped, figure, show
 from bench.peers.client_process import WorkError
 from bench.peers.contest import OURS, Contestant, PeersBench
@@ -118,3 +118,17 @@ def running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return fields[0] != "Z"
+
+
+def test_pictures_are_drawn_into_a_directory_that_does_not_exist_yet(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    row = {
+        "id": "S1",
+        "work": "scan",
+        "unit": "events/s",
+        "median": 3.0,
+        "ratio": None,
+        "limit": "",
+        "target": ">= 2 events/s",
+    }
+    assert [path.is_file() for path in draw([row], tmp_path / "not" / "yet")] == [True]

@@ -30,7 +30,6 @@ LONG_FILES = {
     "client/store.py",
     "client/writing/writer_core.py",
     "controller/retention/holds.py",
-    "net/wire/appends.py",
 }
 BARE_NUMBERS: set[str] = set()
 CIRCLES: set[str] = set()

@@ -34,6 +34,7 @@ from penstock.model.errors import (
     ThrottledError,
     WriterFencedError,
 )
+from penstock.net.wire.crowd import Crowd
 from penstock.net.wire.frames import FrameReceiver
 from penstock.net.wire.wire_errors import reply_of
 from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, Appended
@@ -43,8 +44,6 @@ from penstock.ports.files import Buffer
 _OVERHEAD_BYTES = 128
 _HELD_DOUBLINGS = 4  # doublings; a waiting append is tried again after 16 times the first pause at most
 _FAILURES_BYTES = 8 << 20
-_RETRIES_MIN = 32  # waiting appends tried again in one turn
-_RETRIES_MAX = 4096  # waiting appends tried again in one turn
 _NOT_STORED = -1  # length of an append that is not stored
 _WITHOUT_PREDECESSOR = (WriterFencedError, ConditionFailedError)
 
@@ -188,11 +187,7 @@ class AppendSide:
         self._handles: dict[int, _Binding] = {}
         self._last_handle = 0
         self._open: tuple[c.AppendBlock, int, memoryview] | None = None
-        self._crowd: deque[_Binding] = deque()
-        """Those whose appends found no room in the store, in the order in which they are to try again."""
-        self._retries = _RETRIES_MIN
-        self._no_room = False
-        self._retry_comes = False
+        self._crowd: Crowd[_Binding] = Crowd(host.after_pause, self._retry)
         self._closed = False
         self._answered_bytes = 0
         self.taken_bytes = 0
@@ -247,6 +242,7 @@ class AppendSide:
     def close(self) -> None:
         """Answer nothing more. What the store already has may or may not become durable; what waits here is dropped."""
         self._closed = True
+        self._crowd.close()
         self._open = None
         for binding in self._bindings.values():
             if binding is not None:
@@ -440,25 +436,7 @@ class AppendSide:
             times = 1 << min(_HELD_DOUBLINGS, binding.held - 1)
             self._host.after_pause(lambda: self._retry(binding), times)
             return
-        self._no_room = True
-        self._crowd.append(binding)
-        self._retry_soon()
-
-    def _retry_soon(self) -> None:
-        if not self._retry_comes:
-            self._retry_comes = True
-            self._host.after_pause(self._retry_some, 1)
-
-    def _retry_some(self) -> None:
-        """Try again those that have waited longest for room in the store: twice as many as the last time if there was room
-        for all of those, else half. Ten thousand that all ask every time would leave the store no time to make room."""
-        self._retry_comes = False
-        self._retries = max(_RETRIES_MIN, self._retries // 2) if self._no_room else min(_RETRIES_MAX, self._retries * 2)
-        self._no_room = False
-        for _ in range(len(self._crowd) if self._closed else min(self._retries, len(self._crowd))):
-            self._retry(self._crowd.popleft())
-        if self._crowd:
-            self._retry_soon()
+        self._crowd.add(binding)
 
     def _retry(self, binding: _Binding) -> None:
         if self._closed or binding.failed or binding.replaced:

@@ -1,4 +1,4 @@
-"""``python -m penstock.testing.simulation``: run seeds, and say what they showed."""
+"""``python -m penstock.testing.simulation``: run seeds and report the results."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ _SHOWN = 60  # lines of history before an anomaly
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the seeds; 1 where any promise was broken."""
+    """Run the seeds. Returns 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m penstock.testing.simulation")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults in each")
-    parser.add_argument("--pace", type=float, default=1.0, help="so many times slower users, faults and runs")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no further seed after so many real minutes")
+    parser.add_argument("--pace", type=float, default=1.0, help="factor by which users, faults and runs are slower")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no more seeds after this many real minutes")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     parser.add_argument(
-        "--retention-days", type=float, help="instead: so many virtual days of retention in each (docs/design/0010)"
+        "--retention-days",
+        type=float,
+        help="instead: this many virtual days of retention in each seed (docs/design/0010)",
     )
-    parser.add_argument("--control", action="store_true", help="instead: the control plane with late answers in each")
+    parser.add_argument(
+        "--control", action="store_true", help="instead: the control plane with late answers in each seed"
+    )
     chosen = parser.parse_args(argv)
     if chosen.control:
         return _control(chosen)
@@ -51,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _retention(chosen: argparse.Namespace) -> int:
-    """Run months, and say of each what was done and checked; 1 where any promise was broken."""
+    """Run months of retention and report what each did and checked. Returns 1 if a promise was broken."""
     failed: list[int] = []
     for seed in range(chosen.first, chosen.first + chosen.seeds):
         began = time.perf_counter()
@@ -74,7 +78,7 @@ def _retention(chosen: argparse.Namespace) -> int:
 
 
 def _control(chosen: argparse.Namespace) -> int:
-    """Run the control plane; 1 where any promise was broken."""
+    """Run the control plane. Returns 1 if a promise was broken."""
     failed: list[int] = []
     done: dict[str, int] = {}
     virtual_s, crashes = 0.0, 0

@@ -1,4 +1,4 @@
-"""What all actors of a run share: their services, their randomness, when to stop, and appends that are decided."""
+"""What all actors of a run share: services, randomness, the stop signal, and appends whose outcome is known."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ class Env:
         self.stack = AsyncExitStack()
         self.stopping = asyncio.Event()
         self.acknowledged: StreamCut | None = None
-        """What the subscriber of the stream has published last: truncation may go that far."""
+        """The cut that the stream's subscriber published last. Truncation may reach it."""
         self.audit: Reading | None = None
         """What the subscriber has read."""
         self.raw: dict[str, None] = {}
-        """Segments of our own that are read whole at the end."""
+        """Segments of the simulation that are read in full at the end."""
         self.inside = True
-        """Whether the store answers what only its own controller may ask."""
+        """Whether the store accepts calls that are reserved for its own controller."""
         self.left_behind: Callable[[Sequence[bytes]], Awaitable[list[str]]] = _nothing
-        """The files that hold any of these bytes."""
+        """The files that contain any of these bytes."""
 
     @property
     def controller(self) -> ControlPlane:
@@ -73,14 +73,14 @@ class Env:
 
     @property
     def local(self) -> LocalSegmentService:
-        """The store with all that its controller asks of it."""
+        """The store with all calls that its controller uses."""
         return cast("LocalSegmentService", self.cluster.local)
 
     def rng(self, label: str) -> random.Random:
         return self.loop.fork(f"actor/{label}")
 
     def segments(self, label: str) -> SegmentService:
-        """The store as this run's clients reach it: over the wire, or in its process."""
+        """The store as the clients of this run use it: over the wire, or in the same process."""
         if not self.config.wire:
             return self.cluster.local
         remote = self.cluster.remote(label)
@@ -93,7 +93,7 @@ class Env:
         )
 
     async def pause(self, rng: random.Random, *, factor: float = 1.0) -> None:
-        """Think for a while; not at all once the run is to stop."""
+        """Wait for a random time, or not at all once the run must stop."""
         try:
             async with asyncio.timeout(rng.expovariate(1 / (self.config.think_s * factor))):
                 await self.stopping.wait()
@@ -101,7 +101,7 @@ class Env:
             return
 
     async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The answer of a call that is safe to repeat, however long its receiver is away."""
+        """Repeat a call that is safe to repeat until it is answered, however long the node is down."""
         while True:
             try:
                 return await call()
@@ -110,13 +110,13 @@ class Env:
 
 
 def event(config: SimConfig, stream: str, writer: str, number: int, key: str, rng: random.Random) -> bytes:
-    """Unique bytes that name themselves."""
+    """A unique event that contains its own name."""
     head = f"{stream}|{writer}|{number}|{key}|".encode()
     return head + rng.randbytes(rng.randrange(config.event_bytes + 1))
 
 
 class RawWriter:
-    """One writer id on one segment, appending one event at a time, each until its fate is known."""
+    """One writer id on one segment. Appends one event at a time and repeats it until its outcome is known."""
 
     def __init__(self, env: Env, segments: SegmentService, segment: str, name: str, rng: random.Random) -> None:
         self.env = env
@@ -132,7 +132,7 @@ class RawWriter:
     async def append(
         self, *, stream: str | None = None, group: Group | None = None, conditional: bool = False, give_up: bool = True
     ) -> Write | None:
-        """Append an event; None: it is certain that it is not stored. Raises SegmentSealedError, SegmentNotFoundError."""
+        """Append an event. None: it is certainly not stored. Raises SegmentSealedError, SegmentNotFoundError."""
         history, env = self.env.history, self.env
         self.made += 1
         stream = stream or self.segment
@@ -147,7 +147,7 @@ class RawWriter:
                     history.acknowledged(write, asked=True)
                     return write
                 if sent and give_up and self.rng.random() < 0.5:
-                    # The segment does not hold it, and never will: what was sent before is decided by now.
+                    # The segment does not hold the event and never will: all earlier requests are decided by now.
                     history.refused(write)
                     return None
             expected = (await env.insist(lambda: self.segments.info(self.segment))).length if conditional else None
@@ -163,7 +163,7 @@ class RawWriter:
                 raise
             except (WriterFencedError, TimeoutError, *RETRYABLE) as error:
                 if isinstance(error, TimeoutError):
-                    # While the append may still be under way, it is asked about, or blindly sent again.
+                    # While the append may still be in flight, ask for its outcome, or send it again.
                     self._last = None if self.rng.random() < 0.5 else self._last
                     continue
                 self._last = None
@@ -176,12 +176,13 @@ class RawWriter:
                 if stream == self.segment:
                     history.acknowledged(write, segment=self.segment, offset=offset)
                 else:
-                    # To be merged into another one: where it lies here says nothing about where it will be read.
+                    # The segment will be merged into another one, so this offset is not the one at which readers see
+                    # the event.
                     history.acknowledged(write)
                 return write
 
     def _patience_s(self) -> float | None:
-        """Now and then a caller gives up before the answer can be there."""
+        """Sometimes a caller gives up before the answer can arrive."""
         return 2 * self.env.config.latency_s * self.rng.random() if self.rng.random() < 0.2 else None
 
     def _request(self, framed: bytes, expected: int | None) -> Append:
@@ -198,13 +199,13 @@ class RawWriter:
 async def read_raw(
     env: Env, segments: SegmentService, segment: str, reading: Reading, *, offset: int = 0, whole: bool
 ) -> int:
-    """Read events from ``offset`` on; ``whole``: up to the length that is there now, else until the run stops. Returns
-    where it ended. Raises TruncatedError, SegmentNotFoundError."""
+    """Read events from ``offset``. ``whole``: up to the present length, else until the run stops. Returns the end
+    offset. Raises TruncatedError, SegmentNotFoundError."""
     end = (await env.insist(lambda: segments.info(segment))).length if whole else None
     carry, since = b"", env.loop.time()
     while end is None or offset + len(carry) < end:
         at = offset + len(carry)
-        # An event that comes in two pieces is as old as its first.
+        # An event that arrives in two pieces is as old as its first piece.
         since = since if carry else env.loop.time()
         found = await (_read_now(env, segments, segment, at) if whole else _tail_read(env, segments, segment, at))
         if found is None:

@@ -1,8 +1,10 @@
-"""Erased events in what clients saw: each read of a blank is put back as the event that was there, so that all other checks
-go on as ever; a blank that nobody asked for, one of another length, and an event that is back are told.
+"""Check erased events in what clients read. Each blank that a reader saw is replaced by the erased event, so that all
+other checks work as usual. Reported as violations: a blank that was not requested, one of another length, and an erased
+event that is visible again.
 
-An erasure is known by the places at which its events began, and by those events. It may show as soon as it was asked for, and
-until the receipt the event may show again: the node may have died before the new chunk was named. Behind the receipt, never.
+An erasure is described by the offsets of its events, and by the events. From the request on, readers may see the blank.
+Until the receipt they may also see the event again, because the node may have died before the new chunk was named.
+After the receipt they must not.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ Place: TypeAlias = tuple[str, int]
 
 @dataclass(slots=True)
 class _Erased:
-    """What is known of one place: the event that was there, since when it may be blank, since when it must be."""
+    """One erased event: its bytes, from when on it may be blank, and from when on it must be."""
 
     data: bytes
     asked_s: float
@@ -30,10 +32,10 @@ class _Erased:
 
 
 def restored(history: History, found: list[Anomaly]) -> list[Reading]:
-    """The readings with blanks put back; anomalies are added to ``found``."""
+    """The readings with erased events in place of blanks. Adds anomalies to ``found``."""
     places = _places(history.erasures)
     if not places:
-        # A blank is then an event that nobody wrote: a phantom.
+        # The blank is then an event that was never written: a phantom.
         return list(history.readings)
     return [_restored(reading, places, found) for reading in history.readings]
 
@@ -57,7 +59,7 @@ def _restored(reading: Reading, places: Mapping[Place, _Erased], found: list[Ano
     ends: dict[str, int] = dict.fromkeys(reading.segments, 0) | dict(reading.start) if reading.final else {}
     for read in reading.reads:
         if read.segment != reading.stream:
-            # Who reads bytes is shown zeros; readers of ours pass over them.
+            # Readers of bytes see zeros. Our event readers skip them.
             reads += _passed_over(read.segment, ends.get(read.segment), read.offset, read.at_s, read.began_s, places)
         reads.append(_put_back(reading, read, places.get((read.segment, read.offset)), found))
         ends[read.segment] = read.offset + 8 + len(read.data)
@@ -73,7 +75,7 @@ def _put_back(reading: Reading, read: Read, erased: _Erased | None, found: list[
     where = f"{reading.reader} at {read.segment} {read.offset}"
     if erased is None:
         if read.data and not any(read.data):
-            found.append(Anomaly("blank", f"{where}: {len(read.data)} zeros that nobody has asked for"))
+            found.append(Anomaly("blank", f"{where}: {len(read.data)} zeros without an erasure"))
         return read
     if read.data == erased.data:
         if erased.is_done_by(read.began_s):
@@ -84,19 +86,19 @@ def _put_back(reading: Reading, read: Read, erased: _Erased | None, found: list[
     ):
         return read
     if read.at_s < erased.asked_s:
-        found.append(Anomaly("blank", f"{where}: {len(read.data)} zeros before anybody has asked for them"))
+        found.append(Anomaly("blank", f"{where}: {len(read.data)} zeros before the erasure was requested"))
     elif read.segment != reading.stream:
         found.append(Anomaly("blank", f"{where}: a reader of ours shows the zeros of an erased event"))
     elif any(read.data) and erased.is_done_by(read.began_s):
         found.append(Anomaly("erased event is back", f"{where}: in part, {read.data[:40]!r}, erased by {erased.names}"))
-    # Who reads bytes may have one half from before and one from after.
+    # A reader of bytes may see one part from before the erasure and one from after it.
     return replace(read, data=erased.data)
 
 
 def _passed_over(
     segment: str, at: int | None, end: int | None, at_s: float, began_s: float, places: Mapping[Place, _Erased]
 ) -> list[Read]:
-    """The erased events from one place to another, which readers of ours do not show; nothing where others lie between."""
+    """The erased events between two places, which our event readers skip. Empty if other events lie between them."""
     passed: list[Read] = []
     while at is not None and (end is None or at < end):
         erased = places.get((segment, at))

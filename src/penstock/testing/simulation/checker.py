@@ -1,4 +1,4 @@
-"""Whether any promise was broken by what clients saw. Knows operations, not the store.
+"""Check whether what clients saw breaks a promise. The checker knows operations, not the store.
 
 Source: docs/design/0010-simulation.md.
 """
@@ -22,7 +22,7 @@ from penstock.testing.simulation.history import (
 
 
 def check(history: History) -> list[Anomaly]:
-    """All broken promises, those that the actors saw first."""
+    """All broken promises. Those that actors noticed come first."""
     found = list(history.violations)
     by_data = {write.data: write for write in history.writes}
     everything = restored(history, found)
@@ -41,7 +41,7 @@ def check(history: History) -> list[Anomaly]:
 
 
 def _check_places(readings: Sequence[Reading], by_data: Mapping[bytes, Write]) -> list[Anomaly]:
-    """One place holds one event for ever, and one event has one place."""
+    """One place always holds the same event, and one event has one place."""
     found: list[Anomaly] = []
     at: dict[tuple[str, int], bytes] = {}
     places: dict[bytes, tuple[str, int]] = {}
@@ -64,7 +64,7 @@ def _check_places(readings: Sequence[Reading], by_data: Mapping[bytes, Write]) -
 
 
 def _check_reading(reading: Reading, by_data: Mapping[bytes, Write]) -> list[Anomaly]:
-    """What holds within the sight of one reader."""
+    """Check the promises to a single reader."""
     found: list[Anomaly] = []
     ends: dict[str, int] = {}
     numbers: dict[tuple[str, str], Write] = {}
@@ -94,7 +94,7 @@ def _check_reading(reading: Reading, by_data: Mapping[bytes, Write]) -> list[Ano
 def _check_complete(
     reading: Reading, readings: Sequence[Reading], writes: Sequence[Write], by_data: Mapping[bytes, Write]
 ) -> list[Anomaly]:
-    """What a reader of everything must have seen."""
+    """Check what a reader of the whole stream must have seen."""
     found: list[Anomaly] = []
     got = {read.data: (read.segment, read.offset) for read in reading.reads}
     if reading.complete:
@@ -137,7 +137,7 @@ def _check_groups(reading: Reading, writes: Sequence[Write], got: Mapping[bytes,
 
 
 def _check_counters(history: History) -> list[Anomaly]:
-    """Counters that only grow by compare-and-set: every acknowledged step happened, once, and is never taken back."""
+    """Counters that only grow by compare-and-set: every acknowledged step happened once and stays."""
     found: list[Anomaly] = []
     by_counter: dict[tuple[str, str], list[Increment]] = {}
     for item in history.increments:
@@ -153,7 +153,7 @@ def _check_counters(history: History) -> list[Anomaly]:
         for value, outcomes in steps.items():
             if outcomes.count(Outcome.OK) > 1:
                 found.append(Anomaly("lost update", f"{counter} was set to {value} twice"))
-        # Whatever a call learned, every later call must know.
+        # A later call must return at least what an earlier call returned.
         events = [
             (item.ended_s, item.value) for item in items if item.outcome is Outcome.OK and item.ended_s is not None
         ]
@@ -164,7 +164,7 @@ def _check_counters(history: History) -> list[Anomaly]:
         highest = max(value for _, _, value in looks)
         missing = sorted(set(range(1, highest + 1)) - tried)
         if missing:
-            found.append(Anomaly("phantom", f"{counter} is {highest}, but nobody set it to {missing[:5]}"))
+            found.append(Anomaly("phantom", f"{counter} is {highest}, but was never set to {missing[:5]}"))
     return found
 
 
@@ -183,7 +183,7 @@ def _check_never_back(
 
 
 def _check_lives(history: History) -> list[Anomaly]:
-    """What was acknowledged of a segment's life shows in every later look at it."""
+    """Every acknowledged change of a segment is visible in every later query."""
     found: list[Anomaly] = []
     facts: dict[str, list[Fact]] = {}
     for fact in history.facts:
@@ -221,7 +221,7 @@ def _check_lives(history: History) -> list[Anomaly]:
 
 
 def _check_heads(history: History) -> list[Anomaly]:
-    """A stream's head never moves back: no segment to an earlier offset, and none that was passed comes again."""
+    """A stream's head never moves back: no segment to an earlier offset, and no passed segment returns."""
     found: list[Anomaly] = []
     for stream, heads in history.heads.items():
         passed: set[SegmentId] = set()

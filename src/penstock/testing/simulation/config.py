@@ -1,4 +1,4 @@
-"""What one seed runs: sizes, intervals, actors and faults, all drawn from the seed."""
+"""Configuration of one run: sizes, intervals, actors and faults, all drawn from the seed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class FaultRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimConfig:
-    """One run. ``wire``: clients of segments go through the wire server; else they call the store in the process.
+    """One run. ``wire``: clients use the wire server; else they call the store in the same process.
 
-    ``evicts``: every segment that may leave memory leaves it at each await of files and rows. ``slow_s``: the longest time
-    that some scans of rows and some punches of holes take, in seconds.
+    ``evicts``: at each await of files or rows, every segment that may leave memory is evicted. ``slow_s``: longest
+    duration of slow row scans and slow hole punches, in seconds.
     """
 
     seed: int
@@ -53,7 +53,7 @@ class SimConfig:
 
 
 def draw_config(seed: int) -> SimConfig:
-    """The same seed gives the same configuration; each draws from all that is worth trying."""
+    """Draw a configuration from all that are worth testing. The same seed gives the same one."""
     rng = random.Random(f"{seed}/config")
     log_file_bytes = rng.choice((48, 64, 96, 192)) << 10
     flush_bytes = rng.choice((256, 1024, 4096, 16 << 10))
@@ -81,7 +81,7 @@ def draw_config(seed: int) -> SimConfig:
         retry_min_s=0.05,
         retry_max_s=1.0,
     )
-    # Chunks are small here; the head of a chunk is given back before it is dead as a whole.
+    # Chunks are small here, so the head of a chunk is freed before all of it is dead.
     store = replace(store, free_head_bytes=min(store.free_head_bytes, store.chunk_bytes // 8))
     harsh = rng.choice((0.5, 1.0, 2.0))
     return SimConfig(
@@ -91,7 +91,7 @@ def draw_config(seed: int) -> SimConfig:
         log_file_bytes=log_file_bytes,
         log_files=rng.choice((6, 8, 12)),
         latency_s=rng.choice((0.0002, 0.001, 0.003)),
-        # By a draw of its own: the others stay what they were.
+        # A separate draw, so that the other draws do not change.
         in_place=random.Random(f"{seed}/in place").choice((0.0, 0.5, 1.0)),
         chunk_handles=rng.choice((2, 16)),
         sweep_ms=rng.choice((1000, 3000)),
@@ -110,9 +110,9 @@ def draw_config(seed: int) -> SimConfig:
 
 
 def at_pace(config: SimConfig, pace: float) -> SimConfig:
-    """The same run with ``pace`` times as long between what anybody does and between faults.
+    """The same run, with ``pace`` times as much time between operations of actors and between faults.
 
-    The store keeps its own intervals, so that it tiers, checkpoints and idles in between, and dies with nothing to do.
+    The store's own intervals stay, so it tiers, checkpoints and becomes idle in between, and may crash while idle.
     """
     faults = {name: None if mean_s is None else mean_s * pace for name, mean_s in asdict(config.faults).items()}
     return replace(config, think_s=config.think_s * pace, faults=FaultRates(**faults))

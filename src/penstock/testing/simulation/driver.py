@@ -1,4 +1,5 @@
-"""One seed from beginning to end: actors and faults, then heal, drain, a last look at everything, and the checker."""
+"""Run one seed: actors and faults, then recovery from all faults, drain, a final read of everything, and the
+checker."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from penstock.testing.simulation.machine.loop import SimLoop, VirtualDeadlineErr
 from penstock.testing.simulation.tier_check import check_chunks, check_leaks
 
 DRAIN_S = 150.0
-"""Virtual seconds within which everything must have ended once all faults are healed."""
+"""Virtual seconds within which everything must end after all faults have been removed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RunResult:
-    """What one seed showed. ``trace`` is equal for equal runs."""
+    """Result of one seed. ``trace`` is equal for equal runs."""
 
     seed: int
     anomalies: Sequence[Anomaly]
@@ -46,18 +47,19 @@ class RunResult:
 
 @contextmanager
 def recorded(loop: SimLoop, cluster: Cluster, history: History) -> Iterator[None]:
-    """Record in the history what a run logs and what it dies of. At the end, let all processes of the cluster die."""
+    """Record in the history what a run logs and the error that ends it. At the end, stop all processes of the
+    cluster."""
     logger, watch = logging.getLogger("penstock"), LogWatch(history)
     propagate, collecting = logger.propagate, gc.isenabled()
     logger.addHandler(watch)
     logger.propagate = False
-    # Collected at the end, at one known moment: when garbage dies must not depend on the process.
+    # Collect garbage once, at the end: its time must not depend on the Python process.
     gc.disable()
     try:
         yield
     except VirtualDeadlineError as error:
         history.violation("stuck", str(error))
-    except Exception as error:  # noqa: BLE001 - whatever a run dies of is a finding, reported with its seed
+    except Exception as error:  # noqa: BLE001 - any error that ends a run is a finding, reported with its seed
         history.violation("run failed", f"{type(error).__name__}: {error}")
     finally:
         _bury_all(loop, cluster)
@@ -68,7 +70,8 @@ def recorded(loop: SimLoop, cluster: Cluster, history: History) -> Iterator[None
 
 
 def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = None) -> RunResult:
-    """Run one seed with ``seconds`` of faults, in a fraction of that time. Never raises for what the product does."""
+    """Run one seed with ``seconds`` of virtual faults. Errors of the product are reported in the result, never
+    raised."""
     loop = make_loop(seed)
     config = config or draw_config(seed)
     history = History(loop.time, loop.note)
@@ -91,7 +94,7 @@ def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = Non
 
 
 def _bury_all(loop: SimLoop, cluster: Cluster) -> None:
-    """Whatever a failed run has left behind ends before its loop goes."""
+    """End everything that a failed run has left before its loop is closed."""
 
     async def bury() -> None:
         cluster.crash(power=False)
@@ -106,7 +109,7 @@ def _bury_all(loop: SimLoop, cluster: Cluster) -> None:
 
     try:
         loop.run(bury())
-    except Exception as error:  # noqa: BLE001 - the run's own end is known already; this is only its clean-up
+    except Exception as error:  # noqa: BLE001 - the result of the run is already known; this is only clean-up
         cluster.history.note(f"clean-up failed: {error!r}")
 
 
@@ -143,7 +146,7 @@ async def _run(env: Env, seconds: float) -> None:
 
 
 def actors_of(env: Env, tables: Sequence[str]) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-    """Names and work of everybody who uses the store in this run."""
+    """Names and coroutines of all actors of this run."""
     config = env.config
     made: list[tuple[str, Coroutine[Any, Any, None]]] = []
 
@@ -180,7 +183,7 @@ def actors_of(env: Env, tables: Sequence[str]) -> list[tuple[str, Coroutine[Any,
 
 
 async def until(env: Env, tasks: Sequence[asyncio.Task[None]], within_s: float) -> None:
-    """Wait for tasks, and tell of those that failed or did not end."""
+    """Wait for tasks, and report those that failed or did not end."""
     if not tasks:
         return
     done, late = await asyncio.wait(tasks, timeout=within_s)
@@ -198,7 +201,7 @@ async def until(env: Env, tasks: Sequence[asyncio.Task[None]], within_s: float) 
 
 
 async def drain(env: Env, actors: Sequence[asyncio.Task[None]], auditor: asyncio.Task[None]) -> None:
-    """Everything that has begun must end by itself, and the subscriber must see it all."""
+    """Everything that has begun must end by itself, and the subscriber must see all of it."""
     env.stopping.set()
     await until(env, actors, DRAIN_S)
     await on_stream.finish_stream(env)
@@ -223,7 +226,7 @@ async def _look_at_all(env: Env, tables: Sequence[str]) -> None:
 
 
 async def read_all(env: Env, tables: Sequence[str]) -> None:
-    """Everything once more, through the doors that users have."""
+    """Read everything once more through the public interfaces."""
     await on_stream.reread_to_end(env)
     for segment in env.raw:
         await on_segments.look(env, env.cluster.local, segment)

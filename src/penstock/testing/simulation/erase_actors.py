@@ -1,4 +1,5 @@
-"""Actors that erase: events of the stream as users do, with receipts and holds; events of segments as the controller does."""
+"""Actors that erase events: of the stream, with receipts and holds, as users do; of segments, as the controller
+does."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ _HOLD = "eraser"
 
 
 def needles(erasure: Erasure) -> list[bytes]:
-    """What tells each event from every other one, and must be in no file any more."""
+    """The part of each event that identifies it, and that no file may contain after the erasure."""
     return [
         b"|".join(data.split(b"|", 4)[:4]) + b"|"
         for place, data in erasure.events.items()
@@ -80,14 +81,14 @@ async def erase_in_stream(env: Env, name: str) -> None:
         if rng.random() < 0.3:
             await verify(env, erasures, id_)
         if rng.random() < 0.5:
-            # What is truncated is met by no reader any more.
+            # No reader can find a truncated event.
             await _hold(env, f"{id_}.kept")
             await env.pause(rng, factor=10)
             await _release(env, f"{id_}.kept")
 
 
 async def _chosen(env: Env, rng: random.Random, gone: Mapping[tuple[str, int], object], *, count: int = 5) -> Events:
-    """Some that the subscriber has read last, and that are there still, most of them."""
+    """Some of the events that the subscriber has read last. Most of them are not truncated."""
     read = () if env.audit is None else env.audit.reads[-_LATEST:]
     known = {(item.segment, item.offset): item.data for item in read if (item.segment, item.offset) not in gone}
     truncated = await _truncated(env, known)
@@ -102,7 +103,7 @@ async def _ask(erasures: AsyncErasures, id_: str, events: Events) -> Mapping[str
 
 
 async def _erase(env: Env, erasures: AsyncErasures, erasure: Erasure) -> Mapping[str, Any] | None:
-    """The receipt; None where the events were truncated before it was decided."""
+    """The receipt. None if the events were truncated before the erasure was decided."""
     try:
         receipt = await env.insist(partial(_ask, erasures, erasure.name, erasure.events))
     except (TruncatedError, InvalidArgumentError) as error:
@@ -117,7 +118,7 @@ async def _erase(env: Env, erasures: AsyncErasures, erasure: Erasure) -> Mapping
 
 
 async def _truncated(env: Env, events: Events) -> frozenset[tuple[str, int]]:
-    """Those that lie before the head now."""
+    """The events that are before the head now."""
     head = (await env.insist(lambda: env.controller.cuts.head(STREAM))).positions
     places = {place: (parse_segment_name(place[0])[1], place[1]) for place in events}
     return frozenset(
@@ -172,14 +173,14 @@ async def _release(env: Env, id_: str) -> None:
 
 
 async def verify(env: Env, erasures: AsyncErasures, id_: str) -> None:
-    """Anybody can check a receipt, at any time."""
+    """Receipts can be verified at any time."""
     found = await env.insist(lambda: erasures.verify(id_))
     if not found.holds:
         env.history.violation("receipt is not true", f"{id_}: {found.problems[:3]}")
 
 
 async def verify_all(env: Env) -> None:
-    """After everything: every receipt, and that each erasure that was asked for has one."""
+    """At the end: verify every receipt, and check that each requested erasure has one."""
     erasures = env.store("verifier").stream(STREAM).erasures
     for item in env.history.erasures:
         if item.done_s is not None and item.name.startswith(("eraser.", "runs.")):
@@ -193,7 +194,7 @@ async def _look_for(env: Env, erasure: Erasure) -> None:
 
 
 async def look_for_all(env: Env) -> None:
-    """After everything: what was ever erased is in no file."""
+    """At the end: no file contains any erased event."""
     for erasure in env.history.erasures:
         if erasure.done_s is not None:
             await _look_for(env, erasure)
@@ -203,9 +204,9 @@ async def look_for_all(env: Env) -> None:
 
 
 async def erase_in_two_runs(env: Env, name: str) -> None:
-    """Asks twice at once under one id, page by page, for the same events or for others.
+    """Sends two concurrent requests under one id, page by page, for the same events or for different ones.
 
-    Everything that a run with a receipt has asked for is erased.
+    All events that a run with a receipt has requested are erased.
     """
     rng, history = env.rng(name), env.history
     erasures = env.store(name).stream(STREAM).erasures
@@ -231,13 +232,13 @@ async def erase_in_two_runs(env: Env, name: str) -> None:
 
 
 class _Run:
-    """One run of an erasure: pages of one event each, sent as a client of its own sends them."""
+    """One run of an erasure: pages of one event each, sent as a separate client sends them."""
 
     def __init__(self, env: Env, erasure: Erasure, rng: random.Random) -> None:
         self._env = env
         self.erasure = erasure
         self.is_covered = False
-        """Whether an erasure was decided that holds all events of this run."""
+        """Whether an erasure that includes all events of this run was decided."""
         self._rng = rng
         self._places = [(parse_segment_name(segment)[1], offset) for segment, offset in erasure.events]
         self._positions = by_segment(self._places)
@@ -245,7 +246,7 @@ class _Run:
         self._run = {"attempt": f"{rng.getrandbits(64):x}", "events": events, "positions_sha256": digest}
 
     async def ask(self) -> None:
-        """Send all pages until it is known what becomes of them."""
+        """Send all pages until their outcome is known."""
         try:
             while True:
                 if await self._send_all():
@@ -286,11 +287,12 @@ async def _wait(env: Env, erasures: AsyncErasures, id_: str) -> Mapping[str, Any
     return await env.insist(lambda: erasures.wait(id_))
 
 
-# --- events of segments of our own ------------------------------------------------------------------------------------
+# --- events of segments
+# ------------------------------------------------------------------------------------------------
 
 
 async def erase_in_segments(env: Env, name: str, *names: str) -> None:
-    """Erases events of segments that are appended to, merged into, and read as bytes, all at the same time."""
+    """Erases events of segments while other actors append to them, merge into them, and read them as bytes."""
     rng, history = env.rng(name), env.history
     segments: LocalSegmentService = env.local
     gone: dict[tuple[str, int], None] = {}
@@ -325,7 +327,7 @@ async def erase_in_segments(env: Env, name: str, *names: str) -> None:
 
 
 async def persist(env: Env, call: Callable[[], Awaitable[T]]) -> T:
-    """As the controller does: whatever the disk says, it is tried again."""
+    """Persist as the controller does: repeat after every disk error."""
     while True:
         try:
             return await env.insist(call)
@@ -335,7 +337,7 @@ async def persist(env: Env, call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _events_of(env: Env, segments: LocalSegmentService, segment: str) -> Sequence[tuple[int, bytes]]:
-    """Offset and payload of each event that is there now and is not blank."""
+    """Offset and payload of each present event that is not blank."""
     length = (await env.insist(partial(segments.info, segment))).length
     data = b""
     while len(data) < length:

@@ -1,4 +1,4 @@
-"""What goes wrong in a run: crashes at moments that matter, power losses, clock jumps, failing disks and networks."""
+"""Faults of a run: crashes at critical moments, power losses, clock jumps, failing disks and networks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def _power_loss(env: Env) -> None:
 
 
 def _crash(env: Env, *, power: bool) -> None:
-    """Now; or with a write that is not synced yet; or at, or shortly after, a moment at which something was promised."""
+    """Crash now, or with an unsynced write, or at or shortly after an acknowledgement."""
     _maybe_again(env)
     rng = env.cluster.disk.rng
     aim = rng.randrange(5)
@@ -85,8 +85,8 @@ def _crash_at_moment(env: Env, *, power: bool) -> None:
     rng, cluster = env.cluster.disk.rng, env.cluster
     wanted = rng.choice((*MOMENTS, "decision", "decision", "decision", "decision", "resolved", "resolved"))
     left = rng.randrange(2)
-    # What a decision sets going takes a few log writes and some dozens of I/Os; each of them is a good place to die.
-    # A question that was answered sets nothing going: what it told must be durable at this very instant.
+    # A decision starts a few log writes and dozens of I/Os. A crash is worth testing at each of them. An answered query
+    # starts nothing: what it returned must be durable at this moment.
     later = 0 if wanted == "resolved" else rng.randrange(4)
     delay_s = rng.choice((4.0, 16.0, 40.0)) * cluster.disk.latency_s * 2 * rng.random()
     writes = rng.randrange(5)
@@ -110,7 +110,7 @@ def _crash_at_moment(env: Env, *, power: bool) -> None:
 
 
 def _maybe_again(env: Env) -> None:
-    """Now and then the next start does not get far either."""
+    """Sometimes also crash during the next start."""
     rng, cluster = env.cluster.disk.rng, env.cluster
     if rng.random() < 0.4:
         cluster.crash_in_recovery_s = rng.expovariate(1 / (20 * cluster.disk.latency_s))
@@ -150,7 +150,7 @@ async def _sync_error(env: Env) -> None:
     disk.sync_fails_once = disk.rng.choice(("wal/", "chunks/"))
     env.history.note(f"next sync of {disk.sync_fails_once} fails")
     if disk.rng.random() < 0.5:
-        # The worst that can follow: what the sync lost is still seen by the process, and gone with the power.
+        # The worst case: the process still sees the bytes that the sync lost, and a power loss removes them.
         await asyncio.sleep(2 * disk.rng.random())
         env.cluster.crash(power=True)
 

@@ -24,7 +24,7 @@ _APPENDED_MAX = 12  # events of one append
 
 
 class Content:
-    """A segment of one writer, with all that was ever stored in it."""
+    """A segment of one writer, with everything that was ever stored in it."""
 
     def __init__(self, env: Env, segment: str, rng: random.Random) -> None:
         self.env = env
@@ -32,7 +32,7 @@ class Content:
         self.rng = rng
         self.data = b""
         self.starts = [0]
-        """Where events begin, and last where the next one will."""
+        """Offsets of the events, and last the offset of the next event."""
         self.head = 0
         self._writer = UUID(int=rng.getrandbits(128), version=4)
 
@@ -41,7 +41,7 @@ class Content:
         return len(self.data)
 
     def places(self) -> list[int]:
-        """The bounds of events that can be read, the head and the end included."""
+        """The boundaries of readable events, including the head and the end."""
         return self.starts[bisect_left(self.starts, self.head) :]
 
     async def append(self) -> None:
@@ -81,7 +81,7 @@ class Content:
         await self.env.insist(partial(self.env.local.truncate, self.segment, offset))
 
     async def tiered(self) -> Sequence[ChunkRange]:
-        """The chunks once they hold all events, or as they are after a while."""
+        """The chunks once they contain all events, or their state after some waits."""
         for _ in range(_TIERED_WAITS):
             found = await self.env.insist(
                 partial(self.env.local.chunk_ranges, self.segment, self.head, max(self.head, self.length))
@@ -118,7 +118,7 @@ class Content:
 
 
 async def free_heads(env: Env, name: str) -> None:
-    """Truncates one chunk twice: within it, and past it while its head is being given back.
+    """Truncates one chunk twice: within it, and past it while its head is being freed.
 
     A reader at the tail keeps the segment in memory in between, and leaves then.
     """
@@ -128,7 +128,7 @@ async def free_heads(env: Env, name: str) -> None:
         count += 1
         content = await _content(env, f"{name}-{count}", rng)
         while content.length < 4 * env.config.store.chunk_bytes and not env.stopping.is_set():
-            # A block each; only whole blocks are given back.
+            # One block each, because only whole blocks are freed.
             await content.fill(env.config.store.chunk_bytes // rng.choice((2, 4, 8)))
             chunks = await content.tiered()
             if chunks and chunks[0].end_offset < content.length:
@@ -155,7 +155,7 @@ async def _truncate_twice(env: Env, content: Content, chunk: ChunkRange) -> None
     finally:
         disk.on_punch = None
         await cancel([reader])
-    # Some I/Os of others, at each of which an idle segment may leave memory.
+    # Let other actors do some I/O. At each of them an idle segment may leave memory.
     await asyncio.sleep(rng.random() * 20 * env.config.latency_s)
     await content.truncate(rng.choice([place for place in content.places() if place >= chunk.end_offset]))
 

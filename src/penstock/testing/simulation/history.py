@@ -1,7 +1,7 @@
-"""What clients saw of one run, and whether any promise was broken by it.
+"""Record what clients saw in one run, and the broken promises.
 
-Every event is unique. Each operation is recorded when it begins, and again when its outcome is known; one whose answer
-was lost may have happened or not. The checker knows nothing of the store. Source: docs/design/0010-simulation.md.
+Every event is unique. Each operation is recorded when it begins, and again when its outcome is known. If its answer was
+lost, it may or may not have happened. The checker knows nothing of the store. Source: docs/design/0010-simulation.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOMENTS = ("write", "resolved", "decision", "merge", "group", "table", "life", "
 
 
 class Outcome(enum.Enum):
-    """``UNKNOWN``: the answer was lost, so that it may have happened or not."""
+    """``UNKNOWN``: the answer was lost, so it may or may not have happened."""
 
     UNKNOWN = "unknown"
     OK = "ok"
@@ -49,8 +49,8 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One event. ``segment`` and ``offset`` where the answer told them. ``piece``: the part of its group whose events must
-    lie together."""
+    """One event. ``segment`` and ``offset``: its place, if the answer had it. ``piece``: the part of its group whose
+    events must be adjacent."""
 
     stream: str
     writer: str
@@ -85,15 +85,15 @@ class Read:
     data: bytes
     at_s: float
     began_s: float
-    """When the call, or the reader, began that brought it."""
+    """When the call or the reader that returned the event began."""
 
 
 @dataclass(slots=True, eq=False)
 class Reading:
     """What one reader saw of a stream.
 
-    ``complete``: it read all there was from the beginning, in one go, and nothing was truncated before it. ``final``: it
-    read all that is there at the end, from ``start`` on; a segment not in ``start`` was to be read from 0.
+    ``complete``: it read everything from the beginning without a gap, and nothing was truncated before it. ``final``:
+    it read everything that exists at the end of the run, from ``start``; segments not in ``start`` from 0.
     """
 
     stream: str
@@ -109,8 +109,8 @@ class Reading:
 
 @dataclass(slots=True, eq=False)
 class Erasure:
-    """Events that are to be blank, by segment and offset. ``done_s``: since when they surely are. ``refused``: none of them
-    is. ``unsure``: places that were truncated meanwhile, so that nothing is promised about their bytes."""
+    """Events to erase, by segment and offset. ``done_s``: when they were certainly blank. ``refused``: none of them was
+    erased. ``unsure``: places that were truncated in the meantime, so nothing is promised about their bytes."""
 
     name: str
     events: Mapping[tuple[str, int], bytes]
@@ -134,7 +134,7 @@ class Increment:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A counter as somebody read it, with all that was read in the same call."""
+    """A counter as a client read it, with all other values of the same call."""
 
     table: str
     values: Mapping[str, int]
@@ -144,7 +144,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A change of a segment's life that was acknowledged: created, sealed, deleted, truncated."""
+    """An acknowledged change of a segment: created, sealed, deleted, truncated."""
 
     subject: str
     what: str
@@ -154,7 +154,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A segment as somebody found it, by a call that began at ``begun_s``."""
+    """A segment as a client found it, by a call that began at ``begun_s``."""
 
     subject: str
     exists: bool
@@ -184,7 +184,8 @@ class History:
         self.last: deque[str] = deque(maxlen=LAST_EVENTS)
         self.acked = 0
         self.on_moment: Callable[[str], None] | None = None
-        """Told one of ``MOMENTS`` when something was acknowledged, or is about to be decided: good moments for a crash."""
+        """Called with one of ``MOMENTS`` when something was acknowledged or is about to be decided: good moments for a
+        crash."""
 
     def _moment(self, kind: str, acked: int = 1) -> None:
         self.acked += acked
@@ -196,7 +197,7 @@ class History:
         self._trace(text)
 
     def violation(self, kind: str, text: str) -> None:
-        """A promise that an actor itself saw broken."""
+        """Record a broken promise that an actor noticed itself."""
         self.note(f"VIOLATION {kind}: {text}")
         self.violations.append(Anomaly(kind, text))
 
@@ -222,13 +223,13 @@ class History:
     def acknowledged(
         self, write: Write, *, segment: str | None = None, offset: int | None = None, asked: bool = False
     ) -> None:
-        """``asked``: its own answer was lost, and a question has told that it is stored."""
+        """``asked``: the answer was lost, and a later query returned that the event is stored."""
         write.outcome, write.segment, write.offset = Outcome.OK, segment, offset
         self.note(f"ack {write.name} {segment} {offset}")
         self._moment("resolved" if asked else "write")
 
     def refused(self, write: Write) -> None:
-        """It was said that the event is not stored, for good."""
+        """The final answer was that the event is not stored."""
         write.outcome = Outcome.FAILED
         self.note(f"refused {write.name}")
 
@@ -238,7 +239,7 @@ class History:
         return made
 
     def deciding(self, group: Group, *, moment: str = "decision") -> None:
-        """The commit, or the merge, is about to be asked for."""
+        """The commit or the merge is about to be requested."""
         if group.decided_s is None:
             group.decided_s = self._now()
             self._moment(moment, 0)
@@ -261,7 +262,7 @@ class History:
     # --- erasures -------------------------------------------------------------------------------------------------
 
     def erasure(self, name: str, events: Mapping[tuple[str, int], bytes]) -> Erasure:
-        """Somebody is about to ask for it."""
+        """An erasure is about to be requested."""
         made = Erasure(name, dict(events), self._now())
         self.erasures.append(made)
         self.note(f"erase {name} {list(made.events)}")
@@ -269,13 +270,13 @@ class History:
         return made
 
     def erased(self, erasure: Erasure) -> None:
-        """The receipt is there."""
+        """The erasure has its receipt."""
         erasure.done_s = self._now()
         self.note(f"erased {erasure.name}")
         self._moment("erased")
 
     def not_erased(self, erasure: Erasure, error: str) -> None:
-        """It was refused for good."""
+        """The erasure was finally refused."""
         erasure.refused = True
         self.note(f"not erased {erasure.name}: {error}")
 
@@ -309,6 +310,6 @@ class History:
         self.note(f"sight {subject} {exists} {sealed} {start} {length}")
 
     def head(self, stream: str, positions: Mapping[SegmentId, int]) -> None:
-        """The stream's head, as a call found it that began after the one before had ended."""
+        """The stream's head as returned by a call. Each call begins after the previous one has ended."""
         self.heads.setdefault(stream, []).append(dict(positions))
         self.note(f"head {stream} {dict(positions)}")

@@ -1,4 +1,4 @@
-"""Actors on segments and tables of their own: conditional appends, merges, leases, counters, births and deaths."""
+"""Actors on their own segments and tables: conditional appends, merges, leases, counters, creations, deletions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PAIR = (b"pair-a", b"pair-b")
 
 
 async def create(env: Env, segments: SegmentService, name: str) -> None:
-    """Create a segment, however often it takes."""
+    """Create a segment. Repeats until it succeeds."""
 
     async def attempt() -> None:
         try:
@@ -60,7 +60,7 @@ async def look(env: Env, segments: SegmentService, name: str) -> None:
 
 
 async def append_conditionally(env: Env, name: str, segment: str) -> None:
-    """Appends to a segment that others append to as well, each expecting the length that it saw."""
+    """Conditional appends to a shared segment: each expects the length that the actor saw."""
     rng = env.rng(name)
     segments = env.segments(name)
     life = 0
@@ -75,7 +75,7 @@ async def append_conditionally(env: Env, name: str, segment: str) -> None:
 
 
 async def read_segment(env: Env, name: str, segment: str) -> None:
-    """Reads a segment from its beginning, waiting at the tail, again and again."""
+    """Reads a segment from its beginning and waits at the tail, repeatedly."""
     rng = env.rng(name)
     segments = env.segments(name)
     count = 0
@@ -90,7 +90,7 @@ async def read_segment(env: Env, name: str, segment: str) -> None:
 
 
 async def merge_segments(env: Env, name: str, target: str) -> None:
-    """Fills segments beside the target, and merges each into it exactly once, whatever answers are lost."""
+    """Fills segments and merges each into the target exactly once, even if answers are lost."""
     rng, history = env.rng(name), env.history
     segments = env.segments(name)
     count = 0
@@ -115,8 +115,8 @@ async def merge_segments(env: Env, name: str, target: str) -> None:
 
 
 async def import_chunks(env: Env, name: str, target: str) -> None:
-    """Writes chunks into tier 2 beside the store, as executors of Spark do; has them adopted by a transaction's segment, and
-    merged into the target, exactly once. Some attempts lose, and leave what they wrote."""
+    """Writes chunks directly to tier 2, as Spark's executors do. A transaction's segment adopts them, and is merged
+    into the target exactly once. Some attempts are not chosen, and leave their chunks."""
     rng, history = env.rng(name), env.history
     segments = env.segments(name)
     if not isinstance(segments, ChunkImports):
@@ -133,7 +133,7 @@ async def import_chunks(env: Env, name: str, target: str) -> None:
             for data in (event(env.config, target, group.name, number, "k", rng),)
         ]
         for _ in range(rng.choice((0, 0, 1, 2))):
-            # Attempts of one task write the same.
+            # All attempts of one task write the same events.
             lost = writes[: rng.randrange(1, len(writes) + 1)]
             await write_chunks(env, segments, source, [write.data for write in lost], rng)
         while (chunks := await write_chunks(env, segments, source, [write.data for write in writes], rng)) is None:
@@ -158,9 +158,9 @@ async def import_chunks(env: Env, name: str, target: str) -> None:
 async def write_chunks(
     env: Env, segments: ChunkImports, source: str, events: list[bytes], rng: random.Random
 ) -> list[ImportedChunk] | None:
-    """One attempt: a place of its own, some chunks, each synced before its sidecar. None: it died with the machine.
+    """One attempt: its own location, and some chunks, each synced before its sidecar. None: it ended with the machine.
 
-    Raises SegmentNotFoundError where the transaction has ended.
+    Raises SegmentNotFoundError if the transaction has ended.
     """
     grant = await env.insist(partial(segments.grant_import, source))
     storage = env.cluster.chunks
@@ -180,7 +180,7 @@ async def write_chunks(
 
 
 async def live_segments(env: Env, name: str) -> None:
-    """Create, fill, seal, truncate and delete segments; what was acknowledged must show in every later look."""
+    """Create, fill, seal, truncate and delete segments. Every later query must show the acknowledged changes."""
     rng, history = env.rng(name), env.history
     segments = env.segments(name)
     old: list[str] = []
@@ -234,7 +234,7 @@ async def _delete(env: Env, segments: SegmentService, segment: str) -> None:
 
 
 async def lease_chunks(env: Env, name: str) -> None:
-    """Leases chunks, truncates the segment beneath, and reads the chunks all the same."""
+    """Leases chunks, truncates their segment, and still reads the chunks."""
     rng, again = env.rng(name), env.rng(f"{name}/again")
     segments = env.cluster.local
     count = 0
@@ -260,7 +260,7 @@ async def lease_chunks(env: Env, name: str) -> None:
         take = partial(segments.lease_chunks, segment, lease, until_ms=until_ms)
         await env.insist(take)
         if again.random() < 0.5:
-            # Released and taken again at once, as by two batches of one query.
+            # Release the lease and take it again at once, as two batches of one query do.
             await env.insist(partial(segments.release_lease, lease))
             await env.insist(take)
         ranges = await env.insist(partial(segments.chunk_ranges, segment, 0, info.length))
@@ -287,7 +287,7 @@ async def _read_leased(env: Env, segment: str, chunk: str, expected: bytes) -> N
 
 
 async def count_in_table(env: Env, name: str, table: str) -> None:
-    """Counters that several actors raise by compare-and-set; two of them always together."""
+    """Counters that several actors increase by compare-and-set; two of them always change together."""
     rng = env.rng(name)
     segments = env.segments(name)
 
@@ -308,7 +308,7 @@ async def count_in_table(env: Env, name: str, table: str) -> None:
             continue
         values = {entry.key.decode(): _value(entry) for entry in entries}
         env.history.looked(table, values, begun)
-        # A scan may come in pages, and promises no one instant for all of its entries.
+        # A scan may have several pages, so its entries may be of different times.
         if not scan and len(set(values.values())) > 1:
             env.history.violation("torn batch", f"{table} {values}")
         if rng.random() < 0.7:
@@ -351,7 +351,7 @@ async def _raise_counters(env: Env, segments: SegmentService, table: str, entrie
 
 
 async def look_at_counters(env: Env, table: str) -> None:
-    """After everything: every counter once more."""
+    """At the end: read every counter once more."""
     segments = env.segments("last-look")
     begun = env.loop.time()
     entries = await env.insist(lambda: segments.table_scan(table, after=None, limit=100))
@@ -359,7 +359,7 @@ async def look_at_counters(env: Env, table: str) -> None:
 
 
 async def read_whole(env: Env, segment: str) -> None:
-    """After everything: the whole segment once more."""
+    """At the end: read the whole segment once more."""
     reading = env.history.reading(segment, "final")
     reading.segments = [segment]
     try:

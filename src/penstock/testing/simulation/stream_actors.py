@@ -46,7 +46,7 @@ _SEGMENTS_MAX = 6
 
 
 async def prepare_stream(env: Env) -> None:
-    """The stream, kept until its subscriber has acknowledged it, and that subscriber."""
+    """Create the stream and its subscriber. Data is kept until the subscriber has acknowledged it."""
     config = StreamConfig(
         scaling=ScalingPolicy(min_segments=env.config.segments),
         retention=RetentionPolicy(type=RetentionType.SIZE, minimum=0),
@@ -79,7 +79,7 @@ async def prepare_stream(env: Env) -> None:
 
 
 async def write_stream(env: Env, name: str) -> None:
-    """Writers of the client library, one after the other, each with an identity of its own."""
+    """Writers of the client library, one after the other, each with its own writer id."""
     rng, config, history = env.rng(name), env.config, env.history
     store = env.store(name)
     life = 0
@@ -115,7 +115,7 @@ async def write_stream(env: Env, name: str) -> None:
 
 
 async def write_transactions(env: Env, name: str) -> None:
-    """Transactions of the client library: committed, aborted, or left to their lease."""
+    """Transactions of the client library: committed, aborted, or abandoned until their lease ends."""
     rng, history = env.rng(name), env.history
     store = env.store(name)
     count = 0
@@ -146,7 +146,7 @@ async def _transact(env: Env, transaction: AsyncTransaction, group: Group, rng: 
             await transaction.flush()
             await env.pause(rng, factor=rng.choice((0.3, 3, 10)))
             if rng.random() < 0.1:
-                history.decided(group, Outcome.FAILED)  # Left to its lease.
+                history.decided(group, Outcome.FAILED)  # Abandoned until its lease ends.
                 return
             if rng.random() < 0.2:
                 await transaction.abort()
@@ -166,7 +166,7 @@ async def _transact(env: Env, transaction: AsyncTransaction, group: Group, rng: 
 
 
 async def write_batches(env: Env, name: str) -> None:
-    """A sink that commits numbered batches, and after a lost answer offers the same batch in new transactions."""
+    """A sink that commits numbered batches. After a lost answer it commits the same batch in new transactions."""
     rng, history = env.rng(name), env.history
     segments = env.segments(name)
     batch, queries, replaces = 0, 0, ""
@@ -174,7 +174,8 @@ async def write_batches(env: Env, name: str) -> None:
         attempts: list[Group] = []
         done = False
         if batch and rng.random() < 0.2:
-            # A new checkpoint under a used name: refused until it names the query that it replaces, and counted from 0 again.
+            # A new checkpoint under a used name is refused until it names the query that it replaces. Its batches start
+            # at 0.
             batch, queries = 0, queries + 1
         while not done:
             source = QuerySource(query=f"{name}-{queries}", run=f"{name}-{rng.randrange(1 << 30)}", replaces=replaces)
@@ -210,7 +211,7 @@ async def write_batches(env: Env, name: str) -> None:
                 elif len(others) == 1:
                     history.decided(other, Outcome.OK)
             if not won and not others:
-                history.violation("batch refused", f"{group.name} was refused, though nothing else was offered")
+                history.violation("batch refused", f"{group.name} was refused, though no other batch was committed")
         batch += 1
         await env.pause(rng, factor=5)
 
@@ -230,7 +231,7 @@ async def _fill(env: Env, segments: SegmentService, group: Group, part: int, rng
 
 
 async def _import(env: Env, segments: SegmentService, name: str, group: Group, writer: str, rng: random.Random) -> None:
-    """Chunks written beside the store, by attempts of which one is adopted. Raises NotFoundError."""
+    """Chunks written directly to tier 2 by several attempts, one of which is adopted. Raises NotFoundError."""
     if not isinstance(segments, ChunkImports):
         raise InternalError("a simulated store adopts no chunks")
     events = [
@@ -274,7 +275,7 @@ async def audit_stream(env: Env, reading: Reading) -> None:
 
 
 async def _audit(env: Env, reader: AsyncReader, reading: Reading, rng: random.Random) -> bool:
-    """Whether the end was reached."""
+    """Returns whether the end was reached."""
     while (block := await reader.next_block()) is not None:
         for item in block:
             env.history.read(reading, segment_name(STREAM, item.segment), item.offset, item.data)
@@ -285,7 +286,7 @@ async def _audit(env: Env, reader: AsyncReader, reading: Reading, rng: random.Ra
             except RETRYABLE:
                 continue
             except InvalidCutError as error:
-                # A lost answer may have published a later cut before this one; ours never go back otherwise.
+                # A publication with a lost answer may be later than this cut. Otherwise our cuts never go back.
                 env.history.violation("cut refused", str(error))
             env.acknowledged = cut
             env.history.note(f"acknowledged {dict(cut.positions)}")
@@ -293,7 +294,7 @@ async def _audit(env: Env, reader: AsyncReader, reading: Reading, rng: random.Ra
 
 
 async def reread_stream(env: Env, name: str) -> None:
-    """Readers that begin at the head of the moment, read for a while, and go."""
+    """Readers that begin at the current head, read for a while, and stop."""
     rng = env.rng(name)
     store = env.store(name)
     count = 0
@@ -311,7 +312,7 @@ async def reread_stream(env: Env, name: str) -> None:
 
 
 async def reread_to_end(env: Env) -> None:
-    """After everything: what is there from the head on, once more."""
+    """At the end: read everything from the head once more."""
     controller = env.controller
     head = await env.insist(lambda: controller.cuts.head(STREAM))
     tail = await env.insist(lambda: controller.cuts.tail(STREAM))
@@ -363,7 +364,7 @@ def _plan(current: Sequence[SegmentRange], rng: random.Random) -> tuple[list[Seg
 
 
 async def truncate_stream(env: Env, name: str) -> None:
-    """Truncate by hand at what the subscriber has acknowledged, and watch that the head never moves back."""
+    """Truncate at the cut that the subscriber has acknowledged, and check that the head never moves back."""
     rng = env.rng(name)
     while not env.stopping.is_set():
         await env.pause(rng, factor=10)
@@ -381,7 +382,7 @@ async def truncate_stream(env: Env, name: str) -> None:
 
 
 async def live_streams(env: Env, name: str) -> None:
-    """Create, seal and delete streams; what was acknowledged of it must show."""
+    """Create, seal and delete streams. Later queries must show the acknowledged changes."""
     rng, history = env.rng(name), env.history
     count = 0
     while not env.stopping.is_set():
@@ -430,7 +431,7 @@ async def _look_at_stream(env: Env, stream: StreamName, subject: str) -> None:
 
 
 async def finish_stream(env: Env) -> None:
-    """End the stream, so that its readers come to an end."""
+    """Seal the stream, so that its readers end."""
     try:
         await env.insist(lambda: env.controller.streams.seal(STREAM))
     except PenstockError as error:

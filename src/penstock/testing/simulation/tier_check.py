@@ -1,5 +1,5 @@
-"""Tier 2 as it lies there at the end of a run: nothing leaked, nothing missing, every block vouched for by its sidecar, and a
-catalogue that gives all metadata back."""
+"""Check tier 2 at the end of a run: no chunk is leaked or missing, sidecars describe every block, and the catalogue
+restores all metadata."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from penstock.testing.simulation.actors import Env
 _ALL = 1 << 30  # rows or bytes; more than any run has
 _TRIES = 20  # flushes; enough for a catalogue to catch up
 _LEAK_S = 60.0
-"""Longer than the lease of a transaction, and than the pause between two looks for what was not adopted."""
+"""Longer than the lease of a transaction, and than the interval between two searches for unadopted chunks."""
 
 
 async def check_leaks(env: Env) -> None:
-    """In this very life, without the search of a new one: what nothing names goes, once no open transaction may adopt it."""
+    """Before a restart: unreferenced chunks are deleted once no open transaction can adopt them."""
     last = env.loop.time() + _LEAK_S
     while True:
         node = env.cluster.serving()
@@ -46,10 +46,10 @@ def _unnamed(listed: Sequence[str], rows: Mapping[str, records.ChunkRecord]) -> 
 
 
 async def check_chunks(env: Env) -> None:
-    """Everything is tiered and checkpointed first; then the files must be those that the rows name."""
+    """Tier and checkpoint everything. Then the files must be exactly those that the rows name."""
     node = env.cluster.serving()
     for _ in range(3):
-        # What one flush lets go of, the next one gives back.
+        # Chunks that one flush releases are deleted by the next one.
         await node.call(node.store.flush)
     listed = await node.call(node.chunks.list)
     rows = await _chunk_rows(env)
@@ -63,14 +63,14 @@ async def check_chunks(env: Env) -> None:
 
 
 async def _check_catalogue(env: Env, index: int) -> None:
-    """Tier 2 alone gives back the very rows that are committed, of everything but this copy's own affairs."""
+    """The catalogue in tier 2 restores exactly the committed rows, except those that concern only this copy."""
     for _ in range(_TRIES):
         node = env.cluster.serving()
         await node.call(node.store.flush)
         names = (await node.call(partial(list_catalogue, node.objects))).get(index, [])
         keyvalue = MemoryKeyValue()
         state = await node.call(partial(load_container, node.objects, index, names, keyvalue))
-        # Nothing is awaited from here on: other work may commit again.
+        # Do not await from here on, because other work could commit again.
         committed = env.cluster.rows.entries
         row = committed.get(records.prefix(records.TAG_CATALOGUE, index))
         if row is None or records.decode_catalogue(row).sequence != state.applied:
@@ -102,7 +102,7 @@ async def _chunk_rows(env: Env) -> dict[str, records.ChunkRecord]:
 
 
 async def _check_sidecar(env: Env, chunk: str, row: records.ChunkRecord) -> None:
-    """Whoever reads the files alone finds every block of a chunk in its sidecar, with the right checksum."""
+    """The sidecar lists every block of a chunk, with the right checksum, for tools that read the files alone."""
     node = env.cluster.serving()
     try:
         data = await node.call(partial(node.chunks.read, chunk, 0, _ALL))
@@ -117,8 +117,8 @@ async def _check_sidecar(env: Env, chunk: str, row: records.ChunkRecord) -> None
 
 
 def _vouched_bytes(data: bytes, index: bytes, punched: Sequence[tuple[int, int]]) -> int:
-    """How much of a chunk its sidecar vouches for. What was given back is not looked at: the row that says so may have
-    been lost by a crash, which costs nothing."""
+    """Bytes of a chunk that its sidecar describes correctly. The freed head is not checked: a crash may have lost the
+    row that records it, which is harmless."""
     covered = 0
     try:
         for record in decode_records(index):

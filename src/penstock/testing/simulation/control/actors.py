@@ -1,6 +1,6 @@
-"""Users of the control plane: policies that are replaced, a stream that is made again, leases, records that rot, and tables.
+"""Users of the control plane: replaced policies, a recreated stream, leases, damaged records, and tables.
 
-Each actor checks the promise that it is about, and reports what breaks it as a violation.
+Each actor checks one promise and reports a violation if it is broken.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ _REMOVES = (
 
 @dataclass(slots=True)
 class Seen:
-    """What the actors of one run did, and what must still come true at its end."""
+    """What the actors of one run did, and what must be true at its end."""
 
     counts: dict[str, int] = field(default_factory=dict)
     abandoned: list[UUID] = field(default_factory=list)
-    """Transactions that nobody renews: they must be aborted."""
+    """Transactions that are no longer renewed: they must be aborted."""
     decisions: dict[str, int] = field(default_factory=dict)
     """Number of policies that were certainly set for each stream, numbered from 1."""
 
@@ -72,7 +72,7 @@ class Seen:
 
 
 async def prepare(env: Env) -> None:
-    """Scopes whose streams no rule touches, unless an actor says so."""
+    """Create scopes whose streams no rule changes, unless an actor sets one."""
     for scope in SCOPES:
         await make_scope(env, scope)
     for name in (*POLICED, HELD):
@@ -88,7 +88,7 @@ async def make_scope(env: Env, scope: str) -> None:
 
 
 async def make_stream(env: Env, name: StreamName) -> None:
-    """Create the stream, unless it is there."""
+    """Create the stream unless it exists."""
     try:
         await env.insist(partial(env.controller.streams.create, name, StreamConfig()))
     except AlreadyExistsError:
@@ -96,7 +96,7 @@ async def make_stream(env: Env, name: StreamName) -> None:
 
 
 async def must_end(env: Env, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
-    """The answer of ``work``, repeated until it is known; a violation where it does not come in time."""
+    """Repeat ``work`` until it is answered. Reports a violation if that takes too long."""
     answer = asyncio.ensure_future(env.insist(work))
     try:
         if await until_served(env, answer.done, PATIENCE_S):
@@ -108,7 +108,7 @@ async def must_end(env: Env, what: str, work: Callable[[], Awaitable[Any]]) -> A
 
 
 class Appender:
-    """One writer that appends single events to segments by name, each until its fate is known."""
+    """One writer that appends single events to segments by name. Repeats each until its outcome is known."""
 
     def __init__(self, env: Env, rng: random.Random) -> None:
         self._env = env
@@ -117,7 +117,7 @@ class Appender:
         self._number = 0
 
     async def append(self, segment: str, data: bytes) -> int | None:
-        """Where the event ends; None: it is not stored."""
+        """The end offset of the event. None: it is not stored."""
         self._number += 1
         number, framed, local = self._number, frame_events([data]), self._env.cluster.local
         while True:
@@ -137,7 +137,7 @@ class Appender:
 
 
 Fate = tuple[bool, dict[SegmentId, int]]
-"""Whether the stream is ending or gone, and its head, as they are recorded."""
+"""Whether the stream is recorded as ending or deleted, and its recorded head."""
 
 
 async def replace_policies(env: Env, seen: Seen, name: str) -> None:
@@ -210,11 +210,11 @@ def _fate(stream: Any, head: Any) -> Fate:
     return state in (StreamState.SEALING, StreamState.DELETING), moved
 
 
-# --- a stream that is made again ----------------------------------------------------------------------------------
+# --- a stream that is recreated -----------------------------------------------------------------------------------
 
 
 async def remake_stream(env: Env, seen: Seen, name: str) -> None:
-    """Create, scale, truncate, seal and delete a stream, again and again. Each step must succeed in every life."""
+    """Create, scale, truncate, seal and delete a stream repeatedly. Each step must succeed every time."""
     rng = env.rng(name)
     while not env.stopping.is_set():
         await _live_once(env, rng, ends=True)
@@ -259,7 +259,7 @@ async def _delete(env: Env) -> None:
 
 
 async def begin_in_stream(env: Env, seen: Seen, name: str) -> None:
-    """Begin transactions in a stream that may end at any moment; commit, abort or forget them."""
+    """Begin transactions in a stream that may be deleted at any moment; commit, abort or abandon them."""
     rng = env.rng(name)
     controller = env.controller
     while not env.stopping.is_set():
@@ -280,7 +280,7 @@ async def begin_in_stream(env: Env, seen: Seen, name: str) -> None:
 
 
 async def hold_transactions(env: Env, seen: Seen, name: str) -> None:
-    """Keep transactions open for part of their lease. None may end before its lease does, whatever clocks show."""
+    """Keep transactions open for part of their lease. None may end before its lease, even if clocks jump."""
     rng = env.rng(name)
     while not env.stopping.is_set():
         begun_s = env.loop.time()
@@ -328,7 +328,7 @@ async def _commit_in_time(env: Env, txn: UUID, until_s: float) -> None:
 
 
 async def check_abandoned(env: Env, seen: Seen) -> None:
-    """Called a while after the last fault: each transaction that nobody renews has been aborted."""
+    """Called a while after the last fault: each abandoned transaction has been aborted."""
     for txn in seen.abandoned:
         found = await env.insist(partial(env.controller.transactions.status, HELD, txn))
         if found not in (TransactionStatus.ABORTED, TransactionStatus.ABORTING):
@@ -339,7 +339,7 @@ async def check_abandoned(env: Env, seen: Seen) -> None:
 
 
 async def damage_records(env: Env, seen: Seen, name: str) -> None:
-    """Leave records that nobody can read, of a stream and a scope that nobody uses. Nobody else may notice."""
+    """Leave unreadable records of an unused stream and an unused scope. No other call may be affected."""
     rng = env.rng(name)
     victim = StreamName(ROTTEN, "stream")
     while not env.stopping.is_set():
@@ -360,7 +360,7 @@ async def damage_records(env: Env, seen: Seen, name: str) -> None:
         seen.count("records damaged")
 
 
-# --- a table that several change at once --------------------------------------------------------------------------
+# --- concurrent changes of a table --------------------------------------------------------------------------------
 
 
 async def race_in_table(env: Env, seen: Seen, name: str) -> None:

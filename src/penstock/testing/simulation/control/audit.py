@@ -49,7 +49,7 @@ async def _set(env: Env, stream: StreamName, document: PolicyDocument) -> None:
         try:
             return await env.controller.policies.set(stream, document)
         except (ConflictError, StorageFullError) as error:
-            # At once again: many attempts may fail before one decides anything.
+            # Retry at once: many attempts may fail before one decides anything.
             env.history.note(f"policy of {stream} failed: {error}")
             await asyncio.sleep(0.03)
 

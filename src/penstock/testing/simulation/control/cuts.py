@@ -26,7 +26,7 @@ async def publish_cuts(env: Env, seen: Seen, name: str) -> None:
     rng = env.rng(name)
     await make_scope(env, READ.scope)
     await make_stream(env, READ)
-    # What the subscriber has read may go; the rules of the server, which another actor sets, do not apply.
+    # Data that the subscriber has read may be deleted. The server's rules, which another actor sets, do not apply.
     least = PolicyDocument(
         retain=Retain(min_bytes=0, max_bytes=None), unsubscribed=Unsubscribed.KEEP, idle=Idle(stream_s=None)
     )

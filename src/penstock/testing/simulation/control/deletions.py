@@ -1,4 +1,4 @@
-"""A stream that is deleted and restored, or replaced: nothing may be lost while its grace lasts, and nothing may mix."""
+"""A stream that is deleted, then restored or replaced. Within its grace it loses no event, and streams never mix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments one of whose metadata rows is damaged: they may be refused, and nothing else may suffer."""
+"""Segments with one damaged metadata row: calls for them may be refused, but nothing else may be affected."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _CALL_S = 10.0
 
 
 async def flip_bits(env: Env, seen: Seen, name: str) -> None:
-    """Damage one row of a segment that the log names, and kill the node. It starts again; what it reads is what was written,
-    before and after the row is sound again."""
+    """Damage one row of a segment that the log names, and kill the node. The node must start again. Before and after
+    the row is repaired, reads must return what was written."""
     rng = env.rng(name)
     await make_scope(env, _SCOPE)
     count = 0
@@ -38,7 +38,7 @@ async def flip_bits(env: Env, seen: Seen, name: str) -> None:
         row = _choose_row(env, content, rng)
         if row is None or env.stopping.is_set():
             continue
-        # In memory the segment is sound: the log names it once more.
+        # The segment is intact in memory, and this append makes the log name it again.
         await content.append()
         env.cluster.rows.damaged[row] = None
         env.history.note(f"damaged {row!r} of {segment}")
@@ -86,7 +86,7 @@ async def _use(env: Env, content: Content, rng: random.Random) -> None:
 
 
 async def _may_be_refused(env: Env, call: Callable[[], Awaitable[Any]]) -> bool:
-    """Whether the call was answered; no other error than one of damage is right."""
+    """Whether the call was answered. The only error allowed is one of damage."""
     task = env.loop.create_task(_repeat(env, call), name="call")
     try:
         async with asyncio.timeout(_CALL_S):

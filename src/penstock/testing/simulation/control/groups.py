@@ -1,4 +1,4 @@
-"""Readers of a group that are replaced while they still run, and groups that are deleted and made again under their name."""
+"""Readers of a group that are replaced while they still run, and groups that are deleted and recreated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Pod:
         self.got: dict[bytes, None] = {}
         self.error: Exception | None = None
         self.is_replaced = False
-        """It does not join again, because then it would be the newer one."""
+        """The reader does not rejoin, because then it would be the newer one."""
         self.joined = asyncio.Event()
         self.task = env.loop.create_task(self._run(), name=f"reader {reader}")
 

@@ -132,7 +132,7 @@ async def _make_faults(env: Env, cluster: ControlCluster, seconds: float) -> Non
         if env.loop.time() >= ends_s:
             break
         if rng.random() < _CRASH_S / (_CRASH_S + _JUMP_S):
-            # Never more than an hour from one reading to another, whatever lies between.
+            # Two readings of the clock never differ by more than an hour because of jumps.
             cluster.clock.jump_ms = rng.choice((-_HALF_HOUR_MS, 0, _HALF_HOUR_MS))
             env.history.note(f"clock jumps to {cluster.clock.jump_ms}")
         elif not calm:

@@ -49,7 +49,7 @@ class ControlCluster(Cluster):
         self.picked = b"none"
         """Changes of keys with this prefix wait for seconds, far more often than others do."""
         self.full_until_s = 0.0
-        """Until then every change of a table is refused, and scans do not answer."""
+        """Until this time every change of a table is refused, and scans do not return."""
         self.counted = 0
         """How often audit entries were counted instead of written though there was room for them."""
         self._outbox: dict[bytes, None] = {}

@@ -1,7 +1,7 @@
 """A simulated node: the product's own log, chunks, store, controller and wire server over simulated files.
 
-A node lives once. When it dies, whoever waits for it is told that the connection is lost, its tasks are cancelled, and
-everything it still tries in its files fails; the next life begins from the same disk.
+A node runs once. When it dies, its waiting callers get a lost connection, its tasks are cancelled, and all its later
+file operations fail. The next node starts from the same disk.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class SimNode:
         client = copy_context()
 
         def answered(result: Appended | PenstockError) -> None:
-            # An answer that was under way when the process died is lost.
+            # An answer in flight when the process died is lost.
             if self.process.alive and self._pending.pop(number, None) is not None:
                 client.copy().run(done, result)
 
@@ -198,7 +198,7 @@ class SimNode:
     # --- ends -----------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """The process is gone at this instant."""
+        """End the process at once."""
         self.process.die()
         self.died.set_result(None)
         pending, self._pending = self._pending, {}
@@ -207,7 +207,7 @@ class SimNode:
             loop.call_soon(lost)
 
     async def stop(self) -> None:
-        """An orderly end: everything is checkpointed."""
+        """Stop cleanly, after a checkpoint of everything."""
         self.stopping = True
         self._stop.set()
         await asyncio.wait({self.main, self.died}, return_when=asyncio.FIRST_COMPLETED)
@@ -218,7 +218,7 @@ def _lost() -> NotConnectedError:
 
 
 class Port:
-    """A service of whichever node is alive: each call goes to the life of that moment."""
+    """A service of the live node: each call goes to the node that is alive at that time."""
 
     withdraw_appends = None
     """Nothing waits here for a node to come back, so nothing can be withdrawn."""
@@ -238,7 +238,7 @@ class Port:
 
 
 class ControlPort:
-    """The control plane of whichever node is alive, by subject."""
+    """The control plane of the live node, by subject."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -251,7 +251,7 @@ class ControlPort:
 
 
 class LocalPort(Port):
-    """The store in the process of its client, appends without a task each included."""
+    """The store in the same process as its client, including appends without a task of their own."""
 
     def submit_append(self, request: Append, done: AppendDone) -> None:
         try:
@@ -275,7 +275,7 @@ class LocalPort(Port):
 
 
 class Cluster:
-    """The disk, the clock, and the node that is alive on them; one that supervises it like an init system."""
+    """The disk, the clock, and the live node on them. Supervises the node as an init system does."""
 
     def __init__(self, loop: SimLoop, config: SimConfig, history: History) -> None:
         self.loop = loop
@@ -294,7 +294,7 @@ class Cluster:
         self.recoveries = 0
         self._excuses = 0
         self.refusals = 0
-        """Starts that failed though nothing was wrong."""
+        """Failed starts without a fault that explains them."""
         self.crash_in_recovery_s: float | None = None
         self.recovery_power = False
         self._lives = 0
@@ -303,11 +303,11 @@ class Cluster:
         self._wanted.set()
 
     def controller_settings(self) -> ControllerSettings:
-        """Settings of the controller of every life."""
+        """Settings of the controller of every node."""
         return ControllerSettings(sweep_ms=self.config.sweep_ms, retention_cycle_ms=self.config.retention_cycle_ms)
 
     def prepare_store(self, store: SegmentStore) -> None:
-        """Called for the store of every life before its controller opens. Here: nothing."""
+        """Called for the store of every node before its controller opens. Does nothing here."""
 
     # --- for clients ----------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class Cluster:
     # --- life and death -------------------------------------------------------------------------------------------
 
     async def supervise(self) -> None:
-        """Keep a node alive while one is wanted: start it, look after it, start the next one."""
+        """Keep a node alive while one is wanted: start it, watch it, start the next one."""
         rng = self.loop.fork("supervisor")
         failures = 0
         while True:
@@ -375,7 +375,7 @@ class Cluster:
             self.history.note(f"serving {node.number}")
             return True
         if not node.process.alive:
-            # What its tasks still wait for is nobody's concern: they were all cancelled in the same instant.
+            # Ignore what its tasks still wait for: they were all cancelled at the same time.
             return True
         error = node.ready.exception() if node.ready.done() and not node.ready.cancelled() else None
         self.history.note(f"start failed {node.number} {error!r}")
@@ -391,11 +391,11 @@ class Cluster:
             self.crash(power=self.recovery_power)
 
     def _excused(self, error: BaseException | None) -> bool:
-        """Whether a fault that we made explains the failure."""
+        """Whether an injected fault explains the failure."""
         return isinstance(error, NodeCrashed | StorageFullError) or self._log_failed()
 
     def _log_failed(self) -> bool:
-        """Whether a sync of the log was made to fail since this was asked last."""
+        """Whether a sync of the log was made to fail since the last call."""
         failed = sum(path.startswith("wal/") for path in self.disk.failed_syncs)
         before, self._excuses = self._excuses, failed
         return failed > before
@@ -407,11 +407,12 @@ class Cluster:
         self.history.note(f"offline {node.number} {offline}")
         if not self._log_failed():
             self.history.violation("offline without a fault", str(offline))
-        # What the failed sync lost is in the page cache still, and clean: the next power loss takes it.
+        # The bytes that the failed sync lost are still in the page cache, marked clean. The next power loss removes
+        # them.
         self.crash(power=False)
 
     def crash(self, *, power: bool) -> None:
-        """The node dies now; with ``power`` also what it had not synced, or part of it."""
+        """Kill the node now. With ``power``, unsynced data is also lost, in full or in part."""
         node = self.node
         self.disk.crash(power=power)
         self.loop.network.close_listener(PORT)
@@ -432,7 +433,7 @@ class Cluster:
         self.bury(node)
 
     def bury(self, node: SimNode) -> None:
-        """The process has ended by itself: whatever it left behind ends with it."""
+        """The process has ended by itself: end everything that it has left."""
         if node.process.alive:
             error = node.main.exception() if node.main.done() and not node.main.cancelled() else None
             if node.stopping and error is not None and not self._excused(error):
@@ -444,7 +445,7 @@ class Cluster:
             self._dead.append(node)
 
     async def close(self) -> None:
-        """Stop for good, and let the tasks of all lives end."""
+        """Stop permanently, and let the tasks of all nodes end."""
         self._wanted.clear()
         await self.stop()
         for node in self._dead:
@@ -458,7 +459,7 @@ class Cluster:
 
 
 class LogWatch(logging.Handler):
-    """Turns what the product logs as a failure, and should never meet, into a violation."""
+    """Reports a failure that the product logs, but should never have, as a violation."""
 
     def __init__(self, history: History) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Files in memory behind a page cache that can lose, tear and flip what was not synced.
+"""Files in memory behind a page cache that can lose, tear and damage unsynced data.
 
 A *process crash* keeps the cache. A *power loss* keeps, of each file, what was synced and, of each later write, all,
 nothing, a prefix, or a damaged copy; and of each directory, the changes that were synced and any of the others.
@@ -22,7 +22,7 @@ _SLOW_SHARE = 0.3  # share of the calls that take time
 
 
 class NodeCrashed(BaseException):
-    """Raised out of every I/O of a crashed node, through all handlers: dead processes do not clean up."""
+    """Raised by every I/O of a crashed node. No handler catches it, because dead processes do not clean up."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _Inode:
                 continue
             offset, data = change
             fate = rng.randrange(5)
-            # Damage to the zeros that pad a record is seen by nobody.
+            # Damage to the zeros that pad a record has no effect.
             telling = len(data.rstrip(b"\0"))
             if fate == 0:
                 continue
@@ -94,7 +94,7 @@ def _punched_bytes(inode: _Inode) -> int:
 
 
 class SimDisk:
-    """What survives a process: inodes, and the directory as seen and as durable."""
+    """What survives a process: inodes, and the visible and the durable directory."""
 
     def __init__(self, rng: random.Random, *, capacity_bytes: int = UNLIMITED) -> None:
         self.rng = rng
@@ -107,14 +107,14 @@ class SimDisk:
         self.latency_s = 0.0003
         self.slow_s = 0.0
         self.in_place = 0.0
-        """How often the process may wait for a write and its sync in place, as for a disk that is fast."""
+        """Share of writes that the process may sync in place, as on a fast disk."""
         self.sync_fails_once: str | None = None
-        """The next sync of a file whose path begins so fails, and what it should have made durable never will be."""
+        """The next sync of a file with this path prefix fails, and its data never becomes durable."""
         self.failed_syncs: list[str] = []
         self.writes_fail: str | None = None
-        """Writes to files whose path begins so fail, for as long as this is set."""
+        """Writes to files with this path prefix fail while this is set."""
         self.on_write: Callable[[str], None] | None = None
-        """Told the path of each write once it is in the cache, and not on the disk yet."""
+        """Called with the path of each write that is in the cache but not yet on the disk."""
         self.on_punch: Callable[[str], None] | None = None
         """Called with the path of each file in which a hole is being punched."""
 
@@ -138,8 +138,8 @@ class SimDisk:
         self.unsynced_names.clear()
 
     def holding(self, wanted: Sequence[bytes]) -> list[str]:
-        """The files that hold any of these bytes, in the page cache, on the disk, or on the way there; also those whose names
-        a power loss may bring back."""
+        """The files that contain any of these bytes in the page cache, on the disk, or in unsynced writes. Includes
+        files whose names a power loss may restore."""
         found = [*self.names.items(), *(item for item in self.durable_names.items() if item[0] not in self.names)]
         return [
             f"{path} {item[:60]!r}"
@@ -152,7 +152,7 @@ class SimDisk:
         return sum(len(inode.cache) - _punched_bytes(inode) for inode in self.names.values())
 
     def punched(self, path: str) -> Sequence[tuple[int, int]]:
-        """The parts of a file that were given back."""
+        """The punched parts of a file."""
         inode = self.names.get(path)
         return () if inode is None else tuple(inode.punched)
 
@@ -176,7 +176,7 @@ class SimFiles:
         """Called at the end of each step."""
 
     async def step(self) -> None:
-        """One instant of I/O: time passes, and the node may be dead at its end."""
+        """One step of I/O: time passes, and the node may be dead at the end."""
         await asyncio.sleep(self._disk.rng.expovariate(1 / self._disk.latency_s))
         self.check_alive()
         if self.stepped is not None:
@@ -308,7 +308,7 @@ class SimFile:
     def _sync(self) -> None:
         failing = self._disk.sync_fails_once
         if failing is not None and self._path.startswith(failing):
-            # The kernel reports once, and forgets: the pages are clean now and were never written.
+            # The kernel reports the error once. Then the pages are marked clean although they were never written.
             self._disk.sync_fails_once = None
             self._disk.failed_syncs.append(self._path)
             self._inode.unsynced.clear()
@@ -320,7 +320,7 @@ class SimFile:
         return self._disk.in_place > 0
 
     def commit_in_place(self, offset: int, parts: Sequence[Buffer]) -> bool:
-        """As ``ports.files.InPlaceFile`` says. No instant passes, so nothing can come between the write and its sync."""
+        """As ``ports.files.InPlaceFile`` says. No time passes, so nothing can happen between the write and its sync."""
         disk = self._disk
         self._files.check_alive()
         if not disk.in_place or disk.rng.random() >= disk.in_place:

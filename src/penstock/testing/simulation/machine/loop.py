@@ -25,7 +25,7 @@ _SHUFFLE_MAX = 16  # steps that are put in a random order together
 
 
 class DeadlockError(InternalError):
-    """Nothing is runnable and no timer is set: some task waits for what never comes."""
+    """Nothing is runnable and no timer is set: a task waits for an event that never happens."""
 
 
 class VirtualDeadlineError(InternalError):
@@ -33,9 +33,9 @@ class VirtualDeadlineError(InternalError):
 
 
 class Process:
-    """A simulated process: whatever is started in its ``context`` belongs to it, and dies with it.
+    """A simulated process: everything started in its ``context`` belongs to it and ends with it.
 
-    ``alive=False`` lets failures of its tasks go unheard, as those of a dead process do.
+    With ``alive=False`` failures of its tasks are ignored, as for a dead process.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,7 +48,8 @@ class Process:
 
     @property
     def context(self) -> Context:
-        """A context in which everything belongs to the process; a fresh one, since none may be entered twice."""
+        """A context in which everything belongs to the process. A new one each time, because no context may be entered
+        twice."""
         return self._context.copy()
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
@@ -61,7 +62,7 @@ class Process:
         return [task for task in self._tasks if not task.done()]
 
     def die(self) -> None:
-        """Nothing more is heard of it. Its tasks are cancelled; what they still try must fail in its files."""
+        """The process ends silently. Its tasks are cancelled, and their later file operations must fail."""
         self.alive = False
         for task in self.running():
             task.cancel()
@@ -116,8 +117,8 @@ def _is_task_step(handle: events.Handle) -> bool:
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The loop. ``rng`` orders task steps; give other parts their own generators (``fork``), so that a new draw in
-    one moves no other."""
+    """The loop. ``rng`` orders task steps; give other parts their own generators (``fork``), so that a new draw in one
+    part changes no other."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -196,7 +197,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """asyncio tells of cancelled timers; they are dropped when their time comes."""
+        """asyncio reports cancelled timers here. They are dropped when they are due."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         source = context.get("task") or context.get("future")
@@ -271,5 +272,5 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def make_loop(seed: int) -> SimLoop:
-    """A loop for product code, which asks nothing else of a loop than what ``SimLoop`` has."""
+    """A loop for product code, which uses only the methods that ``SimLoop`` has."""
     return SimLoop(seed)  # type: ignore[abstract]

@@ -1,6 +1,6 @@
-"""A network in memory: streams of bytes cut into random pieces, delayed, silently cut, or reset.
+"""A network in memory: byte streams that are split at random, delayed, silently interrupted, or reset.
 
-Bytes of one direction arrive in order. Addresses are (host, port); any host name will do.
+Bytes of one direction arrive in order. Addresses are (host, port); any host name works.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _HIGH_WATER = 64 * 1024  # bytes on their way before the writer pauses, as in as
 class SimNetwork:
     """All listeners and connections of one simulation.
 
-    ``latency_s`` is the mean of one delivery. ``partitioned`` holds hosts whose bytes do not arrive for now: they arrive
-    after the heal, as with TCP.
+    ``latency_s`` is the mean of one delivery. ``partitioned``: hosts whose bytes do not arrive now. As with TCP, they
+    arrive after the partition ends.
     """
 
     def __init__(self, loop: Any, rng: random.Random) -> None:
@@ -32,14 +32,14 @@ class SimNetwork:
         self._next_port = 20_000
 
     def listen(self, factory: Callable[[], Any], host: str, port: int) -> SimServer:
-        """Raises OSError where the port is taken."""
+        """Raises OSError if the port is in use."""
         if port == 0:
             self._next_port += 1
             port = self._next_port
         if port in self._listeners:
             raise OSError(98, "address already in use")
         server = SimServer(self, host, port)
-        # Connections belong to the process that listens, whoever connects.
+        # Connections belong to the listening process, not to the connecting one.
         self._listeners[port] = (factory, server, copy_context())
         return server
 
@@ -47,7 +47,7 @@ class SimNetwork:
         self._listeners.pop(port, None)
 
     async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[SimTransport, Any]:
-        """Raises ConnectionRefusedError where nobody listens."""
+        """Raises ConnectionRefusedError if nothing listens on the port."""
         await asyncio.sleep(self.delay())
         if port not in self._listeners:
             raise ConnectionRefusedError(111, f"nobody listens on port {port}")
@@ -73,7 +73,7 @@ class SimNetwork:
             transport.drop()
 
     def break_all(self, port: int) -> None:
-        """Break every connection to that port, and tell both ends."""
+        """Break every connection to that port, and notify both ends."""
         for transport in [item for item in self._transports if item.local[1] == port]:
             if transport.peer is not None:
                 transport.peer.lose(ConnectionResetError(104, "connection reset by peer"))
@@ -196,7 +196,7 @@ class SimTransport(asyncio.Transport):
         self._network.loop.call_soon(self._finish, error, context=self._context)
 
     def drop(self) -> None:
-        """Vanish without telling the protocol: its process is dead."""
+        """Disappear without notifying the protocol: its process is dead."""
         self._lost = self._closing = True
         self._inbox.clear()
         self._network.forget(self)
@@ -234,7 +234,7 @@ class SimTransport(asyncio.Transport):
             self._protocol.eof_received()
             self.lose(None)
             return
-        # Pieces of any size, as TCP may give them; usually whole, or the run takes for ever.
+        # Pieces of any size, as with TCP. Usually whole messages, or the run would take too long.
         if len(data) > 1 and self._network.rng.random() < 0.2:
             cut = self._network.rng.randrange(1, len(data))
             self._inbox.appendleft(data[cut:])

@@ -15,7 +15,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """Wall time that follows the loop's, plus a jump that a test may set."""
+    """Wall time: the loop's time plus a jump that a test may set."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -26,7 +26,7 @@ class SimClock:
 
 
 class SimOffload:
-    """Work runs inline, at a random later instant; a dead node's work never runs."""
+    """Work runs inline, at a random later time. The work of a dead node never runs."""
 
     def __init__(self, files: SimFiles) -> None:
         self._files = files

@@ -21,7 +21,7 @@ from penstock.model.segments import SegmentId, make_segment_id
 from penstock.net.http.description import describe
 from penstock.net.http.health import Checks
 from penstock.net.http.http_limits import RestLimits
-from penstock.net.http.http_server import RestServer
+from penstock.net.http.http_server import GroupReaders, RestServer
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.machine.clock import RealClock
@@ -115,7 +115,7 @@ async def running(limits: RestLimits | None = None, hosts: Sequence[str] | None 
                 clock=memory.clock,
                 port=0,
                 hosts=hosts,
-                readers_of=readers_of,
+                readers=GroupReaders(of=readers_of),
                 checks=Checks(
                     vital={"segmentstore": lambda: failures.get("segmentstore")},
                     functions={"appends": lambda: failures.get("appends")},

@@ -20,10 +20,7 @@ FILE_LINES_MAX, CARD_LINES_MIN = 500, 3
 
 FULL_FOLDERS: set[str] = set()
 WIDE_PROTOCOLS: set[str] = set()
-WIDE_CONSTRUCTORS = {
-    "client.reading.group_reader.AsyncGroupReader",
-    "net.http.http_server.RestServer",
-}
+WIDE_CONSTRUCTORS = {"client.reading.group_reader.AsyncGroupReader"}
 LONG_FUNCTIONS: set[str] = set()
 LONG_FILES = {
     "app/cli/retention.py",

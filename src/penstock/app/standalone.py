@@ -38,7 +38,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.http.health import Checks
-from penstock.net.http.http_server import RestServer
+from penstock.net.http.http_server import GroupReaders, RestServer
 from penstock.net.wire.calls import controller_calls
 from penstock.net.wire.wire_server import WireServer
 from penstock.ports.control.layout import Endpoint
@@ -74,8 +74,7 @@ def _http_server(settings: StandaloneSettings, runtime: Runtime, processes: Sequ
         port=settings.http_port,
         hosts=settings.http_names,
         limits=rest_limits(settings.store),
-        readers_of=partial(online_readers, runtime),
-        move_readers=partial(move_readers, store),
+        readers=GroupReaders(of=partial(online_readers, runtime), move=partial(move_readers, store)),
         checks=Checks(
             vital={"segmentstore": partial(store_failure, runtime.failure, processes)},
             functions={

@@ -11,6 +11,7 @@ import json
 import logging
 import socket
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from types import TracebackType
 from typing import Self
@@ -52,14 +53,25 @@ async def _not_known(_scope: str, _group: str) -> None:
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReaders:
+    """What the process knows of the readers of groups.
+
+    of: Returns who reads in a group, for ``onlineReaderIds``.
+    move: Moves readers for Pulsar's calls that move a subscription; None: these move only what is acknowledged.
+    """
+
+    of: ReadersOf = _not_known
+    move: MoveReaders | None = None
+
+
 class RestServer:
     """Serves from ``__aenter__`` to ``__aexit__``; the services are borrowed. Port 0 takes a free one, told by ``port``.
 
     Args:
         hosts: Names, beside those of loopback and ``host``, by which requests may address this server. None: any name, for
             a port that may be reached from elsewhere.
-        readers_of: Who reads in a group, for ``onlineReaderIds``.
-        move_readers: Moves readers for Pulsar's calls that move a subscription; None: these move what is acknowledged alone.
+        readers: The readers of groups; None: nothing is known of them.
         checks: Parts of the process, for ``/v1/health``.
         routes: Further routes of the process; they go before ours.
     """
@@ -73,8 +85,7 @@ class RestServer:
         host: str = "127.0.0.1",
         port: int = DEFAULT_PORT,
         hosts: Sequence[str] | None = (),
-        readers_of: ReadersOf = _not_known,
-        move_readers: MoveReaders | None = None,
+        readers: GroupReaders | None = None,
         checks: Checks | None = None,
         routes: Sequence[BaseRoute] = (),
         limits: RestLimits | None = None,
@@ -82,19 +93,20 @@ class RestServer:
         """Raises InvalidArgumentError: a port that is none."""
         if not 0 <= port < 1 << 16:
             raise InvalidArgumentError("a port is 0 to 65535", port=port)
+        readers = readers or GroupReaders()
         self._host = host
         self._wanted_port = port
         self._limits = limits or RestLimits()
         self._routes = (
             *routes,
-            *PravegaRest(controller, readers_of=readers_of).routes(),
+            *PravegaRest(controller, readers_of=readers.of).routes(),
             *routes_of(OWN_CALLS, controller),
             *pulsar_routes(
                 controller,
                 segments,
                 clock,
-                readers_of=None if readers_of is _not_known else readers_of,
-                move_readers=move_readers,
+                readers_of=None if readers.of is _not_known else readers.of,
+                move_readers=readers.move,
             ),
             *Health(checks or Checks()).routes(),
             *_documentation(),
@@ -219,4 +231,4 @@ def _static(path: str, content: bytes, media_type: str, headers: Mapping[str, st
     return path_route(path, {"GET": handle})
 
 
-__all__ = ["DEFAULT_PORT", "RestLimits", "RestServer"]
+__all__ = ["DEFAULT_PORT", "GroupReaders", "RestLimits", "RestServer"]

@@ -1,9 +1,10 @@
 """Which streams this controller looks after: buckets, each owned by one controller at a time.
 
-A controller alone on its store owns all of them from the start. Where several share a store, each beats: it changes its
-heartbeat record a few times per lease. Who has not seen another's record change for a whole lease, by its own steady clock,
-takes its buckets over, by compare-and-set with a higher epoch. Who has not managed to beat for half a lease looks at nothing
-more, so that no two ever look at a stream at once. Source: docs/design/0012-retention-clock.md, "Buckets".
+If a store has only one controller, that controller owns all buckets from the start. If several share a store, each
+sends heartbeats: it changes its heartbeat record a few times per lease. A controller that has not seen another's record
+change for a whole lease, by its own steady clock, takes over the other's buckets, by compare-and-set with a higher
+epoch. A controller whose heartbeats have failed for half a lease stops all its work on streams. So no two controllers
+ever work on the same stream. Source: docs/design/0012-retention-clock.md, "Buckets".
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BEATS_PER_LEASE = 5  # heartbeats; four may be lost before a controller counts a
 
 @dataclass(slots=True)
 class _Seen:
-    """A controller as it was seen: when its record changed last, by our own steady clock."""
+    """Another controller's heartbeat: when its record last changed, by our own steady clock."""
 
     beat: int
     changed_s: float
@@ -39,7 +40,7 @@ class _Seen:
 
 
 class Buckets:
-    """This controller's buckets. ``steady`` counts seconds that have really passed. All parts are borrowed.
+    """This controller's buckets. ``steady`` counts elapsed seconds. All arguments are borrowed.
 
     ``lease_ms=None``: no other controller works on the store.
     """
@@ -68,7 +69,7 @@ class Buckets:
 
     @property
     def owned(self) -> Sequence[int]:
-        """Buckets that may be looked at now, sorted; none where this controller may count as dead."""
+        """Buckets that this controller may work on now, sorted; empty if others may consider it dead."""
         return sorted(self._owned) if self._is_alive() else []
 
     def owns(self, name: StreamName) -> bool:
@@ -76,7 +77,7 @@ class Buckets:
         return bucket_of(str(name), self.count) in self._owned and self._is_alive()
 
     def taken(self) -> Sequence[int]:
-        """Buckets taken since this was asked last: all of their streams are to be looked at."""
+        """Buckets taken since the last call. All of their streams must be looked at."""
         fresh, self._fresh = sorted(self._fresh), set()
         return fresh
 
@@ -86,14 +87,14 @@ class Buckets:
         return self._renewed_s is not None and self._steady() - self._renewed_s < self._lease_s / 2
 
     async def start(self) -> None:
-        """Fix the number of buckets at the first start of the store; alone, take them all."""
+        """Fix the number of buckets at the first start of the store. The only controller of a store takes them all."""
         if self._lease_s is None:
             try:
                 self.count = await changing(self._fix_count)
                 await changing(self._take_all)
             except UnavailableError as error:
-                # Nobody else is there to take them. A store without room, or behind with its metadata, must start: retention
-                # is what makes room.
+                # No other controller can take them. A store that is full, or slow with its metadata, must still start,
+                # because retention frees space.
                 log.warning("ownership of buckets could not be written", extra={"error": str(error)})
                 self._take_unwritten()
         else:
@@ -118,7 +119,8 @@ class Buckets:
         await self._take(records, range(self.count))
 
     async def run(self) -> None:
-        """Beat, and take and give as others come and go, again and again. Ends at once where this controller is alone."""
+        """Send heartbeats, and take and release buckets as controllers come and go, forever. Returns at once if this is
+        the only controller."""
         while self._lease_s is not None:
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
             try:
@@ -129,10 +131,10 @@ class Buckets:
                 log.exception("heartbeat of the controller failed with an unexpected error")
 
     async def turn(self) -> None:
-        """One beat and one look at the others."""
+        """Send one heartbeat and check the others once."""
         began_s = self._steady()
         if self._renewed_s is not None and not self._is_alive():
-            # Others may have taken over: what is owned is what the records say from here on.
+            # Others may have taken over. From here on the records decide which buckets are owned.
             self._owned.clear()
         self._beat += 1
         key = retention_keys.heartbeat(self.controller)
@@ -143,7 +145,7 @@ class Buckets:
         await self._settle(alive)
 
     async def _look(self) -> list[str]:
-        """Controllers that are alive as far as this one can tell."""
+        """Controllers that this one considers alive."""
         now_s, found = self._steady(), dict[str, _Seen]()
         async for entry in self._metadata.scan_all(retention_keys.HEARTBEATS):
             name = entry.key[len(retention_keys.HEARTBEATS) :].decode("utf-8", "replace")
@@ -166,7 +168,7 @@ class Buckets:
         return alive
 
     async def _settle(self, alive: Sequence[str]) -> None:
-        """Let go of what is another's by the rule, take what is ours and nobody's."""
+        """Release the buckets that the rule assigns to others; take the free ones that it assigns to us."""
         records = await self._records()
         before: dict[str, list[int]] = {}
         for bucket, item in records.items():
@@ -187,11 +189,12 @@ class Buckets:
         try:
             await self._metadata.put(record.put(BucketRecord(owner="", epoch=_epoch(record) + 1)))
         except (BadKeyVersionError, KeyNotFoundError):
-            # It was taken from us already.
+            # Another controller has already taken it.
             return
 
     async def _take(self, records: dict[int, Stored[BucketRecord]], buckets: Sequence[int]) -> None:
-        """Take buckets in one step. Somebody was faster: at the next turn; alone, where that cannot be: raises as ``put``."""
+        """Take buckets in one step. If another controller was faster, the next turn tries again. Raises what ``put``
+        raises if this is the only controller, because then nobody can be faster."""
         if not buckets:
             return
         taking = {bucket: BucketRecord(owner=self.controller, epoch=_epoch(records[bucket]) + 1) for bucket in buckets}
@@ -215,7 +218,7 @@ class Buckets:
         return Stored(key=entry.key, value=value, version=entry.version)
 
     async def close(self) -> None:
-        """Let others take over at once. What cannot be written now they find out after a lease."""
+        """Let others take over at once. If the write fails, they take over after a lease."""
         owned, self._owned = self._owned, {}
         if self._lease_s is None or not owned:
             return

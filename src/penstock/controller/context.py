@@ -25,7 +25,7 @@ from penstock.ports.telemetry import Telemetry
 
 
 class Attention(Protocol):
-    """Where changes report to the retention loop which streams it must look at."""
+    """Reports to the retention loop which streams it must look at."""
 
     def dirty(self, name: StreamName) -> None:
         """Look at the stream soon."""
@@ -36,7 +36,7 @@ class Attention(Protocol):
         ...
 
     def due(self, name: StreamName, at_ms: int | None) -> None:
-        """Look at the stream at that time, and before only if it changes. None: only when it changes."""
+        """Look at the stream at that time, or earlier if it changes. None: only when it changes."""
         ...
 
     def kept(self, name: StreamName) -> None:
@@ -62,7 +62,7 @@ class Unattended:
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """Created once by ``wiring.context_of``; the controller's modules borrow it. It holds objects and no rules."""
+    """Created once by ``wiring.context_of``; the controller's modules borrow it. It holds objects and has no logic."""
 
     metadata: Metadata
     segments: SegmentService

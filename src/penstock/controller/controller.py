@@ -1,7 +1,7 @@
 """The controller: scopes, streams, transactions, reader groups and retention, on top of any segment service.
 
-It keeps nothing of its own but caches: all it knows lies in one table segment, changed by compare-and-set. Opening it
-finishes whatever an earlier one left half done. Source: docs/design/0006-controller.md.
+It keeps only caches in memory. All its state is in one table segment, changed by compare-and-set. Opening it finishes
+the work that an earlier controller left incomplete. Source: docs/design/0006-controller.md.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class Streams(StreamChanges, StreamQueries, DeletedStreams):
-    """``ports.control.streams.Streams``: its changes, its queries, and what remains of deleted streams."""
+    """``ports.control.streams.Streams``: changes, queries, and deleted streams."""
 
 
 class Controller:
@@ -78,7 +78,7 @@ class Controller:
         self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams)
 
     async def start(self) -> None:
-        """Create the table if need be, finish what was left half done, then begin the background work."""
+        """Create the table if it does not exist, finish incomplete work, then start the background tasks."""
         ctx = self._ctx
         looks = ctx.settings.retention_cycle_ms is not None
         await ctx.metadata.bootstrap()
@@ -96,22 +96,22 @@ class Controller:
                 ctx.tasks.start(work())
 
     async def close(self) -> None:
-        """Stop all work. What has begun is finished by whoever opens next."""
+        """Stop all work. The next controller to open finishes what has begun."""
         await self._ctx.tasks.close()
         try:
             await self._ctx.work.flush()
             await self._buckets.close()
             await self._ctx.retention_clock.record()
         except PenstockError as error:
-            # Markers of ended workflows cost the next opening a look each, and buckets a lease, nothing more.
-            log.info("markers of ended workflows stay", extra={"error": str(error)})
+            # Each marker left behind costs the next start one read, and an unreleased bucket costs one lease.
+            log.info("markers of ended workflows were not removed", extra={"error": str(error)})
 
     async def sweep(self) -> None:
-        """Abort what has expired and finish what was left half done, now."""
+        """Abort expired transactions and finish incomplete workflows, now."""
         await self._sweeper.sweep()
 
     async def run_retention_cycles(self) -> int:
-        """One retention cycle of every stream with a policy, now; returns how many were looked at."""
+        """One retention cycle of every stream with a policy, now; returns the number of streams checked."""
         return await self._loop.run_once()
 
     async def repair_stream(self, stream: StreamName) -> Mapping[str, Any]:
@@ -123,22 +123,23 @@ class Controller:
         return await begin_restored(self._ctx, jump)
 
     async def drain_audit(self) -> int:
-        """Append now what waits to be told by the audit stream; returns how many entries."""
+        """Append the waiting entries to the audit stream now; returns how many."""
         return await self._ctx.audit.drain()
 
     async def check_removal(self, segment: str, offset: int | None) -> None:
-        """Raises RetentionHoldError where a hold covers bytes of the segment before ``offset``, or (None) any of it.
+        """Raises RetentionHoldError if a hold covers bytes of the segment before ``offset``, or (None) any of it.
 
-        Holds and nothing else: what removes segments for the store itself, which may, asks this.
+        Checks only holds. For removals by the store itself, which may remove any segment.
         """
         await self.holds.check_removal(segment, offset)
 
     async def check_client_removal(self, segment: str, offset: int | None) -> None:
-        """As ``check_removal``, for a client that knows of segments alone: what a server asks before it removes any for it.
+        """As ``check_removal``, for clients that remove data by segment. A server calls this before such a removal.
 
-        Raises InvalidArgumentError for the whole (None) of a segment of a stream: a stream without one of its segments cannot
-        be read, sealed or deleted any more. Its head such a client may remove: state synchronizers and byte streams do.
-        InvalidArgumentError too for any of the segment of a stream's transaction, which is committed whole or not at all.
+        Raises InvalidArgumentError for the removal of a whole segment (None) of a stream: without it the stream could
+        not be read, sealed or deleted. Truncating such a segment is allowed: state synchronizers and byte streams do
+        it. Raises InvalidArgumentError also for any removal from a transaction's segment: a transaction is committed as
+        a whole or not at all.
         """
         await self.holds.check_removal(segment, offset)
         if is_transaction_name(segment) or (offset is None and not is_transient_name(segment)):
@@ -146,10 +147,11 @@ class Controller:
 
     @asynccontextmanager
     async def client_removal(self, segment: str, offset: int | None) -> AsyncIterator[None]:
-        """Within the block a client may remove the bytes: what ``check_client_removal`` found stays true until its end.
+        """Within the block a client may remove the bytes: the result of ``check_client_removal`` stays valid until the
+        block ends.
 
         Placing a hold on the segment's stream or scope, and creating its stream, waits for the end of the block. Raises
-        what ``check_client_removal`` raises, before the block begins.
+        the errors of ``check_client_removal`` before the block begins.
         """
         async with self.holds.removal(segment):
             await self.check_client_removal(segment, offset)
@@ -167,9 +169,9 @@ async def open_controller(
     *,
     steady: Callable[[], float] | None = None,
 ) -> AsyncIterator[Controller]:
-    """A serving controller; everything it is given stays the caller's.
+    """Open a controller that serves calls. All arguments are borrowed.
 
-    ``steady`` counts seconds that have really passed, by which data ages; the event loop's clock unless given.
+    ``steady`` counts elapsed seconds, for the age of data; default: the event loop's clock.
     Raises: UnavailableError and ContainerOfflineError from the store; CorruptDataError, VersionTooNewError.
     """
     settings = settings or ControllerSettings()
@@ -182,7 +184,7 @@ async def open_controller(
     try:
         with (
             unattributed()
-        ):  # The caller that opens the store does not request what the store finishes or does by itself.
+        ):  # Audit entries must not name the caller that opens the store for work that the store does by itself.
             await controller.start()
         yield controller
     finally:

@@ -24,8 +24,8 @@ from penstock.model.segments import SegmentId
 class Histories:
     """Histories of streams, read once and then carried on epoch by epoch.
 
-    Epochs never change once they are active, and lengths never once they are written, so a history in memory can only be
-    too short, which its epoch tells.
+    Active epochs and written lengths never change. So a history in memory can only be too short, and its epoch shows
+    that.
     """
 
     def __init__(self, metadata: Metadata, *, limit: int) -> None:
@@ -37,9 +37,9 @@ class Histories:
     async def of(self, view: StreamView) -> StreamHistory:
         """The history up to the stream's active epoch.
 
-        While a scale is being finished the lengths of the segments it seals are missing (``core.missing_lengths``).
-        Raises: StreamNotFoundError if the stream was deleted meanwhile; CorruptDataError if the record of an epoch is lost:
-        segments that were active only then would seem never to have existed.
+        During a scale, the lengths of the segments that it seals are missing (``core.missing_lengths``).
+        Raises: StreamNotFoundError if the stream was deleted meanwhile; CorruptDataError if the record of an epoch is
+        lost: segments that were active only then would seem never to have existed.
         """
         history = await self.remaining(view)
         if history.gap is not None:
@@ -68,8 +68,8 @@ class Histories:
         return history
 
     def events_of(self, name: StreamName) -> Mapping[SegmentId, int]:
-        """How many events the sealed segments hold, of the history that was asked for last. Those that nobody counted are
-        not in it."""
+        """Number of events in each sealed segment of the last requested history. Segments without a count are left
+        out."""
         return self._events.get(name, {})
 
     async def _read(self, view: StreamView, known: StreamHistory | None) -> StreamHistory:
@@ -81,7 +81,7 @@ class Histories:
         after_lengths = None if known is None else keys.lengths_sealed_by(name, known.active.epoch)
         async for entry in self._metadata.scan_all(keys.epochs(name), after=after_epoch):
             item = EpochEntry.decode(entry.value)
-            # What lies behind the active epoch is a scale that has been decided but is not visible yet.
+            # Epochs after the active one belong to a scale that is decided but not visible yet.
             if item.epoch <= last:
                 epochs.append(EpochRecord(epoch=item.epoch, segments=item.segments, created_ms=item.created_ms))
         async for entry in self._metadata.scan_all(keys.lengths(name), after=after_lengths):

@@ -59,7 +59,7 @@ def head(name: StreamName) -> bytes:
 
 
 def number(name: StreamName) -> bytes:
-    """Where the segment numbers of the next stream of this name begin."""
+    """The first segment number of the next stream of this name."""
     return encoded(f"number/{name}")
 
 
@@ -82,7 +82,8 @@ def scope_policy(name: str) -> bytes:
 
 
 def quota(name: StreamName) -> bytes:
-    """There is one for each stream whose appends are limited, so that a store that opens knows before it serves."""
+    """There is one for each stream whose appends are limited, so that a starting store can read them before it
+    serves."""
     return encoded(f"quota/{name}")
 
 
@@ -96,7 +97,7 @@ def hold(scope_name: str, hold_id: str) -> bytes:
 
 
 def hold_place(hold_id: str) -> bytes:
-    """Says in which scope the hold is; no two holds of the store have the same id."""
+    """Holds the scope of the hold. No two holds of the store have the same id."""
     return encoded(f"hold-id/{hold_id}")
 
 
@@ -139,12 +140,12 @@ def completions(name: StreamName) -> bytes:
 
 
 def completion(name: StreamName, at_ms: int, txn: UUID) -> bytes:
-    """The time counts down, because a scan goes upwards and the newest are asked for first."""
+    """The time counts down: scans are in key order, and callers want the newest first."""
     return encoded(f"done-at/{name}/{LONG_MAX - at_ms:016x}/{txn.hex}")
 
 
 def txn_of(key: bytes) -> UUID:
-    """The transaction that a key ends in. Raises CorruptDataError where it ends in none."""
+    """The transaction whose id ends the key. Raises CorruptDataError if the key has no id."""
     try:
         return UUID(hex=key.rsplit(b"/", 1)[1].decode())
     except (ValueError, IndexError) as error:
@@ -156,7 +157,7 @@ def queue(name: StreamName) -> bytes:
 
 
 def queue_place(key: bytes) -> int:
-    """The place of a ``queue_entry``. Raises CorruptDataError where the key has none."""
+    """The place of a ``queue_entry``. Raises CorruptDataError if the key has none."""
     try:
         return int(key.rsplit(b"/", 1)[1], 16)
     except (ValueError, IndexError) as error:
@@ -210,7 +211,7 @@ def past_truncations(name: StreamName) -> bytes:
 
 
 def left(name: StreamName) -> bytes:
-    """When a subscriber left the stream last."""
+    """When a subscriber last left the stream."""
     return encoded(f"left/{name}")
 
 
@@ -223,7 +224,7 @@ def group(full_name: str) -> bytes:
 
 
 def work(name: StreamName) -> bytes:
-    """There is one, at least, for each stream with a workflow that has begun and not ended."""
+    """Each stream with an unfinished workflow has one. It may be left over from a finished one."""
     return encoded(f"work/{name}")
 
 
@@ -236,7 +237,7 @@ def scope_work(name: str) -> bytes:
 
 
 def owned_by(name: StreamName) -> tuple[bytes, ...]:
-    """Prefixes of all that goes with a stream when it is deleted."""
+    """Prefixes of the records that are deleted with a stream."""
     return (
         epochs(name),
         lengths(name),
@@ -254,7 +255,7 @@ def owned_by(name: StreamName) -> tuple[bytes, ...]:
 
 
 def owned_singly(name: StreamName) -> tuple[bytes, ...]:
-    """Keys of all else that goes with a stream, but for its own record and its marker of work."""
+    """Keys of the other records that are deleted with a stream, except its own record and its work marker."""
     return (
         head(name),
         evictions(name),

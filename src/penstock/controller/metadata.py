@@ -1,4 +1,4 @@
-"""The controller's table: typed records, compare-and-set, and one way to retry what lost a race."""
+"""The controller's table: typed records, compare-and-set, and one way to retry after a lost race."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REFUSED = (
 
 PAGE = 500  # entries of one scan, which bounds the memory of a page
 CHUNK = 200
-"""Items of one batch where there may be many: under the table's limit, with room for the records that decide."""
+"""Maximum items of one batch: below the table's limit, with room for the records that decide."""
 
 _TRIES = 32  # lost races in a row before the caller is asked to come back later
 _PAUSE_MAX_S = 0.05
@@ -64,7 +64,7 @@ class Stored(Generic[R]):
     version: int
 
     def put(self, record: Record) -> TablePut:
-        """Replace what was read: fails where anybody has changed it since."""
+        """Replace the record; fails if it was changed since it was read."""
         return TablePut(key=self.key, value=record.encode(), version=self.version)
 
     def remove(self) -> TableRemoval:
@@ -84,7 +84,7 @@ class Metadata:
         self._watchers.append(watcher)
 
     async def bootstrap(self) -> None:
-        """Create the table unless it is there."""
+        """Create the table unless it exists."""
         try:
             await self._segments.table_info(self._table)
         except SegmentNotFoundError:
@@ -99,7 +99,7 @@ class Metadata:
         return stored(entry, kind)
 
     async def entries(self, wanted: Sequence[bytes]) -> Sequence[TableEntry]:
-        """Raw entries, in the order of the keys, as of one moment where there are no more than a batch of them."""
+        """Raw entries, in the order of the keys. They are one snapshot if they fit into one batch."""
         if len(wanted) <= TABLE_BATCH_MAX:
             return await self._segments.table_get(self._table, wanted)
         found: list[TableEntry] = []
@@ -108,7 +108,7 @@ class Metadata:
         return found
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None, limit: int = PAGE) -> Sequence[TableEntry]:
-        """Up to ``limit`` entries whose keys begin with ``prefix``, in key order, behind key ``after``."""
+        """Up to ``limit`` entries whose keys begin with ``prefix``, in key order, after key ``after``."""
         return await self._segments.table_scan(
             self._table, after=after, limit=limit, first=prefix, last=prefix + b"\xff"
         )
@@ -126,7 +126,7 @@ class Metadata:
     async def put(self, *puts: TablePut | TableCheck) -> Sequence[int]:
         """Apply all or nothing, durably; returns the new versions.
 
-        Raises: BadKeyVersionError, KeyNotFoundError (somebody else was faster; ``changing`` retries).
+        Raises: BadKeyVersionError, KeyNotFoundError (another writer was faster; ``changing`` retries).
         """
         try:
             versions = await self._segments.table_update(self._table, puts)
@@ -145,7 +145,7 @@ class Metadata:
                     watcher(item, version)
 
     async def change(self, puts: Sequence[TablePut], removals: Sequence[TableRemoval]) -> None:
-        """Puts and removals, all or nothing where the store can, else the puts first. Raises as ``put``."""
+        """Puts and removals: all or nothing if the store supports it, else the puts first. Raises as ``put``."""
         together = self._segments.table_change
         if together is not None:
             await together(self._table, [*puts, *removals])
@@ -165,7 +165,7 @@ class Metadata:
             await self._segments.table_remove(self._table, removals[start : start + CHUNK])
 
     async def remove_keys(self, gone: Sequence[bytes]) -> None:
-        """Remove whatever stands under the keys."""
+        """Remove the keys, whatever their values."""
         await self.remove(*(TableRemoval(key=key) for key in gone))
 
     async def remove_prefix(self, prefix: bytes) -> None:
@@ -174,7 +174,7 @@ class Metadata:
             await self.remove_keys([entry.key for entry in page])
 
     async def remove_if_unchanged(self, removals: Sequence[TableRemoval]) -> None:
-        """Remove those of the keys that nobody has touched since, each on its own merits."""
+        """Remove each of the keys that was not changed since it was read."""
         for start in range(0, len(removals), CHUNK):
             part = removals[start : start + CHUNK]
             try:
@@ -187,7 +187,7 @@ class Metadata:
         try:
             await self._segments.table_remove(self._table, [removal])
         except (BadKeyVersionError, KeyNotFoundError):
-            # Changed or gone meanwhile: then it is not ours to remove.
+            # It was changed or removed meanwhile: leave it.
             return
 
 
@@ -198,7 +198,7 @@ def stored(entry: TableEntry, kind: type[R]) -> Stored[R]:
 
 
 def create(key: bytes, record: Record) -> TablePut:
-    """A put that fails where the key exists."""
+    """A put that fails if the key exists."""
     return TablePut(key=key, value=record.encode(), version=KEY_ABSENT)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.controller.context import Context
 from penstock.controller.grace.kept import undo, undo_since
-from penstock.controller.retention.answers import facts_told
+from penstock.controller.retention.answers import stream_facts
 from penstock.controller.retention.cycle import RetentionCycle
 from penstock.controller.retention.forecast import forecast
 from penstock.controller.retention.loop import RetentionLoop
@@ -43,7 +43,7 @@ class RetentionCalls:
         return await self._cycle.explain(stream, position=position)
 
     async def facts(self, stream: StreamName, *, change: PolicyDocument | None = None) -> StreamFacts:
-        return await facts_told(self._ctx, stream, change=change)
+        return await stream_facts(self._ctx, stream, change=change)
 
     async def reclaim(self, stream: StreamName) -> ReclaimReport:
         return await reclaim_report(self._ctx, stream)

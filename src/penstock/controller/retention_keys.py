@@ -33,7 +33,7 @@ def gap(life: str) -> bytes:
     return f"audit-gap/{life}".encode()
 
 
-def gap_told(life: str) -> bytes:
+def gap_reported(life: str) -> bytes:
     return f"audit-told/{life}".encode()
 
 

@@ -1,4 +1,4 @@
-"""The progress of running erasures, and why one makes none."""
+"""The progress of running erasures, and why one is stuck."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Failure:
 
 
 class Attempts:
-    """Progress and failures by erasure. A place: whether the chunks are done, and how many segments are done."""
+    """Progress and failures by erasure. Progress is whether the chunks are done, and how many segments are done."""
 
     def __init__(self) -> None:
         self._progress: dict[str, tuple[bool, int, int]] = {}

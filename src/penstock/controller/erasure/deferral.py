@@ -36,7 +36,7 @@ HOLDS_MAX = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The holds that cover an erasure now, and the checks for the batch that acts on this."""
+    """The holds that cover an erasure now, and the checks for the batch that acts on them."""
 
     holds: Sequence[Placed]
     checks: Sequence[TableCheck | TablePut]

@@ -1,8 +1,9 @@
-"""Erasures: asked for, decided, performed whatever crashes, and proved by a receipt.
+"""Erasures: requested, decided, performed despite crashes, and proved by a receipt.
 
-Positions come in pages, which change nothing. With the last page the erasure is decided, in one step with a look at the
-holds; from then on it is performed, by whoever opens the store next if need be, and ends with a receipt that continues the
-one before. If a hold covers some of it, it is deferred instead. Source: docs/how-to/erasure.md, docs/formats/erasure.md.
+Positions arrive in pages, which change nothing. The last page decides the erasure, in one step with a check of the
+holds. A decided erasure is performed, after a crash by the next controller, and ends with a receipt that is chained to
+the previous one. If a hold covers some of the positions, the erasure is deferred instead. Source:
+docs/how-to/erasure.md, docs/formats/erasure.md.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class Erasures:
             case _:
                 assert_never(record.state)
 
-    # --- asking -------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     async def erase(
         self,
@@ -272,7 +273,7 @@ class Erasures:
         """See ``ControlPlane.erasures.withdraw``."""
         return self._status(erasure, await self._deferrals.withdraw(erasure, who=who, why=why))
 
-    # --- telling ------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------
 
     async def get(self, erasure: str) -> Erasure:
         """See ``ControlPlane.erasures.get``."""
@@ -283,7 +284,7 @@ class Erasures:
 
     def _status(self, erasure: str, record: ErasureRecord) -> Erasure:
         if record.state is ErasureState.ASKED:
-            # Any call that sees a decided erasure performs it: the answer to the decision can be lost.
+            # Any call that sees a decided erasure starts it, because the answer to the decision can be lost.
             self._perform_soon(erasure)
         deferral, is_asked = record.deferred, record.state is ErasureState.ASKED
         return Erasure(
@@ -315,7 +316,7 @@ class Erasures:
             record = None if erasure is None else self._ctx.set_aside.read(entry, ErasureRecord)
             if erasure is not None and record is not None and (stream is None or record.stream == str(stream)):
                 found.append(self._status(erasure, record))
-        # In the order of the chain; what has no receipt yet comes last.
+        # In the order of the chain; erasures without a receipt come last.
         return sorted(
             found,
             key=lambda item: (item.receipt is None, (item.receipt or {}).get("sequence", 0), item.asked_ms),
@@ -329,7 +330,7 @@ class Erasures:
             self._ctx.tasks.start_own(self._perform_until_done(erasure))
 
     async def _perform_until_done(self, erasure: str) -> None:
-        """Until it is done, however often it fails: it was decided, and somebody counts on it."""
+        """Retry until it is done: a decided erasure is a promise."""
         pause_s = 0.2
         try:
             while True:
@@ -337,7 +338,7 @@ class Erasures:
                     async with self._ctx.locks.hold("erasures"):
                         await self._perform(erasure)
                 except Exception as error:
-                    # Any error: an erasure that was decided is never given up.
+                    # Any error: a decided erasure is never given up.
                     self._attempts.failed(erasure, error)
                     self._ctx.telemetry.add("erasure_failures")
                     log.warning(
@@ -402,12 +403,12 @@ class Erasures:
         ctx.telemetry.add("erasures")
 
     async def _view(self, record: ErasureRecord) -> StreamView | None:
-        """The stream of the erasure; None: it was deleted, and perhaps created again."""
+        """The stream of the erasure; None if it was deleted, even if a new stream has its name."""
         view = await self._ctx.streams.find(StreamName.parse(record.stream))
         return None if view is None or view.record.incarnation != record.incarnation else view
 
     async def _head_segments(self, view: StreamView | None) -> Sequence[SegmentId]:
-        """Those whose beginning may have been truncated: what is dead of it is blanked too."""
+        """Segments whose beginning may have been truncated. The truncated bytes are blanked too."""
         if view is None:
             return []
         history = await self._ctx.histories.of(view)

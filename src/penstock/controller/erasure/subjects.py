@@ -1,4 +1,4 @@
-"""What an erasure may be, and what a receipt tells of it."""
+"""Which erasures are allowed, and what a receipt reports."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def check_text(message: str, **texts: object) -> None:
 
 
 def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked for, as it is stored and given back: plain JSON. Raises InvalidArgumentError."""
+    """The request as it is stored and returned: plain JSON. Raises InvalidArgumentError."""
     erasure = asked.get("erasure")
     if not isinstance(erasure, str) or len(erasure) > ID_MAX or not _ID.match(erasure):
         raise InvalidArgumentError(
@@ -176,7 +176,7 @@ def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any
     found = plain(asked, field="looked_for")
     if not isinstance(found.get("looked_for"), dict) or len(canonical(found)) > _WHAT_MAX_BYTES:
         raise InvalidArgumentError(
-            "an erasure says what was looked for", field="looked_for", rule="a JSON object of less than 64 KiB"
+            "an erasure must state what was looked for", field="looked_for", rule="a JSON object of less than 64 KiB"
         )
     if stream.is_internal:
         raise InvalidArgumentError("nothing is erased in an internal stream", stream=str(stream))

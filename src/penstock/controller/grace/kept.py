@@ -1,8 +1,9 @@
-"""Grace: bytes that were truncated and are kept for a while. They can be had back, are held by holds, and go when due.
+"""Grace: truncated bytes that are kept for a while. They can be restored; they are freed when due, unless a hold covers
+them.
 
 A truncation with a grace period leaves a record, ``grace/<stream>/<time>``. Records of a stream are released in order, each
-in three steps that may be repeated: the record is marked (no undo from here on), the store gives the bytes back, the record
-goes. Source: docs/design/0012-retention-clock.md, "Grace".
+in three repeatable steps: the record is marked (no undo from here on), the store frees the bytes, the record is
+deleted. Source: docs/design/0012-retention-clock.md, "Grace".
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ from penstock.model.retention import HoldInfo, PolicyTarget
 from penstock.model.segments import SegmentId
 
 HELD_AGAIN_MS = 600_000
-"""How long until bytes that a hold keeps are looked at again; lifting the hold makes the stream be looked at at once."""
+"""Time until bytes that a hold keeps are checked again. Releasing the hold causes a check at once."""
 
 
 # --- undo --------------------------------------------------------------------------------------------------------
 
 
 async def undo(ctx: Context, name: StreamName) -> StreamCut:
-    """Take back the last truncation whose grace has not ended, and return the head after it.
+    """Undo the last truncation whose grace has not ended, and return the new head.
 
-    Rules leave what was had back alone until the time at which it would have gone.
-    Raises: ScopeNotFoundError, StreamNotFoundError; ConflictError where there is nothing to take back.
+    Rules do not remove the restored data before the time at which its grace would have ended.
+    Raises: ScopeNotFoundError, StreamNotFoundError; ConflictError if there is nothing to undo.
     """
     return (await ctx.tasks.run(_undo(ctx, name, None))).head
 
 
 async def undo_since(ctx: Context, name: StreamName, *, since_ms: int | None) -> UndoneTruncations:
-    """As ``undo``, of all truncations at or after that time (wall clock), newest first; None: of the last one.
+    """As ``undo``, for all truncations at or after that time (wall clock), newest first; None: only the last one.
 
     Each is one step. To finish an interrupted call, repeat it. See ``ControlPlane.retention.undo``.
     """
@@ -117,7 +118,7 @@ def _wall_ms(record: GraceRecord) -> int:
 
 
 async def undo_holds(ctx: Context, target: PolicyTarget) -> Sequence[HoldInfo]:
-    """The holds of undos. Each ends by itself at its end time (wall clock)."""
+    """The holds that undos have placed. Each ends by itself at its end time (wall clock)."""
     found: list[HoldInfo] = []
     prefix = retention_keys.GRACES if target is None else f"grace/{target}/".encode()
     now_ms, wall_ms = ctx.retention_clock.now_ms(), ctx.clock.now_ms()
@@ -133,7 +134,7 @@ async def undo_holds(ctx: Context, target: PolicyTarget) -> Sequence[HoldInfo]:
                 scope=scope,
                 stream=name,
                 owner="undo",
-                reason="a truncation was undone; rules leave what came back",
+                reason="a truncation was undone; rules do not remove the restored data",
                 created_ms=wall_ms - (now_ms - record.at_ms),
                 until_ms=wall_ms + record.due_ms - now_ms,
                 cut=StreamCut(name, dict(record.before)),
@@ -146,9 +147,9 @@ async def undo_holds(ctx: Context, target: PolicyTarget) -> Sequence[HoldInfo]:
 
 
 async def release_due(ctx: Context, name: StreamName) -> int | None:
-    """Give back what is due, oldest first, and return when to look again (retention clock); None: nothing is left.
+    """Free the bytes that are due, oldest first. Returns when to check again (retention clock); None: nothing is left.
 
-    What a hold covers is not given back, nor anything after it. A stream that is gone has nothing left.
+    Bytes that a hold covers are not freed, nor any after them. A deleted stream has nothing left.
     """
     return await ctx.tasks.run(_release_due(ctx, name))
 
@@ -192,7 +193,7 @@ class _Release:
                 elif record.due_ms <= now_ms and (guard := await self._unheld(record)) is not None:
                     await self._release(item, record, guard)
                 else:
-                    # Later ones wait for this one: what is given back must never leave a hole before what is kept.
+                    # Later ones wait for this one: freeing them first would leave a gap in the kept bytes.
                     blocked = True
                     due.append(record.due_ms if record.due_ms > now_ms else now_ms + HELD_AGAIN_MS)
         return min(due, default=None)
@@ -220,7 +221,8 @@ class _Release:
             try:
                 await ctx.segments.release(segment_name(view.name, segment), offsets[segment])
             except SegmentNotFoundError:
-                # Passed by a later truncation and deleted with it, by an attempt that ended before this record went.
+                # A later truncation passed it and an earlier attempt deleted it, but ended before it removed this
+                # record.
                 return
 
         await each([segment for segment, offset in offsets.items() if offset > 0], release)

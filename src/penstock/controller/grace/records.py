@@ -16,12 +16,12 @@ from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, OnExceed
 
 UNDONE = "undone"
-"""Id prefix of the holds by which rules leave alone what was had back."""
+"""Id prefix of the holds that protect restored data from rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grace:
-    """The grace records of a stream, oldest first, and what a change of each is conditional on."""
+    """The grace records of a stream, oldest first, with the versions that changes of them are conditional on."""
 
     records: Sequence[Stored[GraceRecord]]
 
@@ -31,7 +31,7 @@ class Grace:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When passing time alone may change anything (retention clock). Records go in order, the first one first."""
+        """When the next record is due (retention clock). Records are released in order, oldest first."""
         kept = [item.due_ms for item in self.values if item.state is not GraceState.UNDONE]
         undone = [item.due_ms for item in self.values if item.state is GraceState.UNDONE]
         return min([*kept[:1], *undone], default=None)
@@ -44,7 +44,8 @@ async def load_grace(metadata: Metadata, name: StreamName) -> Grace:
 
 
 def undo_holds(records: Sequence[GraceRecord]) -> list[Hold]:
-    """Holds for the planner: what was had back stays until it would have gone, so that there is time to say why."""
+    """Holds for the planner: restored data stays until its grace would have ended, so that there is time to place a
+    hold."""
     return [
         Hold(
             id=f"{UNDONE}-{item.at_ms}",

@@ -1,4 +1,4 @@
-"""Taking back a truncation whose bytes are kept: decided in one step, performed from wherever it stands."""
+"""Undo of a truncation whose bytes are kept: decided in one step, then performed, and resumed after a crash."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ async def finish_undo(ctx: Context, view: StreamView, moved_back: list[RestoredS
         return await ctx.segments.restore(segment_name(view.name, segment), wanted[segment])
 
     starts = await collect(wanted, restore)
-    # A store that keeps less than it was asked to says so: the head must not promise what is not there.
+    # A store may have kept less than requested and returns how much: the head must not promise missing data.
     cut = {
-        # What had not been started then is not started again, though its bytes are back from 0 on.
+        # A segment that had not been started then is not started now, though its bytes are restored from 0 on.
         segment: offset if starts.get(segment, 0) <= max(offset, 0) else starts[segment]
         for segment, offset in before.items()
     }
@@ -104,7 +104,7 @@ async def finish_undo(ctx: Context, view: StreamView, moved_back: list[RestoredS
 
 
 async def _forget_truncation(ctx: Context, view: StreamView, record: GraceRecord) -> Sequence[TablePut]:
-    """Remove the truncation from those that ``explain`` knows: it deleted nothing."""
+    """Remove the truncation from those that ``explain`` reports: it deleted nothing."""
     past = await ctx.metadata.get(keys.past_truncations(view.name), PastTruncationsRecord)
     kept = () if past.value is None else past.value.truncations
     if past.value is None or not kept or kept[-1].cut != record.after:

@@ -1,4 +1,4 @@
-"""Subscribers that rules moved or dropped: remembered beside the truncations that can be undone, and moved back by an undo.
+"""Subscribers that rules moved or dropped: recorded for each truncation that can be undone, and moved back by an undo.
 
 A row, ``moved/<stream>/<time>/<subscriber>``, holds the subscriber's record as it was before a rule first touched it after
 the truncation of that time (0: before any). Rows are deleted by the undo that uses them, and with the bytes that a grace
@@ -61,7 +61,7 @@ async def forget_moves(ctx: Context, name: StreamName, before_ms: int) -> None:
 
 
 class Restoring:
-    """Moves subscribers back to where they stood before rules took the data of one truncation from them."""
+    """Moves subscribers back to their positions before rules took the data of one truncation from them."""
 
     def __init__(self, ctx: Context, view: StreamView, history: StreamHistory, undone_at_ms: int) -> None:
         self._ctx, self._view, self._history = ctx, view, history

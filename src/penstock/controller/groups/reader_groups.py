@@ -84,7 +84,7 @@ class ReaderGroups:
             return await self._finish(scope, name)
 
     async def _finish(self, scope: str, name: str) -> ReaderGroupConfig | None:
-        """Finish what was begun on the group, and give it as it then is. The group's lock is held."""
+        """Finish incomplete work on the group and return its state afterwards. The caller holds the group's lock."""
         ctx, full_name = self._ctx, f"{scope}/{name}"
         (marker, found) = await ctx.metadata.entries([keys.group_work(full_name), keys.group(full_name)])
         record = None if found.version < 0 else GroupRecord.decode(found.value)
@@ -101,7 +101,7 @@ class ReaderGroups:
             try:
                 await self._streams.ensure(stream_of(scope, name), config)
             except ScopeNotFoundError:
-                # The scope was deleted in the moment between the look at it and the group's record: take that back.
+                # The scope was deleted between its check and the write of the group's record: remove the record.
                 await ctx.metadata.put(at.put(replace(record, state=GroupState.DELETING)))
                 await self._finish_deletion(scope, name, record)
                 return None
@@ -139,7 +139,7 @@ class ReaderGroups:
         return generation
 
     async def _renew_limits(self, config: ReaderGroupConfig) -> None:
-        """A new subscriber counts for quotas from now on, not from the next cycle on."""
+        """Make a new subscriber count for quotas now, not only from the next cycle on."""
         if config.retention is not ReaderGroupRetention.NONE:
             for stream in config.start_cuts:
                 await self._limits.renew(stream)
@@ -167,7 +167,7 @@ class ReaderGroups:
             return wanted.generation
 
     async def delete(self, scope: str, name: str, *, group_id: UUID | None = None) -> None:
-        """Raises ReaderGroupNotFoundError, also where the id is another one's."""
+        """Raises ReaderGroupNotFoundError, also if the id belongs to another group."""
         await self._ctx.tasks.run(self._delete(scope, name, group_id))
 
     async def _delete(self, scope: str, name: str, group_id: UUID | None) -> None:
@@ -216,14 +216,14 @@ class ReaderGroups:
         ]
 
     async def resume(self, full_name: str) -> None:
-        """Finish what was begun on the group."""
+        """Finish incomplete work on the group."""
         scope, _, name = full_name.partition("/")
         async with self._ctx.locks.hold(f"group/{full_name}"):
             await changing(lambda: self._finish(scope, name))
 
 
 def stream_of(scope: str, name: str) -> StreamName:
-    """The stream in which the group keeps its state. Raises InvalidNameError where the group's name is too long."""
+    """The stream in which the group keeps its state. Raises InvalidNameError if the group's name is too long."""
     check_name("stream", READER_GROUP_PREFIX + name, internal=True)
     return StreamName(scope, READER_GROUP_PREFIX + name)
 

@@ -1,4 +1,5 @@
-"""Subscribers: reader groups whose acknowledged cuts let retention go on; described, moved and removed by people too."""
+"""Subscribers: reader groups whose acknowledged cuts limit retention. Operators can describe, move and remove them
+too."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ from penstock.ports.data.tables import TablePut
 
 
 class Subscribers:
-    """Subscriptions of all streams. A stream whose data was acknowledged further is looked at soon after."""
+    """Subscriptions of all streams. Retention checks a stream soon after a subscriber has acknowledged more of it."""
 
     def __init__(self, ctx: Context, limits: AppendLimits) -> None:
         self._ctx = ctx
@@ -69,7 +70,7 @@ class Subscribers:
             check_range(name, history, start.positions, end.positions)
 
     async def join(self, stream: StreamName, group: str, *, group_id: UUID, generation: int, start: Positions) -> None:
-        """Register the group, or raise its generation; what it has acknowledged stays.
+        """Register the group, or raise its generation. Its acknowledged cut stays.
 
         A start with positions is its first acknowledged cut, from this step on. Data before the head was truncated
         before the group joined. A stream that was deleted after the start was checked is skipped, even if another stream has
@@ -93,7 +94,7 @@ class Subscribers:
                 cut=await self._from_head(view, start),
                 updated_ms=self._ctx.clock.now_ms(),
             )
-            # A removal that was decided without this subscriber fails on the stream's record, and is decided anew.
+            # A removal that was decided without this subscriber fails on the stream's record and is decided again.
             await self._ctx.metadata.put(found.put(record), view.put(view.record))
             return bool(start)
 
@@ -137,7 +138,7 @@ class Subscribers:
         *,
         rule: str,
     ) -> None:
-        """Let the subscription go, with its audit entry and the time since which the stream is without it."""
+        """Remove the subscription, with its audit entry and the time at which it left the stream."""
         ctx = self._ctx
         dropped = replace(known, dropped=True)
         entry = AuditEntry(
@@ -151,7 +152,7 @@ class Subscribers:
             },
         )
         versions = await ctx.metadata.put(found.put(dropped), self._left_put(name), *ctx.audit.puts([entry]))
-        # The record says by now that it is none; what is left of it goes with the next cycle if not here.
+        # The record already marks it as removed. If this fails, the next cycle removes the rest.
         gone = Stored(key=found.key, value=dropped, version=versions[0])
         await ctx.metadata.remove_if_unchanged([gone.remove()])
 
@@ -207,12 +208,12 @@ class Subscribers:
             )
         check_publisher(known, source, subscriber=subscriber)
         history = await ctx.histories.of(view)
-        # Where a rule has moved it on, what counts is what it has said itself: its word may be older than the rule's.
+        # If a rule has moved it, its own last cut counts: the new one may be older than the rule's.
         said = known.cut if known.own is None else known.own
         await check_given(ctx.segments, view, history, cut, reached=said)
         if said is not None and not at_or_after(history, cut.positions, said):
             raise InvalidCutError(
-                "cut lies behind what the subscriber has acknowledged",
+                "cut is before the acknowledged cut of the subscriber",
                 subscriber=subscriber,
                 acknowledged=dict(said),
                 cut=dict(cut.positions),
@@ -233,11 +234,11 @@ class Subscribers:
     def _left_put(self, name: StreamName) -> TablePut:
         return overwrite(keys.left(name), CounterRecord(value=self._ctx.clock.now_ms()))
 
-    # --- by people -----------------------------------------------------------------------------------------------
+    # --- by operators -----------------------------------------------------------------------------------------------
 
     @asked_again
     async def describe(self, stream: StreamName) -> Sequence[SubscriberInfo]:
-        """All subscribers, with exact events and ages, and what each holds after all due decisions. Raises
+        """All subscribers, with exact events and ages, and the bytes that each keeps after all due decisions. Raises
         ScopeNotFoundError, StreamNotFoundError."""
         ctx = self._ctx
         found = await look(ctx, stream, all_counts=True)
@@ -283,9 +284,9 @@ class Subscribers:
     async def move(
         self, stream: StreamName, subscriber: str, cut: StreamCut, *, dry_run: bool = False
     ) -> SubscriberMove:
-        """Set the acknowledged cut; ``dry_run``: only say what that would do.
+        """Set the acknowledged cut; ``dry_run``: only return what that would do.
 
-        Gives what ``ControlPlane.subscribers.move`` says. Unbounded ``cut``: the tail.
+        Returns what ``ControlPlane.subscribers.move`` returns. Unbounded ``cut``: the tail.
         Raises: ScopeNotFoundError, StreamNotFoundError, SubscriberNotFoundError, InvalidCutError (no cut of the stream, or
         beyond its tail), TruncatedError (before the head at some key).
         """
@@ -303,7 +304,7 @@ class Subscribers:
             await self._put_move(target)
             return target.answer
 
-        # No cycle that has looked at the old cut may remove what this one gives back.
+        # A cycle that has read the old cut must not remove the data that this move gives back.
         async with exclusive(ctx, stream):
             answer = await changing(attempt)
         ctx.audit.soon()
@@ -347,7 +348,7 @@ class Subscribers:
         if not at_or_after(history, wanted, first):
             segment = next((item for item in sorted(first) if wanted.get(item, -1) < first[item]), min(first))
             raise TruncatedError(
-                "cut lies before the head of the stream: what was there has gone",
+                "cut is before the head of the stream: its data is deleted",
                 segment=segment_name(view.name, segment),
                 start_offset=max(first[segment], 0),
             )
@@ -384,7 +385,7 @@ class Subscribers:
                 ],
             },
         )
-        # Whoever moves it is not the group: it is not heard of, and may publish whatever lies behind its new place.
+        # The move is no activity of the group. The group may publish any cut from its new position on.
         moved = replace(known, cut=dict(target.wanted), own=None)
         view = target.view
         await ctx.metadata.put(target.found.put(moved), view.put(view.record), *ctx.audit.puts([entry]))
@@ -408,7 +409,7 @@ class Subscribers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """A move that is possible: where from, where to, and what it passes."""
+    """A checked move: its start, its target, and the data that it skips."""
 
     view: StreamView
     group: str

@@ -1,4 +1,4 @@
-"""The planner's answers to people: what would go, why is this still here, when and why did that go. Nothing changes.
+"""The planner's answers to users: what would be deleted, why data is kept, when and why data was deleted. Read-only.
 
 Source: docs/formats/planner.md.
 """
@@ -37,7 +37,7 @@ from penstock.model.segments import SegmentId
 
 
 async def settlement_of(ctx: Context, found: Snapshot, *, now_ms: int) -> Settlement:
-    """What cycles would decide from there on, until nothing is due, while nobody writes or acknowledges."""
+    """What cycles would decide from here on, until nothing is due, if nobody writes or acknowledges."""
     decisions = [item async for _, item in _steps(ctx, found, now_ms=now_ms)]
     return Settlement(decisions=decisions)
 
@@ -58,7 +58,7 @@ async def _steps(ctx: Context, found: Snapshot, *, now_ms: int) -> AsyncIterator
 async def planned(ctx: Context, name: StreamName, *, change: PolicyDocument | None, at_ms: int | None) -> RetentionPlan:
     """What would be done at ``at_ms`` with ``change`` as the stream's document, until nothing is due.
 
-    A time that has passed counts as now. Nobody is taken to append or to acknowledge until then.
+    A time in the past counts as now. Assumes that nobody appends or acknowledges until then.
     Raises: ScopeNotFoundError, StreamNotFoundError, InvalidArgumentError, UnavailableError.
     """
     checked = None if change is None else validate(change, name)
@@ -85,10 +85,10 @@ async def planned(ctx: Context, name: StreamName, *, change: PolicyDocument | No
 
 
 @asked_again
-async def facts_told(ctx: Context, name: StreamName, *, change: PolicyDocument | None) -> StreamFacts:
+async def stream_facts(ctx: Context, name: StreamName, *, change: PolicyDocument | None) -> StreamFacts:
     """What the planner knows of the stream now, with ``change`` as the stream's document.
 
-    Whoever decides on the line decides as the next cycle, save that events which a subscriber loses are not counted exactly.
+    The planner decides from these facts as the next cycle will, except that it does not count lost events exactly.
     Raises: ScopeNotFoundError, StreamNotFoundError, InvalidArgumentError, UnavailableError.
     """
     checked = None if change is None else validate(change, name)
@@ -101,7 +101,7 @@ async def facts_told(ctx: Context, name: StreamName, *, change: PolicyDocument |
 
 
 async def _all_boundaries(ctx: Context, found: Snapshot, *, now_ms: int) -> Sequence[StreamCutRecord]:
-    """The cuts that any decision until nothing is due looks for, with their events where a quota counts events."""
+    """The cuts that the due decisions need, with their events if a quota counts events."""
     known: dict[tuple[tuple[SegmentId, int], ...], StreamCutRecord] = {}
     async for step, _ in _steps(ctx, found, now_ms=now_ms):
         for item in step.facts.boundaries:
@@ -124,7 +124,7 @@ def _sentence(ctx: Context, found: Snapshot) -> str:
 
 @asked_again
 async def explained(ctx: Context, name: StreamName, *, position: StreamCut | None) -> Explanation:
-    """What would be done now until nothing is due, and who holds each byte, or the one at ``position``.
+    """What would be done now until nothing is due, and what keeps each byte, or the one at ``position``.
 
     Raises: ScopeNotFoundError, StreamNotFoundError, InvalidCutError, UnavailableError.
     """
@@ -154,7 +154,7 @@ async def explained(ctx: Context, name: StreamName, *, position: StreamCut | Non
 
 
 async def _look_with(ctx: Context, name: StreamName, position: StreamCut | None) -> Snapshot:
-    """Look at the stream and check that ``position`` is one of it. Raises as ``look``, and InvalidCutError."""
+    """Look at the stream and check that ``position`` belongs to it. Raises as ``look``, and InvalidCutError."""
     found = await look(ctx, name)
     if position is not None:
         await check_bound(ctx.segments, found.view, found.history, position, reached=found.tail.positions)
@@ -162,11 +162,11 @@ async def _look_with(ctx: Context, name: StreamName, position: StreamCut | None)
 
 
 async def _gone(ctx: Context, found: Snapshot, position: Positions) -> GoneData:
-    """The first remembered truncation that passes the position. It may have gone with an earlier one, where some are
-    forgotten: ``certain`` says whether it did not."""
+    """The first recorded truncation beyond the position. If older truncations are forgotten, one of them may have
+    removed the data; ``certain`` is False then."""
     record = await ctx.metadata.get(keys.past_truncations(found.name), PastTruncationsRecord)
     past = (record.value or PastTruncationsRecord()).truncations
-    # From the first one on that is told with its cut, each tells what it took; before that nobody knows.
+    # From the first record with a cut on, each shows what it removed; before that it is unknown.
     remembered = sum(item.bytes for item in past)
     whole = found.head.value is not None and found.head.value.truncated_bytes <= remembered
     for place, item in enumerate(past):

@@ -1,7 +1,7 @@
-"""What the planner says of writers, told to the store: how long the segments of a stream may grow together.
+"""Gives the store the planner's limit for writers: the total length to which a stream's segments may grow.
 
-A limit lives in the store's memory. Streams that have one are marked durably, so that a store that opens has the limits
-before it takes appends. Source: docs/design/0006-controller.md, "Retention".
+The store keeps limits in memory. Streams with a limit are marked durably, so that a starting store sets the limits
+before it accepts appends. Source: docs/design/0006-controller.md, "Retention".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ACTIONS = {
 
 
 class AppendLimits:
-    """Limits of all streams. ``limited`` is what the store has been told by this controller."""
+    """Limits of all streams. ``limited`` holds those that this controller has set."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -43,7 +43,7 @@ class AppendLimits:
         self._unsupported = False
 
     async def restore(self) -> int:
-        """Tell the store the limits of all marked streams; returns how many. To be called before it takes appends."""
+        """Set the limits of all marked streams; returns how many. Call it before the store accepts appends."""
         ctx, prefix = self._ctx, b"quota/"
         found = [ctx.set_aside.stream(entry, prefix) async for entry in ctx.metadata.scan_all(prefix)]
         names = [name for name in found if name is not None]
@@ -56,7 +56,7 @@ class AppendLimits:
             except NotFoundError:
                 return
             except PenstockError as error:
-                # The first cycle tries again; a store without this limit takes a little more than it should.
+                # The first cycle tries again. Until then the store accepts a little more than it should.
                 log.warning("limit of a stream could not be set", extra={"stream": str(name), "error": str(error)})
 
         await each(names, restore_one, limit=AT_ONCE)
@@ -68,9 +68,9 @@ class AppendLimits:
         await self.push(found, decide(found.facts, now_ms=self._ctx.retention_clock.now_ms()).writers)
 
     async def renew(self, name: StreamName) -> None:
-        """As ``refresh``, for callers that have done what they were asked for: a failure is left to the next cycle."""
+        """As ``refresh``, for callers whose own work is done: the next cycle retries a failure."""
         async with self._ctx.locks.hold(f"limit/{name}"):
-            # From here on a word of a subscriber may come too late for this run.
+            # From here on this run may miss what a subscriber publishes.
             self._asked.discard(name)
             try:
                 await self.refresh(name)
@@ -78,21 +78,22 @@ class AppendLimits:
                 log.info("limit of a stream could not be renewed", extra={"stream": str(name), "error": str(error)})
 
     def refresh_soon(self, name: StreamName) -> None:
-        """As ``refresh``, in the background, where the stream has a limit: writers that wait must not wait for a cycle.
-        However often this is asked, one run waits behind the one under way."""
+        """As ``refresh``, in the background, if the stream has a limit: waiting writers must not wait for a cycle. Many
+        calls cause at most one further run after the current one."""
         if name in self._limited and name not in self._asked:
             self._asked.add(name)
             self._ctx.tasks.start(self.renew(name))
 
     async def push(self, found: Snapshot, verdict: WriterVerdict) -> None:
-        """Tell the store how far writers may go. The mark is durable before the limit is in force, and goes after it."""
+        """Set the stream's limit in the store. The mark is durable before the limit applies, and is removed after
+        it."""
         ctx, name = self._ctx, found.name
         marked = found.policy.limits_backlog
         if marked and not found.has_quota_mark and not await self._mark(found):
             return
         open_ended = verdict.state is WriterState.OPEN or found.view.record.state is not StreamState.ACTIVE
         if not open_ended:
-            await self._tell(_limit(found, verdict))
+            await self._send(_limit(found, verdict))
             self._limited.add(name)
         elif name in self._limited or found.has_quota_mark:
             await self.lift(name)
@@ -113,10 +114,10 @@ class AppendLimits:
         return await changing(attempt)
 
     async def hold(self, found: Snapshot, rule: str) -> None:
-        """Let nobody append to the stream from here on."""
+        """Refuse all appends to the stream from here on."""
         positions = found.tail.positions
         self._limited.add(found.name)
-        await self._tell(
+        await self._send(
             AppendLimit(
                 stream=str(found.name),
                 segments=[segment_name(found.name, segment) for segment in positions],
@@ -127,10 +128,10 @@ class AppendLimits:
         )
 
     async def lift(self, name: StreamName) -> None:
-        await self._tell(AppendLimit(stream=str(name), segments=()))
+        await self._send(AppendLimit(stream=str(name), segments=()))
         self._limited.discard(name)
 
-    async def _tell(self, limit: AppendLimit) -> None:
+    async def _send(self, limit: AppendLimit) -> None:
         if self._unsupported:
             return
         try:
@@ -141,11 +142,11 @@ class AppendLimits:
 
 
 def _limit(found: Snapshot, verdict: WriterVerdict) -> AppendLimit:
-    """The verdict, which counts the whole history, as a bound of the segments that still grow."""
+    """Convert the verdict, which counts the whole history, to a limit for the segments that still grow."""
     positions = found.tail.positions
     sealed_bytes = size_till(found.history, positions) - sum(positions.values())
     total_bytes = total_events = None
-    # Too old is too old, however little it is.
+    # An age limit applies whatever the size.
     by_age = verdict.exceeded and verdict.rule is RetentionRule.BACKLOG_AGE
     if verdict.total_bytes is not None:
         total_bytes = max(0, verdict.total_bytes - sealed_bytes)

@@ -1,8 +1,8 @@
 """The audit stream: every decision that removes data, or would have, as an event that any client can read.
 
-Entries are written to an outbox in the very step that decides, so that there is no decision without its entry and no entry
-without its decision. From there they are appended, in the order in which they were decided, each exactly once whatever
-crashes: the number of an event is the version that the table gave its outbox entry, which only grows.
+Each entry is written to an outbox in the step that decides, so neither exists without the other. From there entries are
+appended in the order of their decisions, each exactly once despite crashes: the event number is the table version of
+the outbox entry, which only grows.
 Source: docs/formats/audit.md.
 """
 
@@ -54,7 +54,7 @@ def check_not_audit(name: StreamName) -> None:
 
 
 def audit_policy(settings: ControllerSettings) -> RetentionPolicy:
-    """What applies to the audit stream, whatever other levels say: everything stays that long, and no longer."""
+    """The policy of the audit stream, whatever other levels set: entries are kept that long, and no longer."""
     age_ms = settings.audit_max_age_ms
     return RetentionPolicy(type=RetentionType.TIME, minimum=age_ms, maximum=age_ms)
 
@@ -76,8 +76,8 @@ class _Waiting:
 class Audit:
     """Writes the audit stream. All parts are borrowed.
 
-    A full disk stops the appends, never the decisions: entries wait in the outbox. Where ``audit_outbox_max`` of them wait,
-    further ones are only counted, and a ``gap`` entry tells how many once there is room.
+    A full disk stops the appends, never the decisions: entries wait in the outbox. If ``audit_outbox_max`` entries
+    wait, further ones are only counted. A ``gap`` entry reports their number once there is room.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Audit:
         """Version up to which all entries were appended and removed from the outbox."""
         self._is_certain = True
         self._without_room: GapRecord | None = None
-        """The durable count of entries of this life that the audit stream will never get."""
+        """The durable number of entries of this process that the audit stream will never get."""
         metadata.watch(self._written)
         self._create: Callable[[StreamName, StreamConfig], Awaitable[None]] | None = None
         self._draining = asyncio.Lock()
@@ -119,10 +119,10 @@ class Audit:
         return len(self._waiting) if self._is_certain else max(1, len(self._waiting))
 
     async def start(self, create_stream: Callable[[StreamName, StreamConfig], Awaitable[None]], *, now: bool) -> None:
-        """Begin: what an earlier life has left in the outbox is appended.
+        """Start, and append what an earlier process has left in the outbox.
 
-        ``create_stream`` makes a stream unless it is there. ``now``: make the audit stream at once, so that readers can
-        wait for its first entry; else with the first entry.
+        ``create_stream`` creates a stream unless it exists. ``now``: create the audit stream at once, so that readers
+        can wait for its first entry; else with the first entry.
         """
         self._create = create_stream
         self._waiting = {entry.key: None async for entry in self._metadata.scan_all(retention_keys.OUTBOX)}
@@ -132,7 +132,7 @@ class Audit:
             except PenstockError as error:
                 # The audit stream cannot be created now: space is short, or its record is damaged. The store must start
                 # anyway. Entries wait, and each drain tries again.
-                log.warning("audit stream could not be made yet", extra={"error": str(error)})
+                log.warning("audit stream could not be created yet", extra={"error": str(error)})
         if self._waiting:
             self.soon()
 
@@ -151,7 +151,7 @@ class Audit:
             raise
 
     async def _keep_policy(self) -> None:
-        """The stream keeps its entries as long as the settings of this life say, whatever those of an earlier one did."""
+        """Apply the current settings to the audit stream: an earlier process may have used others."""
         found = await self._metadata.get(keys.stream(AUDIT_STREAM), StreamRecord)
         record, policy = found.value, audit_policy(self._settings)
         if record is not None and (record.config.retention != policy or record.policy is not None):
@@ -201,7 +201,7 @@ class Audit:
     # --- out -----------------------------------------------------------------------------------------------------
 
     def soon(self) -> None:
-        """Append in the background what waits. However often this is asked, one run waits behind the one under way."""
+        """Append waiting entries in the background. Many calls cause at most one further run after the current one."""
         if self._asked:
             return
         self._asked = True
@@ -211,18 +211,19 @@ class Audit:
         try:
             await self.drain()
         except PenstockError as error:
-            # It stays in the outbox; whoever looks next tries again.
+            # The entries stay in the outbox; the next drain tries again.
             log.warning("audit entries wait for their append", extra={"waiting": self.waiting, "error": str(error)})
 
     async def drain(self) -> int:
-        """Append what waits, now; returns how many entries. Raises StorageFullError and its like; nothing is lost then."""
+        """Append the waiting entries now; returns how many. Raises StorageFullError and other storage errors; the
+        entries stay then."""
         count = 0
         async with self._draining:
-            # From here on an entry may come too late for this run's look at the outbox.
+            # From here on this run may miss new entries of the outbox.
             self._asked = False
             while True:
                 found = await self._oldest()
-                if not found and not await self._tell_gaps():
+                if not found and not await self._report_gaps():
                     return count
                 if found:
                     await self._append(found)
@@ -233,12 +234,12 @@ class Audit:
                     count += len(found)
 
     async def _oldest(self) -> list[_Waiting]:
-        """The first entries in order of decision, as many as make one append."""
+        """The first entries in order of decision, as many as fit into one append."""
         seen = await self._scan()
         self._waiting, self._is_certain = {item.key: None for item in seen}, True
         if not seen:
             return []
-        # A scan takes a while: it may miss an entry decided before one that it sees. A second look finds all of those.
+        # A scan takes time: it may miss an entry decided before one that it sees. A second scan finds all of those.
         newest = max(item.version for item in seen)
         certain = [item for item in await self._scan() if item.version <= newest]
         certain.sort(key=lambda item: item.version)
@@ -260,7 +261,8 @@ class Audit:
         await self._ensure()
         for left in range(_FENCED_TRIES, 0, -1):
             last = await self._segments.setup_append(_SEGMENT, WRITER)
-            # What is not newer was appended by somebody who died, or was slower, before it left the outbox.
+            # Entries that are not newer were appended earlier, by a controller that did not remove them from the
+            # outbox.
             fresh = [item for item in found if item.version > last]
             if not fresh:
                 return
@@ -281,34 +283,34 @@ class Audit:
                 if left == 1:
                     raise
 
-    async def _tell_gaps(self) -> bool:
-        """Put entries that tell of those without room into the outbox, which is empty; returns whether there were any."""
-        told = False
+    async def _report_gaps(self) -> bool:
+        """Put gap entries into the outbox, which is empty; returns whether there were any."""
+        reported = False
         async for entry in self._metadata.scan_all(retention_keys.GAPS):
             life = entry.key[len(retention_keys.GAPS) :].decode("utf-8", "replace")
             try:
-                told = await changing(partial(self._tell_gap, life)) or told
+                reported = await changing(partial(self._report_gap, life)) or reported
             except UNREADABLE as error:
                 self._set_aside.note(entry, error)
-        return told
+        return reported
 
-    async def _tell_gap(self, life: str) -> bool:
-        entries = await self._metadata.entries([retention_keys.gap(life), retention_keys.gap_told(life)])
-        gap, told = stored(entries[0], GapRecord).value, stored(entries[1], GapRecord)
+    async def _report_gap(self, life: str) -> bool:
+        entries = await self._metadata.entries([retention_keys.gap(life), retention_keys.gap_reported(life)])
+        gap, reported = stored(entries[0], GapRecord).value, stored(entries[1], GapRecord)
         if life == self._life:
             gap = self._without_room
         if gap is None:
             return False
-        before = told.value or GapRecord(count=0, first_ms=gap.first_ms, last_ms=gap.first_ms)
+        before = reported.value or GapRecord(count=0, first_ms=gap.first_ms, last_ms=gap.first_ms)
         if gap.count == before.count:
             if life != self._life and self._settings.bucket_lease_ms is None:
                 # All entries of an ended life are reported. A life that runs at the same time continues from its record.
-                await self._metadata.remove_keys([retention_keys.gap(life), retention_keys.gap_told(life)])
+                await self._metadata.remove_keys([retention_keys.gap(life), retention_keys.gap_reported(life)])
             return False
         fields = {"entries": gap.count - before.count, "from_ms": before.last_ms, "to_ms": gap.last_ms}
         entry = AuditEntry(kind=AuditKind.GAP, target="", fields=fields)
         self._next += 1
         event = encode_entry(entry, at_ms=self._clock.now_ms()).decode()
         outbox = create(retention_keys.outbox(self._life, self._next), OutboxRecord(event=event))
-        await self._metadata.put(outbox, told.put(gap))
+        await self._metadata.put(outbox, reported.put(gap))
         return True

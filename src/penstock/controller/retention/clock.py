@@ -15,14 +15,14 @@ from penstock.ports.clock import Clock
 from penstock.ports.data.tables import KEY_ABSENT
 
 _MOVED_MS = 60_000
-"""How far the wall clock may move against this one before that is made durable."""
+"""How far the wall clock may drift from this one before the drift is recorded."""
 
 
 class RetentionClock:
-    """Milliseconds, near the Unix epoch's. Never runs faster than ``steady``, never goes back within a life.
+    """Milliseconds, near the Unix epoch's. Never runs faster than ``steady``, never goes back within a process.
 
-    Between two lives it goes on by what the wall clock says has passed, less ``slack_ms``, and never back behind what was
-    recorded. ``steady`` counts seconds that have really passed, from any start.
+    After a restart it continues by the elapsed wall clock time less ``slack_ms``, and never before the recorded time.
+    ``steady`` counts elapsed seconds, from any start.
     """
 
     def __init__(
@@ -44,32 +44,34 @@ class RetentionClock:
         wall_ms = self._wall.now_ms()
         if self._base_ms is None:
             return wall_ms
-        # Seconds as floats are off by parts of a nanosecond, which must not cost a whole millisecond.
+        # Rounding errors of float seconds must not cost a whole millisecond.
         now_ms = self._base_ms + int((self._steady() - self._began_s) * 1000 + 1e-3)
         self._behind_ms = max(self._behind_ms, now_ms - wall_ms)
         return now_ms
 
     async def lasting_ms(self) -> int:
-        """As ``now_ms``, for the start of something that must last, such as a lease. Records this life's clock first.
+        """As ``now_ms``, for the start of something that must last, such as a lease. Records the clock of this process
+        first.
 
-        The next life continues from the last record. Without a record of this life, the next clock could run ahead of this
-        one, and a lease that began in this life would end early.
+        The next process continues from the last record. Without a record of this process, the next clock could run
+        ahead of this one, and a lease that began here would end early.
         """
         if not self._is_durable:
             await self.record()
         return self.now_ms()
 
     def until_ms(self, wall_ms: int) -> int:
-        """When a time that a user has named has come by both clocks, on this one: never early by either."""
+        """Convert a time that a user gave: the time on this clock when both clocks have reached it."""
         return wall_ms + max(0, self.now_ms() - self._wall.now_ms())
 
     def stamped_ms(self, wall_ms: int) -> int:
-        """A time that was taken from the wall clock, on this one: never too early, however far that one was seen to lag."""
+        """Convert a time that was read from the wall clock to this clock. Never too early, however far the wall clock
+        lagged."""
         self.now_ms()
         return wall_ms + self._behind_ms
 
     async def start(self) -> None:
-        """Continue from the last life's record. If it cannot be read, start from the wall clock less the slack.
+        """Continue from the last process's record. If it cannot be read, start from the wall clock less the slack.
 
         A store without a readable record gets one here, before any lease begins.
         """
@@ -89,29 +91,29 @@ class RetentionClock:
         self._behind_ms = found.behind_ms
 
     async def record_moves(self) -> None:
-        """Make durable that the wall clock was set, also while nothing else is recorded: what is known of it at the next
-        start is what it said last, and that must not have been wrong then and right now."""
+        """Record that the wall clock was set, even if nothing else is recorded. The next start measures the elapsed
+        time from the last recorded wall time. If a correction after it were missing, it would count as elapsed time."""
         known = self._recorded
         now_ms, wall_ms = self.now_ms(), self._wall.now_ms()
         if known is not None and abs((wall_ms - now_ms) - (known.wall_ms - known.retention_ms)) > _MOVED_MS:
             await self.record()
 
     async def record_within(self, age_ms: int) -> None:
-        """Make the clock durable, unless that was done in the last ``age_ms``."""
+        """Record the clock, unless it was recorded in the last ``age_ms``."""
         known = self._recorded
         if known is None or self.now_ms() - known.retention_ms >= age_ms:
             await self.record()
 
     async def record(self) -> None:
-        """Make durable where the clock stands. Called with what was recorded by it, so that an idle store writes nothing.
+        """Record the clock. Called together with records that use its time, so that an idle store writes nothing.
 
-        A clock that has not started knows nothing but the wall clock, and must not replace what the last life recorded.
+        A clock that has not started knows only the wall clock, and must not replace the last process's record.
         """
         if self._base_ms is None:
             return
         now_ms = self.now_ms()
         now = ClockRecord(retention_ms=now_ms, wall_ms=self._wall.now_ms(), behind_ms=self._behind_ms)
-        # Also where only the wall clock has moved: what it jumps must not add up between two records.
+        # Also if only the wall clock has moved: its jumps must not add up between two records.
         if now != self._recorded:
             await self._metadata.put(overwrite(retention_keys.CLOCK, now))
             self._recorded = now

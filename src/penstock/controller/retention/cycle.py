@@ -42,9 +42,9 @@ __all__ = ["RetentionCycle", "load_subscribers"]
 log = logging.getLogger(__name__)
 
 HELD_EVERY_MS = 3_600_000
-"""How often the audit stream is told, at most, that a hold keeps what a rule would remove from one stream."""
+"""Least time between two audit entries that report that holds keep data of one stream from a rule."""
 
-_TOLD_MAX = 10_000  # streams of which it is remembered that the audit stream reports their hold
+_REPORTS_MAX = 10_000  # reports that are remembered, so that they are not repeated
 
 _HOLDS_NAMED = 100
 """Holds that one entry names, in the order of their ids: an entry is one value, and each hold is a condition of its batch."""
@@ -56,7 +56,7 @@ class RetentionCycle:
     def __init__(self, ctx: Context, limits: AppendLimits) -> None:
         self._ctx = ctx
         self._limits = limits
-        self._told: OrderedDict[tuple[StreamName, str], int] = OrderedDict()
+        self._reported: OrderedDict[tuple[StreamName, str], int] = OrderedDict()
 
     async def run(self, name: StreamName, *, frequency_ms: int = 0) -> RetentionRun:
         """Decide and perform until nothing is due, and return what was done.
@@ -76,14 +76,14 @@ class RetentionCycle:
                 ctx.attention.due(name, None)
                 break
             if not decision.moves_on or len(decisions) == STEPS_MAX:
-                # A stream that is written to all the time continues in the next cycle.
+                # A stream under constant writes continues in the next cycle.
                 again_ms = ctx.retention_clock.now_ms() if decision.moves_on else decision.next_due_ms
                 ctx.attention.due(name, again_ms)
                 break
         return run_of(str(name), Settlement(decisions=decisions))
 
     async def _step(self, name: StreamName, frequency_ms: int) -> tuple[RetentionDecision, bool]:
-        """Make one decision and perform it; returns it, and whether the stream was deleted."""
+        """Make one decision and perform it. Returns the decision, and whether the stream was deleted."""
         ctx = self._ctx
 
         async def attempt(*, deletes: bool) -> tuple[Snapshot, RetentionDecision]:
@@ -91,9 +91,9 @@ class RetentionCycle:
             found = await snapshot(ctx, view, frequency_ms=frequency_ms)
             now_ms = ctx.retention_clock.now_ms()
             decision = await decided(ctx, found, now_ms=now_ms)
-            await self._tell_faults(found)
-            await self._tell_held(found, decision, now_ms)
-            # Where the whole stream goes, nothing else needs doing.
+            await self._report_faults(found)
+            await self._report_held(found, decision, now_ms)
+            # If the whole stream is deleted, no other step is needed.
             if not (deletes and decision.deletes_stream):
                 await Steps(ctx, found, decision).perform()
             return found, decision
@@ -107,8 +107,8 @@ class RetentionCycle:
             await self._limits.push(found, decision.writers)
         return decision, False
 
-    async def _tell_held(self, found: Snapshot, decision: RetentionDecision, now_ms: int) -> None:
-        """Tell the audit stream, now and then, what a rule would have removed had no hold forbidden it."""
+    async def _report_held(self, found: Snapshot, decision: RetentionDecision, now_ms: int) -> None:
+        """Report to the audit stream, from time to time, what a rule would remove without the holds."""
         if not found.holds:
             return
         ctx, own = self._ctx, {hold.id for hold in found.holds}
@@ -121,8 +121,8 @@ class RetentionCycle:
         if more <= 0 and not (would.deletes_stream and not decision.deletes_stream):
             return
         what = "delete" if would.deletes_stream else "truncate"
-        told = (found.name, f"{what} {','.join(sorted(own))}")
-        if not self._is_due(told, now_ms):
+        report = (found.name, f"{what} {','.join(sorted(own))}")
+        if not self._is_due(report, now_ms):
             return
         rule = RetentionRule.IDLE_STREAM if would.deletes_stream else would.rule
         after: Positions = would.truncate or reached
@@ -144,26 +144,26 @@ class RetentionCycle:
             },
         )
         named = [hold.check() for hold in found.holds[:_HOLDS_NAMED]]
-        await self._tell(found, entry, told, now_ms, *named)
+        await self._report(found, entry, report, now_ms, *named)
 
-    async def _tell_faults(self, found: Snapshot) -> None:
-        """Say once in a while that a policy cannot be read, and that all data is kept for it."""
-        told, now_ms = (found.name, "policy"), self._ctx.retention_clock.now_ms()
-        if not found.levels.unreadable or not self._is_due(told, now_ms):
+    async def _report_faults(self, found: Snapshot) -> None:
+        """Report from time to time that a policy cannot be read and that all data is kept."""
+        report, now_ms = (found.name, "policy"), self._ctx.retention_clock.now_ms()
+        if not found.levels.unreadable or not self._is_due(report, now_ms):
             return
         fields = {"unreadable": found.levels.unreadable, "kept": True, "policy": shown_policy(found.policy)}
         entry = AuditEntry(kind=AuditKind.POLICY, target=str(found.name), fields=fields)
-        await self._tell(found, entry, told, now_ms)
+        await self._report(found, entry, report, now_ms)
         log.warning(
             "a retention policy cannot be read, all data is kept",
             extra={"stream": str(found.name), "why": found.levels.unreadable},
         )
 
     def _is_due(self, what: tuple[StreamName, str], now_ms: int) -> bool:
-        last_ms = self._told.get(what)
+        last_ms = self._reported.get(what)
         return last_ms is None or now_ms - last_ms >= HELD_EVERY_MS
 
-    async def _tell(
+    async def _report(
         self, found: Snapshot, entry: AuditEntry, what: tuple[StreamName, str], now_ms: int, *checks: TableCheck
     ) -> None:
         """Write an audit entry, unless the stream, a policy above it or one of ``checks`` has changed since ``found``.
@@ -173,23 +173,23 @@ class RetentionCycle:
         puts = self._ctx.audit.puts([entry])
         await self._ctx.metadata.put(*puts, found.view.check(), *found.levels.checks, *checks)
         self._ctx.audit.soon()
-        self._told[what] = now_ms
-        self._told.move_to_end(what)
-        if len(self._told) > _TOLD_MAX:
-            self._told.popitem(last=False)
+        self._reported[what] = now_ms
+        self._reported.move_to_end(what)
+        if len(self._reported) > _REPORTS_MAX:
+            self._reported.popitem(last=False)
 
     # --- answers -------------------------------------------------------------------------------------------------
 
     async def plan(
         self, name: StreamName, *, change: PolicyDocument | None = None, at_ms: int | None = None
     ) -> RetentionPlan:
-        """What a cycle would do at that time with that document. Changes nothing. Raises as ``run``, and
+        """Return what a cycle would do at that time with that document. Changes nothing. Raises as ``run``, and
         InvalidArgumentError for a document that contradicts itself."""
         return await planned(self._ctx, name, change=change, at_ms=at_ms)
 
     async def explain(self, name: StreamName, *, position: StreamCut | None = None) -> Explanation:
-        """What a cycle would decide now, and under ``ranges`` who holds each byte. Changes nothing. Raises as ``run``, and
-        InvalidCutError."""
+        """Return what a cycle would decide now, and in ``ranges`` what keeps each byte. Changes nothing. Raises as
+        ``run``, and InvalidCutError."""
         return await explained(self._ctx, name, position=position)
 
     async def evictions(self, name: StreamName) -> Sequence[Eviction]:

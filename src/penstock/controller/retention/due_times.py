@@ -8,7 +8,8 @@ from penstock.model.names import StreamName
 
 
 class DueTimes:
-    """At most ``limit`` streams. One more is not kept, and ``overflowed`` says so: then all must be looked at instead."""
+    """At most ``limit`` streams. Further ones are dropped and ``overflowed`` is set: then all streams must be looked
+    at."""
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
@@ -36,18 +37,18 @@ class DueTimes:
             heapq.heapify(self._heap)
 
     def pop(self, now_ms: int) -> list[StreamName]:
-        """Streams whose time has come, earliest first; they have none from here on."""
+        """Remove and return the streams whose time has come, earliest first."""
         found: list[StreamName] = []
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, name = heapq.heappop(self._heap)
-            # What was set anew since lies elsewhere in the heap.
+            # A time that was set again is elsewhere in the heap.
             if self._at.get(name) == at_ms:
                 del self._at[name]
                 found.append(name)
         return found
 
     def pop_one(self, name: StreamName) -> bool:
-        """Take away the stream's time, whatever it is; returns whether it had one."""
+        """Remove the stream's time; returns whether it had one."""
         return self._at.pop(name, None) is not None
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Everything the planner has to know of a stream, gathered at the price of what has changed since the last look.
+"""Gathers the planner's facts about a stream. The cost grows with what has changed since the last look.
 
 Source: docs/design/0006-controller.md, "Retention".
 """
@@ -38,7 +38,7 @@ from penstock.ports.data.tables import TableRemoval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A stream as one look has found it: the records with what a change of them is conditional on, and the facts."""
+    """A stream at one moment: its records with the versions that changes are conditional on, and the facts."""
 
     view: StreamView
     head: Stored[HeadRecord]
@@ -72,9 +72,8 @@ class Snapshot:
 async def stored_subscribers(
     ctx: Context, view: StreamView, dropped: list[TableRemoval] | None = None
 ) -> dict[str, Stored[SubscriberRecord]]:
-    """Subscribers of the stream by ``scope/group``, sorted; none of an earlier stream of this name, none that is dropped.
-
-    ``dropped`` gets what takes the records of the latter away.
+    """Subscribers of the stream by ``scope/group``, sorted; without those of an earlier stream of this name, and
+    without dropped ones. ``dropped`` gets the removals of the records of dropped ones.
     """
     prefix = keys.subscribers(view.name)
     found: dict[str, Stored[SubscriberRecord]] = {}
@@ -98,7 +97,7 @@ def _subscriber(name: bytes) -> str:
 
 
 async def load_subscribers(ctx: Context, view: StreamView) -> dict[str, SubscriberRecord]:
-    """As ``stored_subscribers``, for those who only look."""
+    """As ``stored_subscribers``, for callers that only read."""
     found = await stored_subscribers(ctx, view)
     return {name: item.value for name, item in found.items() if item.value is not None}
 
@@ -112,9 +111,9 @@ async def look(
     change: PolicyDocument | None = None,
     all_counts: bool = False,
 ) -> Snapshot:
-    """As ``snapshot``, of a stream that nobody has locked: all of one moment as far as anybody can tell.
+    """As ``snapshot``, without the stream's lock: consistent, as if read at one moment.
 
-    Raises: ScopeNotFoundError, StreamNotFoundError; UnavailableError where it changes faster than it can be looked at.
+    Raises: ScopeNotFoundError, StreamNotFoundError; UnavailableError if it changes faster than it can be read.
     """
     view = await ctx.streams.get(name)
     return await snapshot(ctx, view, frequency_ms=frequency_ms, change=change, all_counts=all_counts)
@@ -128,12 +127,12 @@ async def snapshot(
     change: PolicyDocument | None = None,
     all_counts: bool = False,
 ) -> Snapshot:
-    """What the planner has to know of the stream.
+    """Gather the planner's facts about the stream.
 
-    ``frequency_ms``: how old the newest record must be for another one, or older where the policy asks for sparser ones; 0:
-    there is to be one in any case. ``change``: takes the place of the stream's document. ``all_counts``: unread events and
-    ages of all subscribers, also where no rule asks. Raises: SegmentNotFoundError where the stream has moved on since
-    ``view`` was read.
+    ``frequency_ms``: least age of the newest record before another is added, more if the policy wants sparser records;
+    0: add one in any case. ``change``: replaces the stream's document. ``all_counts``: unread events and ages of all
+    subscribers, even if no rule needs them. Raises: SegmentNotFoundError if the stream has changed since ``view`` was
+    read.
     """
     name = view.name
     wanted = [keys.head(name), keys.retention_set(name), keys.left(name), keys.quota(name), *level_keys(name)]
@@ -179,8 +178,8 @@ async def snapshot(
 
 
 async def snapshot_after(ctx: Context, found: Snapshot, decision: RetentionDecision) -> Snapshot:
-    """What ``snapshot`` would find, to be recorded in any case, if the decision were performed and nothing else happened.
-    Changes nothing. Raises as ``snapshot``."""
+    """Return what ``snapshot`` would return, with a record in any case, if the decision were performed and nothing else
+    happened. Changes nothing. Raises as ``snapshot``."""
     facts = found.facts
     cuts = subscribers_after(facts, decision)
     subscribers = {
@@ -210,7 +209,7 @@ async def snapshot_after(ctx: Context, found: Snapshot, decision: RetentionDecis
 
 
 class _Gathering:
-    """Facts in the making."""
+    """Gathers the facts of one snapshot."""
 
     def __init__(
         self,
@@ -233,12 +232,12 @@ class _Gathering:
         self.subscribers = subscribers
 
     async def facts(self, unreadable: str, frequency_ms: int, *, all_counts: bool) -> RetentionFacts:
-        """All but the holds, whether a truncation is in flight, and when the stream was last used."""
+        """All facts except the holds, whether a truncation is in progress, and when the stream was last used."""
         ctx, policy, records = self.ctx, self.policy, self.records
         if frequency_ms:
             frequency_ms = record_interval_ms(policy, cycle_ms=frequency_ms) or frequency_ms
         if records and records[-1].positions == self.tail.positions:
-            # An idle stream would say the same thing again and again.
+            # An idle stream would repeat the same record.
             frequency_ms = LONG_MAX
         end = self._end()
         cuts = {name: self._waits_at(item.value) for name, item in self.subscribers.items()}
@@ -280,7 +279,8 @@ class _Gathering:
         return await boundaries_of(finder, self.policy, self.records, cuts, activity)
 
     def _end(self) -> StreamCutRecord | None:
-        """The end of the stream as a record, unless a length before it is not known yet: it would stay too small."""
+        """The end of the stream as a record, unless an earlier length is not known yet: the record would stay too
+        small."""
         positions = self.tail.positions
         if missing_lengths(self.history, positions):
             return None
@@ -292,10 +292,10 @@ class _Gathering:
         )
 
     def _waits_at(self, subscriber: SubscriberRecord | None) -> Positions:
-        """From where on the subscriber still needs data; empty where it has published nothing.
+        """The position from which the subscriber still needs data; empty if it has published nothing.
 
-        What lies before the head is lost to it and must not count as kept: a subscriber once overruled by a maximum would
-        else look as if it kept more than that for ever, and lose everything at each cycle.
+        Data before the head is lost to it and must not count as kept. Otherwise a subscriber that a maximum once
+        overruled would seem to keep more than the maximum forever, and would lose all its data in each cycle.
         """
         if subscriber is None or subscriber.cut is None:
             return {}
@@ -318,14 +318,14 @@ class _Gathering:
         )
 
     def _oldest_unread_ms(self, cut: Positions) -> int | None:
-        """By when, at the latest, the oldest unread event was there; None where nothing is unread.
+        """Latest time at which the oldest unread event was written; None if nothing is unread.
 
-        It was there when the first record beyond the cut was made, and in any case when the last event came.
+        It existed when the first record beyond the cut was made, and no later than the last event.
         """
         records, size = self.records, size_till(self.history, cut)
 
         def has_unread(positions: Positions) -> bool:
-            # Between two epochs lie cuts that differ, with nothing between them.
+            # Different cuts between two epochs can have no data between them.
             return size_till(self.history, upper_bound(self.history, [cut, positions])) > size
 
         if not has_unread(self.tail.positions):
@@ -337,7 +337,7 @@ class _Gathering:
         return min(times)
 
     async def last_used_ms(self, left: CounterRecord | None) -> int | None:
-        """When the stream last took an event, was made, or was left by a subscriber."""
+        """When the stream last got an event, was created, or lost a subscriber."""
         if self.policy.stream_idle_ms is None or self.view.name.is_internal:
             return None
         last_ms = self.tail.last_append_ms
@@ -354,6 +354,6 @@ class _Gathering:
             try:
                 times.append((await self.ctx.segments.info(segment_name(self.view.name, segment))).last_modified_ms)
             except SegmentNotFoundError:
-                # Truncated away; the others tell.
+                # It was truncated away; use the other segments.
                 continue
         return max(times, default=self.view.record.created_ms)

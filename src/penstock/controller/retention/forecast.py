@@ -1,4 +1,4 @@
-"""The forecast of a stream: at the rates of late, when each limit, each quota and the disk is reached."""
+"""The forecast of a stream: when each limit, each quota and the disk is reached at the recent rates."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from penstock.model.retention import EffectivePolicy
 
 
 async def forecast(ctx: Context, name: StreamName) -> Forecast:
-    """Rates, what they fill and when, and the history for plots.
+    """Return the rates, what they fill and when, and the history for plots.
 
-    Times are of the retention clock. A quota is held against the subscriber
-    that is furthest behind. Raises: ScopeNotFoundError, StreamNotFoundError.
+    Times are of the retention clock. A quota is compared with the subscriber that is furthest behind. Raises:
+    ScopeNotFoundError, StreamNotFoundError.
     """
     view, head, history, tail = await load_tail(ctx, name)
     now_ms = ctx.retention_clock.now_ms()

@@ -1,4 +1,4 @@
-"""Holds: what they cover stays, whatever any rule or any call says, until they are lifted or their time has come.
+"""Holds: no rule and no call removes what a hold covers, until the hold is released or has expired.
 
 A hold is one record. A removal is decided under the stream's lock, and reads the holds under it. Placing a hold waits for
 that lock and changes the record of the stream, or of the scope, on which every removal is conditional. A decision made
@@ -59,7 +59,7 @@ _ID = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A hold that is in force, and where it stands."""
+    """A hold that is in force, and its place in the table."""
 
     id: str
     scope: str
@@ -68,7 +68,7 @@ class Placed:
     version: int
 
     def check(self) -> TableCheck:
-        """Return a condition that refuses the batch if the hold was lifted or changed since it was read."""
+        """Return a condition that refuses the batch if the hold was released or changed since it was read."""
         return TableCheck(key=self.key, version=self.version)
 
     def covers(self, history: StreamHistory, segment: SegmentId, end: int | None) -> bool:
@@ -86,13 +86,14 @@ class Placed:
 
 
 def in_force(ctx: Context, record: HoldRecord) -> bool:
-    """Whether the hold holds now. Its end is a time of people's; it has come once both clocks say so."""
+    """Whether the hold is in force now. It ends once both the wall clock and the retention clock have passed its
+    end."""
     clock = ctx.retention_clock
     return record.ended_ms is None and (record.until_ms is None or clock.now_ms() < clock.until_ms(record.until_ms))
 
 
 def _read(entry: TableEntry) -> HoldRecord:
-    """The hold under a key. One that cannot be read may cover anything: all of its scope, for as long as it is there."""
+    """The hold under a key. One that cannot be read covers its whole scope for as long as it exists."""
     try:
         return HoldRecord.decode(entry.value)
     except (CorruptDataError, VersionTooNewError) as error:
@@ -103,7 +104,7 @@ def _read(entry: TableEntry) -> HoldRecord:
 
 def placed(entry: TableEntry) -> Placed:
     """The hold under a key, ended or not."""
-    # A key without a legal name is shown with escapes. As any hold that cannot be read, it covers its whole scope.
+    # A key without a legal name is shown with escapes. Like any unreadable hold, it covers its whole scope.
     _, scope, hold_id = (entry.key.decode("utf-8", "backslashreplace") + "//").split("/", 3)[:3]
     return Placed(id=hold_id, scope=scope, record=_read(entry), key=entry.key, version=entry.version)
 
@@ -115,7 +116,7 @@ async def holds_of_scope(ctx: Context, scope: str | None) -> list[Placed]:
 
 
 async def holds_of(ctx: Context, view: StreamView) -> list[Placed]:
-    """The holds in force on the stream, those on its scope included. None covers what the store keeps for itself."""
+    """The holds in force on the stream, those on its scope included. No hold covers internal streams."""
     if view.name.is_internal:
         return []
     return [
@@ -140,13 +141,13 @@ async def ids_of(ctx: Context, holds: Sequence[Placed]) -> list[TableRemoval]:
 async def forget_ended(ctx: Context, scope: str) -> None:
     """Remove the ended holds of a scope that is being deleted, with their ids. Repeatable."""
     found = [placed(entry) async for entry in ctx.metadata.scan_all(keys.holds(scope))]
-    # The ids first: a repeat finds them by the holds.
+    # Remove the ids first, because a repeat finds them through the holds.
     await ctx.metadata.remove_if_unchanged(await ids_of(ctx, found))
     await ctx.metadata.remove_prefix(keys.holds(scope))
 
 
 def to_facts(ctx: Context, holds: Iterable[Placed]) -> list[Hold]:
-    """The holds as the planner knows them."""
+    """The holds as facts for the planner."""
     return [
         Hold(
             id=item.id,
@@ -161,7 +162,7 @@ def to_facts(ctx: Context, holds: Iterable[Placed]) -> list[Hold]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """The holds on a stream, and the checks that refuse a removal which was decided without a newer one.
+    """The holds on a stream, and the checks that refuse a removal if a hold was added after its decision.
 
     A hold on the stream changes the stream's record, and a hold on the scope changes the scope's record. A removal writes the
     first and checks the second: every batch that decides a removal contains ``checks``.
@@ -198,15 +199,15 @@ async def guard_of(ctx: Context, view: StreamView) -> Guard:
 
 
 def _is_text(text: object) -> bool:
-    """Whether it is text that can be shown: no half of a surrogate pair, which JSON lets through, and nothing that moves a
-    terminal's cursor in the list that people go by."""
+    """Whether it is printable text. JSON can contain lone surrogates, and control characters would garble the list of
+    holds in a terminal."""
     return isinstance(text, str) and text.isprintable()
 
 
 class Holds:
     """Holds of all scopes.
 
-    ``ended`` is called after the end of each. ``others`` lists holds that are stored elsewhere, those of undos.
+    ``ended`` is called after the end of each. ``others`` lists holds that are stored elsewhere: those of undos.
     """
 
     def __init__(
@@ -230,7 +231,7 @@ class Holds:
         cut: StreamCut | None = None,
         hold_id: str | None = None,
     ) -> HoldInfo:
-        """Place a hold; the same once more: nothing happens.
+        """Place a hold. Repeating the same call changes nothing.
 
         Raises: ScopeNotFoundError, StreamNotFoundError; AlreadyExistsError (the id is another hold's), InvalidArgumentError,
         InvalidCutError (no cut of the stream, or before its head).
@@ -250,7 +251,7 @@ class Holds:
         for name, text, longest in (("owner", owner, OWNER_MAX), ("reason", reason, REASON_MAX)):
             if not _is_text(text) or not text.strip() or len(text) > longest:
                 raise InvalidArgumentError(
-                    "a hold says who wants it and why",
+                    "a hold needs an owner and a reason",
                     field=name,
                     value=ascii(text)[:60],
                     rule=f"1 to {longest} printable characters",
@@ -265,7 +266,7 @@ class Holds:
         now_ms = self._ctx.clock.now_ms()
         if until_ms is not None and not now_ms < until_ms <= LONG_MAX:
             raise InvalidArgumentError(
-                "a hold ends in the future",
+                "a hold must end in the future",
                 field="until_ms",
                 value=until_ms,
                 rule=f"later than now, at most {LONG_MAX}",
@@ -274,7 +275,7 @@ class Holds:
         if cut is not None and not isinstance(target, StreamName):
             raise InvalidArgumentError("only a hold on one stream has a cut", field="cut", value=str(target))
         if isinstance(target, StreamName) and target.is_internal:
-            raise InvalidArgumentError("an internal stream takes no hold", field="stream", value=str(target))
+            raise InvalidArgumentError("an internal stream cannot have a hold", field="stream", value=str(target))
 
     async def _add(
         self,
@@ -332,7 +333,7 @@ class Holds:
             first = head_positions(history, head.value)
             if not at_or_after(history, cut.positions, first):
                 raise InvalidCutError(
-                    "a hold cannot keep what has gone: its cut lies before the head",
+                    "a hold cannot keep deleted data: its cut is before the head",
                     stream=str(name),
                     head=dict(first),
                     cut=dict(cut.positions),
@@ -341,7 +342,7 @@ class Holds:
         return await self._put(name.scope, hold_id, record, [view.put(view.record)])
 
     async def _put(self, scope: str, hold_id: str, record: HoldRecord, touched: Sequence[TablePut]) -> HoldInfo:
-        """Write the hold with its place and its audit entry, unless it is there."""
+        """Write the hold with its place and its audit entry, unless it exists."""
         async with self._ctx.locks.hold(f"hold/{hold_id}"):
             return await self._put_alone(scope, hold_id, record, touched)
 
@@ -384,9 +385,10 @@ class Holds:
             yield
 
     async def check_removal(self, segment: str, offset: int | None) -> None:
-        """Raises RetentionHoldError where a hold covers bytes of the segment before ``offset`` (None: any of it).
+        """Raises RetentionHoldError if a hold covers bytes of the segment before ``offset`` (None: any of it).
 
-        For removals by segment, past streams and cuts. What is no stream's segment, as that of a transaction, no hold covers.
+        For removals by segment, without a stream or cut. No hold covers a segment that is not part of a stream, such as
+        a transaction's segment.
         """
         try:
             name, part = parse_segment_name(segment)
@@ -417,10 +419,10 @@ class Holds:
         return tuple(sorted(infos, key=lambda info: (info.scope, str(info.stream or ""), info.id)))
 
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
-        """Lift a hold, and record who did. Raises NotFoundError, InvalidArgumentError."""
+        """Release a hold, and record who did. Raises NotFoundError, InvalidArgumentError."""
         if not _is_text(owner) or not owner.strip() or len(owner) > OWNER_MAX:
             raise InvalidArgumentError(
-                "lifting a hold says who does it",
+                "releasing a hold needs an owner",
                 field="owner",
                 value=ascii(owner)[:60],
                 rule=f"1 to {OWNER_MAX} printable characters",
@@ -446,7 +448,7 @@ class Holds:
         return found.record.info(found.scope, found.id)
 
     async def _end(self, found: Placed, entry: TableEntry, why: dict[str, object]) -> None:
-        """Decide that the hold holds no longer, tell it, and take the record away."""
+        """End the hold durably with its audit entry, then remove its record."""
         ctx = self._ctx
         ended = replace(found.record, ended_ms=ctx.clock.now_ms())
         info = found.record.info(found.scope, found.id)
@@ -455,10 +457,10 @@ class Holds:
                 TablePut(key=entry.key, value=ended.encode(), version=entry.version),
                 *ctx.audit.puts([_entry(AuditKind.UNHOLD, info, why)]),
             )
-            # After a crash here, what is left holds nothing, and the next sweep removes it.
+            # After a crash here, the remaining record has no effect, and the next sweep removes it.
             await self._remove(found)
         finally:
-            # Also after a failure: the end can be durable although its answer was lost.
+            # Also after a failure: the end can be durable although the answer was lost.
             ctx.audit.soon()
             self._look_again(found)
 
@@ -470,7 +472,7 @@ class Holds:
             self._ctx.attention.dirty(StreamName(found.scope, found.record.stream))
 
     async def sweep(self) -> int:
-        """Take away the holds whose time has come, and what an interrupted release has left; returns how many."""
+        """Remove expired holds and the remains of interrupted releases; returns how many."""
         ctx = self._ctx
         over = [entry async for entry in ctx.metadata.scan_all(keys.holds(None)) if not in_force(ctx, _read(entry))]
         for seen in over:
@@ -488,7 +490,7 @@ class Holds:
         async with ctx.locks.hold(f"hold/{found.id}"):
             (entry,) = await ctx.metadata.entries([seen.key])
             if entry.version != seen.version:
-                # Since it was listed, the hold was lifted and removed, or placed again.
+                # Since it was listed, the hold was released and removed, or placed again.
                 return
             if found.record.ended_ms is None:
                 await self._end(found, entry, {"by": "", "rule": "until_ms"})
@@ -497,7 +499,7 @@ class Holds:
         self._look_again(found)
 
     async def _remove(self, found: Placed) -> None:
-        """Remove the record of an ended hold, and its id unless that names a hold of another scope by now."""
+        """Remove the record of an ended hold, and its id unless a hold of another scope now has the id."""
         ctx = self._ctx
         await ctx.metadata.remove_if_unchanged(await ids_of(ctx, [found]))
         await ctx.metadata.remove_keys([found.key])

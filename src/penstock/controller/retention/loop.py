@@ -1,8 +1,9 @@
-"""When retention looks at a stream: where something has changed, and where time has come; never at all of them for nothing.
+"""When retention looks at a stream: after a change, or when a rule becomes due. It never scans all streams without a
+reason.
 
-A first pass, a sweep, looks at every stream that a policy applies to. From there on streams are looked at that were written
-to or sealed, whose subscribers, policy or holds changed, whose append limit was met, or whose time has come. What a cycle
-costs grows with what has changed, not with how many streams there are.
+A first pass, a sweep, looks at every stream with a policy. Later cycles look only at streams that were written to or
+sealed, whose subscribers, policy or holds changed, whose append limit was reached, or whose time has come. The cost of
+a cycle grows with the changes, not with the number of streams.
 Source: docs/design/0012-retention-clock.md, "The loop".
 """
 
@@ -38,22 +39,22 @@ from penstock.model.retention import EffectivePolicy
 log = logging.getLogger(__name__)
 
 CYCLES_AT_ONCE = 8
-"""Streams looked at together: enough to share syncs, few enough that appends do not wait behind retention."""
+"""Streams looked at in parallel: enough to share syncs, few enough that appends do not wait for retention."""
 
 WAITING_MAX = 100_000
-"""Streams remembered as dirty. Where there are more, all are looked at instead."""
+"""Streams remembered as dirty. If there are more, all streams are looked at."""
 
 DUE_MAX = 400_000
-"""Streams with a time of their own that are remembered, at some 300 bytes each. Where there are more: the same."""
+"""Streams with a due time that are remembered, at about 300 bytes each. If there are more, all are looked at."""
 
 SWEEP_AT_ONCE = 64
-"""Streams of a sweep that are looked at between two of its pauses."""
+"""Streams that a sweep looks at between two pauses."""
 
 _FAILED_MS = 60_000
 
 
 class _Pace:
-    """Pauses between steps, as long as ``rest`` times the step before took; none behind the last."""
+    """Pauses between steps, each ``rest`` times as long as the step before; none after the last."""
 
     def __init__(self, rest: float) -> None:
         self._rest = rest
@@ -70,7 +71,7 @@ class _Pace:
 
 
 class RetentionLoop:
-    """``context.Attention``. Its ``run_*`` live in tasks of the controller's."""
+    """``context.Attention``. Its ``run_*`` methods run in tasks of the controller."""
 
     def __init__(self, ctx: Context, cycle: RetentionCycle, buckets: Buckets) -> None:
         self._ctx = ctx
@@ -88,10 +89,10 @@ class RetentionLoop:
         self._at_limit: dict[StreamName, float] = {}
         self._recorded = False
 
-    # --- what it is told -----------------------------------------------------------------------------------------
+    # --- reported changes -----------------------------------------------------------------------------------------
 
     def dirty(self, name: StreamName) -> None:
-        """Look at the stream after ``retention_pause_ms``. A burst of calls is one look."""
+        """Look at the stream after ``retention_pause_ms``. A burst of calls causes one look."""
         if self._ctx.settings.retention_cycle_ms is None:
             return
         self._remember(name)
@@ -104,12 +105,12 @@ class RetentionLoop:
             self._dirty[name] = None
 
     def dirty_all(self, scope: str | None) -> None:
-        """Look at all streams of the scope, or at all there are, after ``retention_pause_ms``."""
+        """Look at all streams of the scope, or (None) of the store, after ``retention_pause_ms``."""
         self._scopes[scope] = None
         self._sweep.set()
 
     def due(self, name: StreamName, at_ms: int | None) -> None:
-        """Look at the stream at that time of the retention clock, and not before unless it changes."""
+        """Look at the stream at that time of the retention clock, or earlier if it changes."""
         self._due.set(name, at_ms)
 
     def kept(self, name: StreamName) -> None:
@@ -117,10 +118,10 @@ class RetentionLoop:
         self._kept.set(name, 0)
         self.dirty(name)
 
-    # --- when it looks -------------------------------------------------------------------------------------------
+    # --- background runs -------------------------------------------------------------------------------------------
 
     async def run_cycles(self) -> None:
-        """Look at what has changed or is due, again and again."""
+        """Look at changed and due streams, forever."""
         pause_ms = self._ctx.settings.retention_cycle_ms
         while pause_ms is not None:
             await asyncio.sleep(pause_ms / 1000)
@@ -132,18 +133,18 @@ class RetentionLoop:
                 log.exception("retention cycle ended early because of an unexpected error")
 
     async def run_dirty(self) -> None:
-        """Look at streams soon after they were called dirty."""
+        """Look at streams soon after they were marked dirty."""
         while True:
             await self._wake.wait()
             await asyncio.sleep(self._ctx.settings.retention_pause_ms / 1000)
             self._wake.clear()
-            # What is dirty without an owner here is another controller's: it hears of it from the store, or in a cycle.
+            # Dirty streams of other controllers' buckets: those learn of the change from the store, or in a cycle.
             names, self._dirty = list(self._dirty), {}
             await self._look_at(names)
 
     async def run_sweeps(self) -> None:
-        """Look at all streams of a scope, or of all, where that is asked for: beside what has changed or is due, which waits
-        for no sweep, and for a third of the time only, so that writers have the rest."""
+        """Perform requested sweeps of a scope or of all streams. Changed and due streams do not wait for a sweep. A
+        sweep uses only a third of the time and leaves the rest to writers."""
         pause_s = self._ctx.settings.retention_pause_ms / 1000
         while True:
             await self._sweep.wait()
@@ -157,7 +158,7 @@ class RetentionLoop:
                 self._sweep.set()
 
     async def run_limits(self) -> None:
-        """Look at once at streams whose writers meet a limit: what holds them may be gone by now."""
+        """Look at once at streams whose writers reach a limit: the data that fills it may be removable by now."""
         loop = asyncio.get_running_loop()
         pause_s = self._ctx.settings.retention_pause_ms / 1000
         while True:
@@ -177,16 +178,16 @@ class RetentionLoop:
             self._at_limit = {name: at_s for name, at_s in self._at_limit.items() if now_s - at_s < pause_s}
             for name in map(StreamName.parse, reached):
                 if name in self._at_limit:
-                    # Looked at a moment ago: writers that try again and again must not keep the planner busy.
+                    # Just looked at: writers that retry must not keep the planner busy.
                     self.dirty(name)
                 elif self._buckets.owns(name):
                     self._at_limit[name] = now_s
                     await self._look(name)
 
     async def turn(self, *, sweep: bool = True) -> int:
-        """One cycle: what has changed since the last one, what is due, and what was asked for. Returns how many.
+        """Run one cycle: changed, due and requested streams. Returns how many.
 
-        Without ``sweep``, scopes that are to be looked at as a whole are left to ``run_sweeps``.
+        Without ``sweep``, sweeps of whole scopes are left to ``run_sweeps``.
         """
         ctx = self._ctx
         await self._note_changes()
@@ -218,7 +219,7 @@ class RetentionLoop:
         return count
 
     async def _end_turn(self) -> None:
-        """What is done once for all looks of a cycle."""
+        """Do what is needed once for each cycle."""
         await self._points.flush()
         if self._recorded:
             self._recorded = False
@@ -229,7 +230,7 @@ class RetentionLoop:
             self._ctx.audit.soon()
 
     async def run_once(self) -> int:
-        """Look at every stream that a policy applies to, now; returns how many of them are users'."""
+        """Look at every stream with a policy, now; returns how many of them are not internal."""
         count = 0
         async for names in self._pages(b"policy/", all_of=None):
             await self._look_at(names)
@@ -241,15 +242,15 @@ class RetentionLoop:
         return count
 
     async def run_stream(self, name: StreamName) -> RetentionRun:
-        """One whole cycle of one stream, now; returns the decision. Raises as ``RetentionCycle.run``."""
+        """Run a full cycle of one stream now; returns the decision. Raises as ``RetentionCycle.run``."""
         decision = await self._cycle.run(name)
         self._kept.set(name, await release_due(self._ctx, name))
         return decision
 
-    # --- what it looks at ----------------------------------------------------------------------------------------
+    # --- choosing streams ----------------------------------------------------------------------------------------
 
     async def _note_changes(self) -> None:
-        """Call dirty what has grown or was sealed since the last cycle."""
+        """Mark streams as dirty that have grown or were sealed since the last cycle."""
         try:
             changes = await self._ctx.segments.changed_segments(self._mark)
         except UnsupportedError:
@@ -275,10 +276,11 @@ class RetentionLoop:
             return True
 
     async def _look_at_scopes(self, *, rest: float = 0.0) -> int:
-        """Look at all streams of the scopes that were called dirty; None: at all that a policy applies to.
+        """Look at all streams of the dirty scopes; None: at all streams with a policy.
 
-        ``rest``: how long to pause after each few, as a multiple of what they took. A scope that fails stops no other and
-        stays dirty. The first PenstockError is raised after the last scope; a defect is logged and left to the next cycle.
+        ``rest``: length of the pause after each group, as a multiple of the time it took. A scope that fails stays
+        dirty and does not stop the others. The first PenstockError is raised after the last scope; a defect is logged
+        and left to the next cycle.
         """
         scopes, self._scopes = self._scopes, {}
         pace, count = _Pace(rest), 0
@@ -305,7 +307,7 @@ class RetentionLoop:
         count = 0
         if scope is None:
             self._kept_again(await self._with_kept_bytes())
-            # Streams whose writers are limited although no policy applies to them any more.
+            # Streams whose writers are still limited although no policy applies any more.
             async for names in self._listed(b"quota/", ""):
                 count += await self._look_at_some(names, pace)
         prefix = b"policy/" if scope is None else b"stream/"
@@ -321,7 +323,7 @@ class RetentionLoop:
         return count
 
     async def _look_at_taken(self) -> int:
-        """Streams of buckets that were another's until now."""
+        """Look at the streams of buckets that were taken from another controller."""
         taken = self._buckets.taken()
         if not taken:
             return 0
@@ -353,7 +355,7 @@ class RetentionLoop:
         return list(found)
 
     async def _pages(self, prefix: bytes, *, all_of: str | None) -> AsyncIterator[list[StreamName]]:
-        """Streams, a page at a time: all of one scope, or those that a policy applies to in any."""
+        """Streams, a page at a time: all of one scope, or those with a policy in any scope."""
         if all_of is not None:
             async for names in self._listed(prefix, f"{all_of}/"):
                 yield names
@@ -381,7 +383,7 @@ class RetentionLoop:
             after = page[-1].key
             found = (self._ctx.set_aside.stream(entry, prefix) for entry in page)
             names = [name for name in found if name is not None]
-            # Internal streams have no policy but their own: whoever lists all streams passes over the others.
+            # Only its own policy applies to an internal stream: a listing of all streams skips the others.
             yield [name for name in names if not name.is_internal or prefix == b"policy/" or _is_system(name)]
             if len(page) < PAGE:
                 return
@@ -389,7 +391,7 @@ class RetentionLoop:
     # --- one look ------------------------------------------------------------------------------------------------
 
     async def _look_at(self, names: Iterable[StreamName]) -> int:
-        # A controller whose loop does not run is asked by hand, and then looks at whatever it is asked to.
+        # Without a running loop, cycles run on request only, and look at every requested stream.
         by_hand = self._ctx.settings.retention_cycle_ms is None
         owned = [name for name in names if by_hand or self._buckets.owns(name)]
         for name in owned:
@@ -398,7 +400,7 @@ class RetentionLoop:
         return len(owned)
 
     async def _look(self, name: StreamName) -> None:
-        """A failure of one stops no other: it is looked at again."""
+        """Look at one stream. A failure does not stop the others; the stream is looked at again."""
         try:
             decision = await self._cycle.run(name, frequency_ms=self._ctx.settings.tail_record_ms)
             if decision.record is not None:
@@ -434,10 +436,10 @@ def _is_system(name: StreamName) -> bool:
 
 
 def _stream_of(segment: str) -> StreamName | None:
-    """The stream of a segment that was changed; None for what belongs to no stream of users' nor to the audit."""
+    """The stream of a changed segment; None if it is neither a user's stream nor the audit stream."""
     try:
         name, _ = parse_segment_name(segment)
     except InvalidNameError:
-        # A table, or the segment of a transaction, which is no part of its stream yet.
+        # A table, or a transaction's segment, which is not yet part of its stream.
         return None
     return None if name.is_internal and not _is_system(name) else name

@@ -1,4 +1,4 @@
-"""A stream's history in points, for plots and forecasts: a few hundred for each stream, coarser the older they are."""
+"""A stream's history as points, for plots and forecasts: a few hundred for each stream, sparser for older times."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TablePut
 
 _KNOWN_MAX = 100_000  # streams whose last point is remembered
 _AT_ONCE = 100  # points of one batch; each also brings a check, and a batch has at most 256 items
-_THIN_EVERY = 64  # points of a stream between two times that old ones are thinned out
+_THIN_EVERY = 64  # points of a stream between two thinnings of its old points
 
 
 class Points:
-    """Writes the points; many streams' together, since none of them is worth a sync."""
+    """Writes the points of many streams together, because one point is not worth a sync."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -43,7 +43,7 @@ class Points:
         point = PointRecord(time_ms=time_ms, size_bytes=size_bytes, head_bytes=head.truncated_bytes)
         put = overwrite(retention_keys.point(name, time_ms), point)
         self._puts.append((name, view.record.incarnation, put))
-        # Every so often by the clock, which outlives the process: one that starts again and again must thin out too.
+        # Decided by the clock, not by a counter: a process that restarts often must thin out too.
         if time_ms // max(ctx.settings.history_ms, 1) % _THIN_EVERY == java_hash(str(name)) % _THIN_EVERY:
             self._thin.append(name)
         self._known[name] = time_ms
@@ -52,7 +52,7 @@ class Points:
             self._known.popitem(last=False)
 
     async def flush(self) -> None:
-        """Write what was noted, and forget what is too much."""
+        """Write the new points, and delete excess old ones."""
         puts, self._puts = self._puts, []
         names, self._thin = self._thin, []
         for start in range(0, len(puts), _AT_ONCE):
@@ -64,12 +64,13 @@ class Points:
                 async for entry in self._ctx.metadata.scan_all(prefix)
             ]
             times = [time_ms for time_ms in found if time_ms is not None]
-            # Room is made for what comes until the next look, so that never more than that many are there.
+            # Leaves room for the points until the next thinning, so that the maximum is never exceeded.
             gone = thin(times, limit=POINTS_MAX - _THIN_EVERY)
             await self._ctx.metadata.remove_keys([retention_keys.point(name, time_ms) for time_ms in gone])
 
     async def _put(self, puts: Sequence[tuple[StreamName, int, TablePut]]) -> None:
-        """Write the points of streams that still have the incarnation of the point: nothing remains of a deleted stream."""
+        """Write the points, except those of streams that were deleted since: nothing must remain of a deleted
+        stream."""
         metadata = self._ctx.metadata
         entries = await metadata.entries([keys.stream(name) for name, _, _ in puts])
         found: list[TablePut | TableCheck] = []
@@ -89,7 +90,7 @@ class Points:
 
 
 async def load_points(ctx: Context, name: StreamName) -> list[PointRecord]:
-    """The stream's points, oldest first, but for those that cannot be read."""
+    """The stream's points, oldest first, without unreadable ones."""
     found = [
         ctx.set_aside.read(entry, PointRecord) async for entry in ctx.metadata.scan_all(retention_keys.points(name))
     ]

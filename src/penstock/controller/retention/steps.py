@@ -251,9 +251,9 @@ class Steps:
         versions = await self._ctx.metadata.put(*puts, found.view.check(), *found.levels.checks)
         if others:
             await self._set_changed(versions[0])
-        self._told(moves)
+        self._log_moves(moves)
 
-    def _told(self, moves: Sequence[_Move]) -> None:
+    def _log_moves(self, moves: Sequence[_Move]) -> None:
         ctx, name = self._ctx, str(self._found.name)
         for item in (item for move in moves for item in move.advances):
             log.warning(
@@ -332,7 +332,7 @@ class Steps:
             *found.levels.checks,
             grace_ms=found.policy.grace_ms,
         )
-        self._told(moves)
+        self._log_moves(moves)
         ctx.audit.soon()
         if begun is None:
             return

@@ -1,4 +1,4 @@
-"""Keys of what retention keeps beside a stream's own records; they lie in the controller's table like all others.
+"""Keys of the records of retention, in the same table as a stream's own records.
 
 Source: docs/formats/metadata.md.
 """
@@ -101,5 +101,5 @@ def live_row(name: StreamName, incarnation: int, row: bytes) -> bytes:
 
 
 def owned_by(name: StreamName) -> tuple[bytes, ...]:
-    """Prefixes of all that goes with a stream when it is deleted."""
+    """Prefixes of the records that are deleted with a stream."""
     return (graces(name), moves(name), points(name))

@@ -25,7 +25,7 @@ async def create_segments(segments: SegmentService, names: Iterable[str], *, rol
         try:
             await segments.create_segment(name, rollover_bytes=rollover_bytes)
         except AlreadyExistsError:
-            # An earlier attempt of the same workflow has created it: names are never used twice.
+            # An earlier attempt of the same workflow created it, because names are never reused.
             return
 
     await each(names, create)

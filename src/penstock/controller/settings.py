@@ -17,8 +17,8 @@ class ControllerSettings:
 
     lease_min_ms, lease_max_ms: what a transaction may ask for. Pravega's limits; a lower bound under 10 s serves tests.
     lifetime_leases, lifetime_max_ms: a transaction ends after that many leases, or that long, whatever is renewed.
-    completed_ms: how long the outcome of a transaction is remembered (24 h: a client may ask the day after).
-    sweep_ms: pause between sweeps, which abort what has expired and finish what was left half done (5 s: well inside the
+    completed_ms: how long the outcome of a transaction is kept (24 h: a client may ask the day after).
+    sweep_ms: pause between sweeps, which abort expired transactions and finish incomplete work (5 s: well inside the
         30 s within which every transaction must end). None: only when asked.
     retention_cycle_ms: pause between retention cycles (60 s). None: only when asked.
     retention_pause_ms: how soon after a subscriber has published its stream is looked at (500 ms: one cycle for a burst
@@ -27,10 +27,10 @@ class ControllerSettings:
     histories_max: histories kept in memory (4096 streams).
     audit_max_age_ms: how long entries of the audit stream are kept (90 days; at least one).
     audit_outbox_max: audit entries that may wait for their append (4096: what half an hour of full disk makes); further
-        ones are counted, and the count is told.
-    clock_slack_ms: how much of the time that the store was closed, by the wall clock, does not age data (1 h: a clock that
-        was set ahead by that much meanwhile deletes nothing early).
-    buckets: into how many parts the streams are spread over controllers (64); fixed at the first start.
+        ones are only counted, and the count is reported.
+    clock_slack_ms: part of the time that the store was closed, by the wall clock, that does not age data (1 h: if the
+    clock was set ahead by that much meanwhile, nothing is deleted early).
+    buckets: number of parts in which streams are distributed over controllers (64); fixed at the first start.
     bucket_lease_ms: how long a controller may be silent before others take over its buckets. None: this is the only
         controller of its store, and takes over at once.
     deletion_grace_ms: how long a deleted stream can be restored; its disk space is freed afterwards (1 h: time to

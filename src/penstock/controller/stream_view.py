@@ -1,4 +1,4 @@
-"""A stream's record as one caller has read it: the condition of every change that follows from it."""
+"""A stream's record as a caller has read it. Changes that follow from it are conditional on its version."""
 
 from __future__ import annotations
 

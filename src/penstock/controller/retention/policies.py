@@ -1,4 +1,5 @@
-"""Retention policies at three levels: stored, checked against all that they could contradict, and resolved for one stream.
+"""Retention policies at three levels: stored, checked for contradictions with other levels, and resolved for one
+stream.
 
 Source: docs/design/0011-retention-policies.md.
 """
@@ -60,7 +61,7 @@ class Levels:
 
     @property
     def effective(self) -> EffectivePolicy:
-        """What applies. Where a level cannot be read: the policy that keeps everything."""
+        """The policy that applies. If a level cannot be read: a policy that keeps everything."""
         return EffectivePolicy() if self.faults else _resolved(self.stream, self.scope, self.server)
 
     def check(self) -> EffectivePolicy:
@@ -70,7 +71,7 @@ class Levels:
         return self.effective
 
     def with_stream(self, document: PolicyDocument) -> Levels:
-        """The same with another document of the stream, whatever became of its own."""
+        """The same levels with another document for the stream, even if its own cannot be read."""
         faults = dict(self.faults or {})
         faults.pop(Level.STREAM, None)
         return replace(self, stream=document, faults=faults or None)
@@ -90,7 +91,7 @@ def level_keys(name: StreamName) -> tuple[bytes, bytes, bytes]:
 def read_levels(name: StreamName, record: StreamRecord, above_it: Sequence[TableEntry]) -> Levels:
     """Read the levels from the stream's record and the entries of ``level_keys``. The caller reads the holds after these.
 
-    No other level speaks for an internal stream: a default for users' data must not cut what the store itself lives on.
+    Only its own level applies to an internal stream: a default for users' data must not truncate the store's own state.
     """
     scope, server, _ = above_it
     faults: dict[Level, PenstockError] = {}
@@ -151,27 +152,27 @@ def with_retention(record: StreamRecord, retention: RetentionPolicy | None) -> S
 
 
 def own_policy_puts(name: StreamName, record: StreamRecord) -> list[TablePut]:
-    """The mark of a stream that has a document of its own; it goes into the batch that gives it one."""
+    """The mark of a stream with its own document. Write it in the batch that sets the document."""
     has_own = record.policy is not None or record.config.retention is not None
     return [overwrite(keys.policy(name), MarkerRecord())] if has_own else []
 
 
 class Limits(Protocol):
-    """What the store is asked to refuse writers."""
+    """Append limits that the store enforces."""
 
     async def refresh(self, stream: StreamName) -> None:
         """Adjust the stream's limit to its policy as it is now."""
 
 
 class Policies:
-    """Documents of all levels. Streams whose policy changes are looked at soon after."""
+    """Documents of all levels. Retention looks at a stream soon after its policy changes."""
 
     def __init__(self, ctx: Context, limits: Limits) -> None:
         self._ctx = ctx
         self._limits = limits
 
     async def get(self, target: PolicyTarget) -> PolicyDocument:
-        """The document of this very level.
+        """The document of this level alone.
 
         Raises: ScopeNotFoundError, StreamNotFoundError; CorruptDataError, VersionTooNewError (it cannot be read).
         """
@@ -183,14 +184,14 @@ class Policies:
         return _document(entry)
 
     async def effective(self, stream: StreamName) -> EffectivePolicy:
-        """What applies to the stream. Raises as ``get``."""
+        """The policy that applies to the stream. Raises as ``get``."""
         return (await load_levels(self._ctx, await self._ctx.streams.get(stream))).check()
 
     async def set(self, target: PolicyTarget, document: PolicyDocument) -> None:
-        """Replace the document of a level, or nothing at all. Raises as ``get``, but replaces what cannot be read;
+        """Replace the document of a level, also one that cannot be read. Raises as ``get`` otherwise;
         InvalidArgumentError with ``field``, ``value``, ``rule``, ``level`` and ``accepted``."""
         checked = validate(document, target)
-        # One change of a policy at a time: each is held against all the others as they are.
+        # One policy change at a time: each is checked against the current state of all others.
         async with self._ctx.locks.hold("policies"):
             if isinstance(target, StreamName):
                 await self._ctx.tasks.run(self._set_stream(target, checked))
@@ -216,7 +217,8 @@ class Policies:
                 *ctx.audit.puts([_entry(name, _shown(view.record), document, levels.effective)]),
             )
             if document.is_empty:
-                # Last: a mark too many costs a look, one too few would hide the stream from its scope's changes.
+                # Remove the mark last: a stale mark costs one read, a missing one would hide the stream from its
+                # scope's changes.
                 await ctx.metadata.remove_keys([keys.policy(name)])
 
         async with exclusive(ctx, name):
@@ -229,7 +231,7 @@ class Policies:
         if target is not None and target.startswith("_"):
             raise _internal("scope", target, Level.SCOPE)
         if target is not None:
-            # Before anything is called dirty: a refused name must not reach the sweeps.
+            # Check before anything is marked dirty: a refused name must not reach the sweeps.
             await ctx.streams.check_scope(target)
 
         async def attempt() -> None:
@@ -254,7 +256,7 @@ class Policies:
             ctx.attention.dirty_all(target)
 
     async def _check_below(self, target: str | None, document: PolicyDocument) -> None:
-        """Raises InvalidArgumentError where the document makes some stream's policy contradict itself."""
+        """Raises InvalidArgumentError if the document makes a stream's policy contradict itself."""
         ctx = self._ctx
         server = EMPTY
         scopes: dict[str, PolicyDocument] = {}
@@ -274,12 +276,12 @@ class Policies:
             try:
                 own = document_of(record)
             except UNREADABLE:
-                # Nothing of it is applied, whatever the other levels say.
+                # None of it is applied, whatever the other levels set.
                 continue
             check_effective(resolve(own, scopes.get(name.scope, EMPTY), server), name)
 
     async def _with_own(self, scope: str | None) -> AsyncIterator[tuple[StreamName, StreamRecord]]:
-        """Streams of the scope, or all, that have a document of their own."""
+        """Streams of the scope, or all, with their own document."""
         ctx, prefix = self._ctx, b"policy/"
         names: list[StreamName] = []
         async for entry in ctx.metadata.scan_all(keys.policies_of(scope)):
@@ -325,7 +327,7 @@ def _or_empty(entry: TableEntry) -> PolicyDocument:
 
 
 def _limits(document: PolicyDocument) -> bool:
-    """Whether the document names a limit that another level's could contradict."""
+    """Whether the document sets a limit that another level could contradict."""
     return any(not isinstance(value_of(document, path), Inherit) for path in LIMITS)
 
 
@@ -339,7 +341,7 @@ def _shown(record: StreamRecord) -> Mapping[str, Any]:
 def _entry(
     target: PolicyTarget, before: Mapping[str, Any], document: PolicyDocument, effective: EffectivePolicy | None
 ) -> AuditEntry:
-    """What the audit stream tells of a change of policy."""
+    """The audit entry of a policy change."""
     fields = {"level": level_of(target).value, "before": before, "after": encode_document(document)}
     if effective is not None:
         fields["policy"] = shown_policy(effective)
@@ -347,7 +349,7 @@ def _entry(
 
 
 def shown_policy(policy: EffectivePolicy, paths: Sequence[str] = ()) -> dict[str, Any]:
-    """Effective values with their origin, by their path; only those that some level names, or that are asked for."""
+    """Effective values with their origin, by path; only those that a level sets, or that are in ``paths``."""
     return {
         path: item
         for path, item in _flat(encode_effective(policy)).items()
@@ -367,7 +369,7 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _internal(field: str, value: str, level: Level) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"the retention of an internal {field} is the store's own affair",
+        f"the retention of an internal {field} cannot be changed",
         field=field,
         value=value,
         rule=f"a policy is set on a {field} of users",

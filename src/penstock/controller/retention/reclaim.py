@@ -1,4 +1,4 @@
-"""The reclaim account of a stream: what its files take, what is still to be given back, why and until when."""
+"""The reclaim report of a stream: the size of its files, what is not yet freed, why and until when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.ports.data.space import SegmentSpace
 
 
 async def reclaim_report(ctx: Context, name: StreamName) -> ReclaimReport:
-    """The account as of now; its sums are those of ``spaces``. Raises ScopeNotFoundError, StreamNotFoundError."""
+    """The current report; its sums equal those of ``spaces``. Raises ScopeNotFoundError, StreamNotFoundError."""
     view, head = await ctx.streams.get_with_head(name)
     history = await ctx.histories.of(view)
     kept = [item for item in (await load_grace(ctx.metadata, name)).values if item.state is not GraceState.UNDONE]

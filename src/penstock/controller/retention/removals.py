@@ -1,4 +1,4 @@
-"""What is written beside a truncation, in the very step that decides it: who took what from whom, and by which rule."""
+"""The records written in the same step as a truncation: who removed what from which subscriber, and by which rule."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from penstock.core.streams.history import StreamHistory
 from penstock.ports.data.tables import TablePut
 
 MANUAL = "manual"
-"""Rule of what a person did, not a policy."""
+"""Rule name for an action of a person, not of a policy."""
 
 LEFT = "left"
-"""Rule of a subscription whose reader group was deleted, or reads the stream no longer."""
+"""Rule name for a subscription whose reader group was deleted or no longer reads the stream."""
 
 
 async def truncation_puts(
@@ -36,7 +36,7 @@ async def truncation_puts(
     hurt: Sequence[Mapping[str, Any]] = (),
 ) -> list[TablePut]:
     """The audit entry of a truncation, and its line in the list of the stream's past truncations. Counts are exact; events
-    are None where the cuts are no boundaries of events. Internal streams go without: the audit stream must not tell of
+    are None where the cuts are no boundaries of events. Internal streams have none: the audit stream must not report on
     itself."""
     if view.name.is_internal:
         return []

@@ -1,7 +1,7 @@
 """Retention sets: the recorded cuts of each stream, read once and then carried on record by record.
 
-Every change of a set changes one small record in the same step, the version of which tells whether a copy in memory is still
-the set. So a cycle reads one entry where it had to read thousands. Source: docs/design/0006-controller.md, "Retention".
+Every change of a set changes one small record in the same step. Its version shows whether a copy in memory is current.
+So a cycle reads one entry instead of thousands. Source: docs/design/0006-controller.md, "Retention".
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.model.names import StreamName
 from penstock.ports.data.tables import TablePut
 
 RECORDS_MAX = 2000
-"""Members of one set. Past that every second one of the older half is forgotten: limits in bytes are met a little less
-closely far behind the tail, where nobody can tell; limits in age have sparser sets from the start."""
+"""Maximum members of one set. Beyond it every second one of the older half is dropped. Byte limits are then met less
+exactly far behind the tail, where it does not matter. Age limits have sparser sets from the start."""
 
 _REMEMBERED_MAX = 300_000  # members of all sets in memory
 
@@ -40,8 +40,7 @@ class RetentionSet:
     def puts(
         self, name: StreamName, *, record: StreamCutRecord | None = None, prune_ms: int | None = None
     ) -> list[TablePut]:
-        """What adds a record and forgets those up to ``prune_ms``, in whatever step it is made part of. The first one tells
-        the new version."""
+        """The puts that add a record and drop those up to ``prune_ms``. The first one returns the new version."""
         pruned = max(self.pruned_ms, -1 if prune_ms is None else prune_ms)
         found = [self.state.put(RetentionSetRecord(pruned_ms=pruned))]
         if record is not None and record.time_ms > pruned:
@@ -50,7 +49,7 @@ class RetentionSet:
 
 
 class RetentionSets:
-    """Sets of all streams, as many as there is room for in memory."""
+    """Sets of all streams; as many as fit are cached in memory."""
 
     def __init__(self, metadata: Metadata, set_aside: SetAside, *, limit: int) -> None:
         self._metadata = metadata
@@ -60,7 +59,8 @@ class RetentionSets:
         self._size = 0
 
     async def of(self, name: StreamName, state: Stored[RetentionSetRecord]) -> RetentionSet:
-        """The set as of ``state``, which the caller has just read. Records are read only where memory has another version."""
+        """The set as of ``state``, which the caller has just read. Records are read only if the cached version
+        differs."""
         known = self._known.get(name)
         if known is not None and known[0] == state.version:
             self._known.move_to_end(name)
@@ -88,8 +88,8 @@ class RetentionSets:
         record: StreamCutRecord | None,
         prune_ms: int | None,
     ) -> None:
-        """The puts that ``before`` gave for these have been written, the state under ``version``. Keys of what was forgotten
-        go now; what cannot be removed is forgotten all the same, and removed another time."""
+        """Record that the puts of ``before`` were written, the state with ``version``. Removes the keys of dropped
+        members. A key that cannot be removed now is removed later."""
         pruned = max(before.pruned_ms, -1 if prune_ms is None else prune_ms)
         records = [item for item in before.records if item.time_ms > pruned]
         gone = [item.time_ms for item in before.records if item.time_ms <= pruned]
@@ -104,7 +104,7 @@ class RetentionSets:
             try:
                 await self._metadata.remove_keys([keys.tail(name, time_ms) for time_ms in gone])
             except PenstockError:
-                # A member too many changes no decision: it lies before the head, or between two that stay.
+                # A leftover member changes no decision: it is before the head, or between two that stay.
                 self.forget(name)
 
     def forget(self, name: StreamName) -> None:

@@ -1,7 +1,7 @@
-"""What a decision does, in steps each of which is durable, whole and conditional on what the decision was made from.
+"""Performs a decision in steps. Each step is durable, atomic and conditional on the facts of the decision.
 
-Subscribers that lose data are moved in the step that records it and tells the audit stream; where they fit, that is the very
-step that truncates. Source: docs/design/0006-controller.md, "Retention".
+Subscribers that lose data are moved in the step that records this and its audit entries. If they fit, the same step
+truncates. Source: docs/design/0006-controller.md, "Retention".
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ MOVED_AT_ONCE = 40
 items."""
 
 _POSITIONS_AT_ONCE = 40_000
-"""Of a stream with thousands of segments fewer subscribers are moved in one step: a batch is one operation of the log."""
+"""Maximum positions moved in one step. A batch is one operation of the log, so a stream with thousands of segments
+moves fewer subscribers per step."""
 
 _POSITIONS_KEPT = 10_000
-"""Positions in the eviction records of one stream: they stand in one value."""
+"""Maximum positions in the eviction records of one stream, because they are one value."""
 
 _MATTERS: Mapping[RetentionRule, Sequence[str]] = {
     RetentionRule.TTL: ("backlog.ttl_s",),
@@ -67,14 +68,14 @@ _RETAIN = (
 
 
 def mattered(found: Snapshot, rule: RetentionRule) -> dict[str, Any]:
-    """The effective values that a rule has looked at, each with the level that it is from."""
+    """The effective values that a rule has used, each with its level."""
     wanted = _MATTERS.get(rule, _RETAIN)
     shown = shown_policy(found.policy, wanted)
     return {path: shown[path] for path in wanted if path in shown}
 
 
 async def decided(ctx: Context, found: Snapshot, *, now_ms: int) -> RetentionDecision:
-    """The planner's decision, with the exact number of events that each subscriber loses, wherever its cuts are event
+    """The planner's decision, with the exact number of events that each subscriber loses, if its cuts are event
     boundaries, and without a time at which an idle stream would be recorded again."""
     decision = decide(found.facts, now_ms=now_ms)
     if decision.next_due_ms is not None and decision.next_due_ms > LONG_MAX:
@@ -102,7 +103,7 @@ async def _events_lost(ctx: Context, found: Snapshot, item: Advance) -> int | No
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """All that one decision does to one subscriber, in order."""
+    """All changes of one decision to one subscriber, in order."""
 
     name: str
     advances: Sequence[Advance]
@@ -110,7 +111,7 @@ class _Move:
 
 
 def _latest(items: Sequence[Eviction], limit: int) -> tuple[Eviction, ...]:
-    """The newest of the eviction records that have room together; the cuts of one that is too large itself are left out."""
+    """The newest eviction records that fit together. If a single one is too large, its cuts are left out."""
     room = _POSITIONS_KEPT
     kept: list[Eviction] = []
     for item in reversed(items[-limit:]):
@@ -133,7 +134,8 @@ class Steps:
         self._decision = decision
 
     async def perform(self) -> None:
-        """All steps but the deletion of the stream. Raises as ``Metadata.put`` where somebody was faster: decide again."""
+        """Perform all steps except the deletion of the stream. Raises as ``Metadata.put`` if another writer was faster:
+        decide again."""
         moves = self._moves()
         dropped = [move.name for move in moves if move.drop is not None]
         at_once = min(MOVED_AT_ONCE, max(1, _POSITIONS_AT_ONCE // len(self._found.tail.positions)))
@@ -158,7 +160,7 @@ class Steps:
         return [_Move(name, advances.get(name, ()), drops.get(name)) for name in names]
 
     async def _move_puts(self, moves: Sequence[_Move]) -> list[TablePut]:
-        """Records of the subscribers as they are after, the evictions to remember, and what the audit stream tells."""
+        """The new records of the subscribers, the eviction records, and the audit entries."""
         if not moves:
             return []
         ctx, found = self._ctx, self._found
@@ -274,7 +276,7 @@ class Steps:
             ctx.audit.soon()
 
     async def _forget(self, names: Sequence[str]) -> None:
-        """Take away records of subscribers that were dropped, now or by somebody who did not come this far."""
+        """Remove the records of dropped subscribers, also those that an interrupted call left."""
         gone: list[TableRemoval] = list(self._found.dropped)
         wanted = [keys.subscriber(self._found.name, name) for name in names]
         for entry in await self._ctx.metadata.entries(wanted) if wanted else ():
@@ -290,11 +292,11 @@ class Steps:
         return compare(self._found.history, cut, self._found.first) is not CutOrder.EQUAL
 
     def _set_puts(self) -> list[TablePut]:
-        """What the decision changes of the retention set; empty where it stays as it is."""
+        """The decision's changes of the retention set; empty if it does not change."""
         found, record, prune_ms = self._found, self._decision.record, self._decision.prune_through_ms
         forgets = prune_ms is not None and any(item.time_ms <= prune_ms for item in found.members.records[:1])
         if record is not None and prune_ms is not None and record.time_ms <= prune_ms:
-            # It would be forgotten in the same step. Its time is past the others': whatever comes later is newer.
+            # It would be dropped in the same step. Later records are newer.
             record = None
         if record is None and not forgets:
             return []

@@ -1,4 +1,5 @@
-"""Cuts between events, near to where a rule of bytes or events wants to cut: what records alone could only meet roughly.
+"""Cuts between events, close to the position that a byte or event limit wants. Records alone would meet it only
+roughly.
 
 Source: docs/design/0006-controller.md, "Retention".
 """
@@ -21,10 +22,10 @@ from penstock.model.segments import KeyRange, SegmentId
 
 _GAP_SHARE = 100  # part of a limit, 1/100: how far apart known boundaries may lie
 _GAP_MIN = 64
-"""Records are near enough where they lie no further apart than a hundredth of the limit, or than a few small events."""
+"""Records are close enough if the gap between them is at most a hundredth of the limit, or a few small events."""
 
 _COMPOSED_MAX = 256
-"""Up to so many segments, limits of each are followed into earlier epochs: the work grows with the square."""
+"""Up to this many segments, per-segment limits are followed into earlier epochs: the work grows with the square."""
 
 
 async def boundaries_of(
@@ -34,10 +35,10 @@ async def boundaries_of(
     cuts: Mapping[str, Positions],
     activity: Mapping[str, SubscriberActivity],
 ) -> list[StreamCutRecord]:
-    """Cuts at event boundaries for all rules that ask for one, as nearly as events allow.
+    """Cuts at event boundaries for all rules that need one, as close as events allow.
 
-    Raises: SegmentNotFoundError where the stream has moved on; whatever else the store says. Without the boundary that a
-    maximum asks for, the tail could be the only cut that meets it, and all data would go.
+    Raises: SegmentNotFoundError if the stream has changed; other errors of the store. They are not ignored: without the
+    boundary for a maximum, the tail could be the only cut that meets it, and all data would be deleted.
     """
     published = {name: cut for name, cut in cuts.items() if cut}
     found = await _of_quotas(finder, policy, published, activity)
@@ -54,7 +55,7 @@ async def _of_quotas(
     published: Mapping[str, Positions],
     activity: Mapping[str, SubscriberActivity],
 ) -> list[StreamCutRecord]:
-    """Where a quota that is exceeded wants subscribers to be. None where nobody loses data by it."""
+    """The cut to which an exceeded quota moves subscribers. None if nobody loses data by it."""
     evicts_bytes = policy.backlog_bytes is not None and policy.bytes_action is OnExceed.EVICT
     evicts_events = policy.backlog_events is not None and policy.events_action is OnExceed.EVICT
     if not (evicts_bytes or evicts_events) or not published:
@@ -72,7 +73,7 @@ async def _of_quotas(
 
 
 def _limits(policy: EffectivePolicy) -> tuple[int | None, int | None]:
-    """The minimum and the maximum of bytes that can come to decide about a cut; 0 never does as a minimum."""
+    """The minimum and the maximum of bytes that can affect a cut; a minimum of 0 never does."""
     floor = floor_of(policy)
     if not policy.truncates or floor.unlimited:
         return None, None
@@ -102,7 +103,7 @@ async def _of_stream(
 
 
 def _reaches(finder: BoundaryFinder, policy: EffectivePolicy, published: Mapping[str, Positions], minimum: int) -> bool:
-    """Whether the minimum may come to hold data that all subscribers have read, or that rules take from them."""
+    """Whether the minimum may keep data that all subscribers have read, or that rules take from them."""
     moves = policy.ttl_ms is not None or policy.limits_backlog or policy.subscriber_idle_ms is not None
     if moves or not published:
         return True
@@ -127,8 +128,8 @@ async def _of_segments(
     records: Sequence[StreamCutRecord],
     published: Mapping[str, Positions],
 ) -> list[StreamCutRecord]:
-    """One cut for the minimum and one for the maximum, in which each segment at the tail is where it should be by itself, as
-    far as epochs allow."""
+    """One cut for the minimum and one for the maximum. In each, every segment at the tail meets its own limit, as far
+    as epochs allow."""
     minimum, maximum = _limits(policy)
     items = counted_segments(finder.history, finder.tail.positions)
     head = [item.before(finder.history, finder.head) for item in items]
@@ -146,7 +147,7 @@ async def _of_segments(
 
 
 def _gap(finder: BoundaryFinder, item: Counted, head: int, records: Sequence[StreamCutRecord], target: int) -> int:
-    """How far the segment's positions in the records around the target lie apart; 0 where one is at the target."""
+    """Distance between the segment's positions in the records around the target; 0 if one is at the target."""
     history = finder.history
     place = bisect_left(records, target, key=lambda record: item.before(history, record.positions))
     high = item.before(history, records[place].positions) if place < len(records) else item.end
@@ -162,7 +163,7 @@ async def _composed(
     own: dict[SegmentId, int] = {}
     deeper: list[tuple[Counted, int]] = []
     for item, before in zip(items, head, strict=True):
-        # What the head has passed is gone; a minimum that is not reached wants nothing gone.
+        # Data before the head is deleted; a minimum that is not reached allows no deletion.
         target = max(item.end - limit, before)
         segment = item.segments[-1]
         if target >= item.earlier and (target > before or finder.head.get(segment, NOT_STARTED) >= 0):
@@ -170,7 +171,7 @@ async def _composed(
         elif not wide:
             deeper.append((item, target))
         elif down:
-            # Without a look at earlier epochs nothing of them goes.
+            # If earlier epochs were not examined, none of their data is deleted.
             return None
         else:
             own[segment] = 0
@@ -189,8 +190,8 @@ async def _composed(
 
 
 async def _walked(finder: BoundaryFinder, item: Counted, target: int, *, down: bool) -> Positions:
-    """A cut at which so many of the segment's own bytes are passed, each earlier segment at a boundary; the head where the
-    way there cannot be told, or where nothing of its own is to go."""
+    """A cut after ``target`` bytes of the segment, each earlier segment at a boundary. The head if the path there is
+    unknown, or if none of the segment's own bytes are to be deleted."""
     history, tail = finder.history, finder.tail
     if down and target <= item.before(history, finder.head):
         return finder.head

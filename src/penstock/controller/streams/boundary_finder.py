@@ -1,4 +1,4 @@
-"""Finds cuts between events near to a number of bytes: by the records around it, the store's bounds, and headers of events.
+"""Finds cuts between events near a size in bytes: from records, from the store's bounds, and from event headers.
 
 Source: docs/design/0006-controller.md, "Retention".
 """
@@ -29,7 +29,7 @@ _NEAR = 64 << 10
 """Bytes between a known bound and the offset that are read rather than searched for a nearer one."""
 
 _WINDOW = 256 << 10
-"""Bytes read at once while headers of events are followed. What lies inside a longer event is skipped."""
+"""Bytes read at once while following event headers. The body of a longer event is skipped."""
 
 
 class BoundaryFinder:
@@ -56,8 +56,8 @@ class BoundaryFinder:
     # --- cuts ----------------------------------------------------------------------------------------------------
 
     def around(self, size: int) -> tuple[Positions, StreamCutRecord]:
-        """The last record, or the head, with fewer bytes before it, and the first one, or the tail, with no fewer. Where a
-        record lies before the head at some key, it is the head there."""
+        """The last record, or the head, with fewer bytes before it, and the first one, or the tail, with no fewer. If a
+        record is before the head at some key, the head is used there."""
         records = self._records
         place = bisect_left(records, size, key=lambda record: self._within(record).size_bytes)
         high = self._within(records[place]) if place < len(records) else self.tail
@@ -70,14 +70,15 @@ class BoundaryFinder:
         return replace(record, positions=joined, size_bytes=size_till(self.history, joined), event_count=None)
 
     async def at_size(self, size: int, *, down: bool = False) -> StreamCutRecord | None:
-        """The event boundary at or behind the byte ``size`` of the history, or at or before it; each segment for itself.
-        None where the way there cannot be told. Raises as the store: SegmentNotFoundError, UnavailableError and others."""
+        """The event boundary at or after byte ``size`` of the history, or (``down``) at or before it; found in each
+        segment separately. None if the path there is unknown. Raises as the store: SegmentNotFoundError,
+        UnavailableError and others."""
         low, high = self.around(size)
         wanted = cut_between(self.history, low, high.positions, size)
         if wanted is None:
             return None
         positions = await self.aligned(wanted, low, high.positions, down=down)
-        # All data before the cut was there when the record behind it was made.
+        # All data before the cut existed when the next record was made.
         return self.record(positions, high.time_ms)
 
     def record(self, positions: Positions, time_ms: int) -> StreamCutRecord:
@@ -86,14 +87,14 @@ class BoundaryFinder:
         return StreamCutRecord(time_ms=time_ms, size_bytes=size_till(self.history, positions), positions=positions)
 
     async def leaving_bytes(self, left: int) -> StreamCutRecord | None:
-        """The cut that leaves as much as possible, but no more than ``left`` bytes; the record or tail behind the place where
-        the way there cannot be told. Raises as ``at_size``: an answer that is missing must not cost a subscriber all that
-        lies before the next record."""
+        """The cut that leaves as much as possible, but no more than ``left`` bytes; the next record or the tail if the
+        path there is unknown. Raises as ``at_size``: a missing answer must not cost a subscriber all data before the
+        next record."""
         size = self.tail.size_bytes - left
         return await self.at_size(size) or self.around(size)[1]
 
     async def leaving_events(self, left: int) -> StreamCutRecord | None:
-        """The same for events. Events differ in size, so that the place is found by halving."""
+        """The same for events. Events differ in size, so the position is found by bisection."""
         tail, total = self.tail, self.tail.event_count
         if total is None:
             return None
@@ -122,7 +123,8 @@ class BoundaryFinder:
     # --- single segments -------------------------------------------------------------------------------------------
 
     async def aligned(self, wanted: Positions, low: Positions, high: Positions, *, down: bool) -> dict[SegmentId, int]:
-        """The positions moved to boundaries of events at or behind them, or at or before, but not out of low and high."""
+        """The positions moved to the event boundaries at or after them, or (``down``) at or before, within low and
+        high."""
         moved = {segment: offset for segment, offset in wanted.items() if offset > max(low.get(segment, 0), 0)}
         if down:
             found = await collect(moved, lambda segment: self._before(segment, moved[segment], low.get(segment, 0)))
@@ -132,8 +134,8 @@ class BoundaryFinder:
         return {segment: found.get(segment, offset) for segment, offset in wanted.items()}
 
     async def _behind(self, segment: SegmentId, offset: int) -> int:
-        """The first event boundary at or behind the offset. The store knows bounds of appends and blocks; where events are
-        framed as streams frame them, those between are found by their headers."""
+        """The first event boundary at or after the offset. The store knows the bounds of appends and blocks. Between
+        them, boundaries are found by event headers, if the data has the event format of streams."""
         if self._ends_at(segment, offset):
             return offset
         name = segment_name(self._name, segment)
@@ -146,7 +148,7 @@ class BoundaryFinder:
         return high if low is None or place == len(bounds) else low + bounds[place]
 
     async def _before(self, segment: SegmentId, offset: int, least: int) -> int:
-        """The last event boundary at or before the offset; ``least``, which is one, where no later one can be found."""
+        """The last event boundary at or before the offset; ``least``, itself a boundary, if no later one is found."""
         if self._ends_at(segment, offset):
             return offset
         name = segment_name(self._name, segment)
@@ -164,7 +166,8 @@ class BoundaryFinder:
         return offset in (self.history.sealed_lengths.get(segment), self.tail.positions.get(segment))
 
     async def _known_before(self, name: str, offset: int) -> int | None:
-        """A bound that the store knows at or before the offset, the last one but for ``_NEAR`` bytes. None: there is none."""
+        """A bound that the store knows at or before the offset; at most ``_NEAR`` bytes before the last such bound.
+        None: there is none."""
         known = self._ctx.segments.next_event_boundary
         step, beyond = _STEP_BACK, offset
         while (low := await known(name, max(0, offset - step))) > offset:
@@ -185,7 +188,8 @@ class BoundaryFinder:
         return bounds
 
     async def _parsed(self, name: str, low: int, high: int) -> Sequence[int]:
-        """Where events begin between two boundaries, and the end, counted from ``low``; empty where these are no events."""
+        """Where events begin between two boundaries, and the end, relative to ``low``; empty if the bytes are no
+        events."""
         bounds, size = [0], high - low
         try:
             while (at := bounds[-1]) < size:
@@ -196,7 +200,7 @@ class BoundaryFinder:
                 else:
                     bounds.append(at + event_size(data))
         except CorruptDataError:
-            # Damaged, or no events: the bounds that the store knows will do.
+            # Damaged, or no events: use the bounds that the store knows.
             return ()
         return bounds if bounds[-1] == size else ()
 

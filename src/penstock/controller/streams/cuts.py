@@ -61,10 +61,10 @@ async def retry_if_moved(name: StreamName, look: Callable[[], Awaitable[T]]) -> 
 
 
 def asked_again(question: Q) -> Q:
-    """A question about a stream that is gathered without the stream's lock, begun anew where the head moves meanwhile.
+    """Wrap a query that reads a stream without its lock: it starts again if the head moves meanwhile.
 
-    For questions that name no position: their callers cannot be the reason. Raises UnavailableError if the head moves in
-    each of several tries; what ``question`` raises otherwise.
+    For queries without a position: the caller cannot be the cause. Raises UnavailableError if the head moves in each of
+    several tries; what ``question`` raises otherwise.
     """
 
     @wraps(question)
@@ -74,6 +74,6 @@ def asked_again(question: Q) -> Q:
                 return await question(owner, stream, *args, **options)
             except (SegmentNotFoundError, TruncatedError):
                 continue
-        raise UnavailableError("stream is truncated faster than it can be looked at", stream=str(stream))
+        raise UnavailableError("stream is truncated faster than it can be read", stream=str(stream))
 
     return cast("Q", answered)

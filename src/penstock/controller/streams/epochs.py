@@ -1,4 +1,4 @@
-"""Epochs of a stream: its history, scaling, and the questions that are answered from it alone."""
+"""Epochs of a stream: its history, and scaling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.model.segments import SegmentId, number_of
 from penstock.ports.data.tables import TablePut
 
 FINAL = 1
-"""Added to the last epoch it gives the key under which the lengths of a sealed stream's last segments stand."""
+"""Added to the last epoch, it gives the key for the lengths of a sealed stream's last segments."""
 
 
 def epoch_put(name: StreamName, record: EpochRecord) -> TablePut:
@@ -39,7 +39,7 @@ def lengths_put(name: StreamName, epoch: int, sealed: LengthsRecord) -> TablePut
 
 
 async def load_epoch(ctx: Context, name: StreamName, epoch: int) -> EpochRecord:
-    """One epoch, decided or active. Raises InternalError where it is missing."""
+    """One epoch, decided or active. Raises InternalError if it is missing."""
     found = await ctx.metadata.get(keys.epoch(name, epoch), EpochEntry)
     if found.value is None:
         raise InternalError("epoch of a stream is missing", stream=str(name), epoch=epoch)
@@ -63,10 +63,10 @@ async def begin_scale(ctx: Context, view: StreamView, following: EpochRecord, *p
 
 
 async def finish_scale(ctx: Context, view: StreamView) -> StreamView:
-    """Perform a scale from wherever it stands.
+    """Perform a scale, or resume it.
 
-    New segments first, then the epoch that names them, and only then are the old ones sealed: whoever meets a sealed
-    segment finds its successors.
+    New segments first, then the epoch that names them, and only then are the old ones sealed: a client that finds a
+    sealed segment also finds its successors.
     """
     work = view.record.work
     if work is None or work.kind is not WorkKind.SCALE:
@@ -84,7 +84,7 @@ async def finish_scale(ctx: Context, view: StreamView) -> StreamView:
 
 
 async def seal_segments(ctx: Context, name: StreamName, segments: Sequence[SegmentId]) -> LengthsRecord:
-    """Seal them all, and give their final lengths and numbers of events."""
+    """Seal all the segments, and return their final lengths and numbers of events."""
 
     async def seal(segment: SegmentId) -> tuple[int, int]:
         length = await ctx.segments.seal(segment_name(name, segment))
@@ -104,7 +104,7 @@ async def put_stream(ctx: Context, view: StreamView, record: StreamRecord, *puts
 
 
 async def end_work(ctx: Context, view: StreamView, record: StreamRecord, *puts: TablePut) -> StreamView:
-    """The last step of a workflow: as ``put_stream``, and let its marker go."""
+    """The last step of a workflow: as ``put_stream``, and release its marker."""
     marker = view.marker
     if marker is None:
         marker = (await ctx.metadata.get(keys.work(view.name), MarkerRecord)).version

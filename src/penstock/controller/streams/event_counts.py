@@ -1,7 +1,7 @@
-"""Exact numbers of events before a position and between two, at the price of what is new since the last question.
+"""Exact numbers of events before a position and between two. The cost grows with the data since the last query.
 
-How many events lie before an offset of a segment never changes, so that every answer is a point from which the next one is
-counted. Source: docs/design/0006-controller.md, "Counting events".
+The number of events before an offset of a segment never changes. So every answer is a starting point for the next
+count. Source: docs/design/0006-controller.md, "Counting events".
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _GONE = (SegmentNotFoundError, TruncatedError, InvalidArgumentError)
 
 
 class EventCounts:
-    """Counts events through the store, and remembers what it has learnt. The store is borrowed."""
+    """Counts events through the store, and remembers the results. The store is borrowed."""
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
         self._points: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
 
     def learn(self, info: SegmentInfo) -> None:
-        """What the store has just said of a segment: so many events lie before its end."""
+        """Remember the number of events before a segment's end, as the store has just reported it."""
         self._keep(info.name, info.length, info.event_count)
 
     def _keep(self, name: str, offset: int, count: int) -> None:
@@ -41,13 +41,13 @@ class EventCounts:
             return
         insort(points, (offset, count))
         if len(points) > POINTS_MAX:
-            # Truncation and subscribers go forwards: the oldest point is the least likely to be asked for.
+            # Truncation and subscribers move forward: the oldest point is the least likely to be needed.
             del points[0]
         if len(self._points) > SEGMENTS_MAX:
             self._points.popitem(last=False)
 
     async def before(self, name: str, offset: int) -> int | None:
-        """Events of the segment before an event boundary, truncated ones included; None where nobody can tell any more."""
+        """Events of the segment before an event boundary, truncated ones included; None if it is no longer known."""
         if offset <= 0:
             return 0
         try:
@@ -75,14 +75,14 @@ class EventCounts:
             except TruncatedError:
                 found = behind[1] - await self._segments.count_events(name, offset, behind[0])
         else:
-            raise SegmentNotFoundError("nothing is known of the segment", segment=name)
+            raise SegmentNotFoundError("no such segment", segment=name)
         self._keep(name, offset, found)
         return found
 
     async def between(self, stream: StreamName, history: StreamHistory, start: Positions, end: Positions) -> int | None:
-        """Events from ``start`` to ``end``, which is at or after it; None where a part of them is gone or was not counted.
+        """Events from ``start`` to ``end``, which is at or after it; None if part of them was deleted or never counted.
 
-        A cut that is no boundary of events gives None too.
+        None also if a cut is not an event boundary.
         """
         total = 0
         for segment, first, last in pieces(history, start, end):
@@ -97,8 +97,8 @@ class EventCounts:
 
 
 def pieces(history: StreamHistory, start: Positions, end: Positions) -> list[tuple[SegmentId, int, int]]:
-    """What lies from one cut to a later one, as bytes of segments, oldest segment first; their sum is the difference of
-    sizes. Empty where ``end`` is not at or after ``start``."""
+    """The byte ranges of segments from one cut to a later one, oldest segment first. Their sum is the difference of the
+    sizes. Empty if ``end`` is not at or after ``start``."""
     found: list[tuple[SegmentId, int, int]] = []
     try:
         between = segments_between(history, start, end)

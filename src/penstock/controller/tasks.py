@@ -31,7 +31,7 @@ class OwnedTasks:
         self._closed = False
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of ``work``. Cancelled: the work goes on, and a failure of it is logged.
+        """Run ``work`` and return its result. If cancelled, the work continues, and its failure is logged.
 
         Raises: UnavailableError once closed.
         """
@@ -46,7 +46,7 @@ class OwnedTasks:
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if caller is not None and caller.cancelling():
-                # The caller's own cancellation, even where the work was cancelled in the same moment.
+                # The caller was cancelled, possibly in the same moment as the work.
                 task.add_done_callback(_log_failure)
                 raise
             raise UnavailableError("the controller was closed before the work was done") from None
@@ -81,13 +81,14 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
         return
     error = task.exception()
     if error is not None:
-        # What the store cannot do now is said in a line, and tried again by the sweeper; anything else with its place.
+        # An error of the store is logged in one line, because the sweeper retries; any other with its traceback.
         shown = None if isinstance(error, UnavailableError) else error
         log.warning("background work of the controller failed", extra={"error": str(error)}, exc_info=shown)
 
 
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, limit: int = PARALLEL) -> None:
-    """Do ``work`` for every item, at most ``limit`` at a time. Raises the first failure, once all running ones ended."""
+    """Do ``work`` for every item, at most ``limit`` at a time. Raises the first failure after all running ones have
+    ended."""
     waiting = list(items)
     if len(waiting) == 1:
         await work(waiting[0])
@@ -119,7 +120,7 @@ async def collect(items: Iterable[T], work: Callable[[T], Awaitable[V]], *, limi
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that says most: one of ours before any other."""
+    """The most informative error: one of ours before any other."""
     flat = list(leaves(errors))
     return next((error for error in flat if isinstance(error, PenstockError)), flat[0])
 
@@ -146,7 +147,7 @@ class NamedLocks:
                 self._locks[name] = (lock, users - 1)
 
     async def passed(self, prefix: str) -> None:
-        """Wait until everybody who now has, or waits for, a lock with that prefix has had it."""
+        """Wait until every current holder of and waiter for a lock with that prefix has released it."""
         for name in [name for name in self._locks if name.startswith(prefix)]:
             async with self.hold(name):
                 continue

@@ -33,7 +33,7 @@ def context_of(
 ) -> Context:
     """The shared parts of a controller on ``segments``. Does no I/O and starts no task; the arguments are borrowed.
 
-    ``passed`` counts seconds that have really passed, by which data ages.
+    ``passed`` counts elapsed seconds, for the age of data.
     """
     metadata = Metadata(segments)
     tasks = OwnedTasks()

@@ -1,4 +1,4 @@
-"""Deleting a stream that nobody uses: decided by a rule, begun only once nobody can write to it any more.
+"""Deletion of an unused stream: decided by a rule, and begun only after its writers are stopped.
 
 Source: docs/design/0006-controller.md, "Retention".
 """
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 
 async def delete_idle(ctx: Context, name: StreamName, found: Snapshot, limits: AppendLimits) -> bool:
-    """Seal and delete the stream, unless somebody has come back since ``found``; returns whether it is gone.
+    """Seal and delete the stream, unless it was used since ``found``; returns whether it was deleted.
 
-    Writers are stopped first, and the tail is read again: what is appended while the rule decides must not go with the
-    rest. The caller holds the stream's lock. A crash at any point leaves a stream in use, or one whose deletion is finished
-    by whoever comes next; where it leaves writers stopped, the next cycle lets them go on.
+    Writers are stopped first, and the tail is read again: data that is appended while the rule decides must not be
+    deleted. The caller holds the stream's lock. A crash at any point leaves either a stream in use or a deletion that
+    the next call finishes. If it leaves writers stopped, the next cycle lets them continue.
     """
     if name.is_internal or found.holds:
         return False

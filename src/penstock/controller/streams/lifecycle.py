@@ -1,4 +1,4 @@
-"""Beginning and end of a stream: creation, sealing, deletion, each performed from wherever it stands."""
+"""Creation, sealing and deletion of a stream. Each can be resumed after a crash."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def creation_puts(name: StreamName, config: StreamConfig, *, number: int, now_ms
 
 
 async def finish_creation(ctx: Context, view: StreamView) -> StreamView:
-    """Create the segments of the stream and of its mark stream, then let both be seen, in one step."""
+    """Create the segments of the stream and of its mark stream, then make both visible in one step."""
     views = [view]
     mark = mark_stream(view.name)
     if mark is not None:
@@ -73,10 +73,10 @@ async def finish_creation(ctx: Context, view: StreamView) -> StreamView:
 
 
 async def finish_sealing(ctx: Context, view: StreamView) -> StreamView:
-    """Abort what is open, finish what was decided, then seal the active segments.
+    """Abort open transactions, finish decided ones, then seal the active segments.
 
-    The state is durable before the open transactions are looked for, and whoever begins one looks at the state after its
-    record is durable: one of the two meets the other.
+    The state is durable before open transactions are listed. A call that begins one checks the state after its
+    record is durable. So one of the two sees the other.
     """
     async for entry in ctx.metadata.scan_all(keys.transactions(view.name)):
         record = ctx.set_aside.read(entry, TransactionRecord)
@@ -84,20 +84,20 @@ async def finish_sealing(ctx: Context, view: StreamView) -> StreamView:
         txn = ctx.set_aside.key(entry, keys.txn_of)
         if record is not None and txn is not None and record.state is TransactionState.OPEN:
             await abort_if_open(ctx, view.name, txn)
-    # Nothing that anybody has decided may be left behind.
+    # No decision may be left unperformed.
     ctx.transactions.queues.forget(view.name)
     view = await drain(ctx, view)
     history = await ctx.histories.remaining(view)
     sealed = await seal_segments(ctx, view.name, [item.segment for item in history.active.segments])
     lengths = lengths_put(view.name, view.record.epoch + FINAL, sealed)
     if view.record.ending:
-        # On to the deletion in the same step: nobody finds the stream sealed, and the marker of the work stays.
+        # Continue with the deletion in the same step: nobody sees the stream as sealed, and the work marker stays.
         return await put_stream(ctx, view, replace(view.record, state=StreamState.DELETING), lengths)
     return await end_work(ctx, view, replace(view.record, state=StreamState.SEALED), lengths)
 
 
 async def finish_deletion(ctx: Context, view: StreamView) -> None:
-    """Delete the mark stream, all segments and all records; the stream's own record goes last.
+    """Delete the mark stream, all segments and all records; the stream's own record is removed last.
 
     With a grace, only the name is freed: the records are moved, and the segments stay until the grace ends.
     The number of the next segment stays, so that no stream created under this name uses the name of a segment again.

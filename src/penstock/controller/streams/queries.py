@@ -1,4 +1,4 @@
-"""Questions about streams, their segments and positions. Only a scale changes anything."""
+"""Queries about streams, their segments and positions. Only a scale changes anything."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StreamQueries:
     async def list(
         self, scope: str, *, tag: str | None = None, after: str = "", limit: int = PAGE_MAX
     ) -> Sequence[str]:
-        """Stream names behind ``after``, sorted. Raises ScopeNotFoundError."""
+        """Stream names after ``after``, sorted. Raises ScopeNotFoundError."""
         await self._ctx.streams.check_scope(scope)
         prefix = keys.encoded(f"stream/{scope}/")
         position = prefix + keys.encoded(after) if after else None
@@ -71,7 +71,7 @@ class StreamQueries:
 
     @asked_again
     async def describe(self, stream: StreamName) -> StreamDescription:
-        """The stream as it stands, with exact sizes."""
+        """The current state of the stream, with exact sizes."""
         ctx = self._ctx
         found = await look(ctx, stream)
         view, history, tail, head = found.view, found.history, found.tail.positions, found.first
@@ -130,12 +130,12 @@ class Layout:
     async def current(self, stream: StreamName) -> Sequence[SegmentRange]:
         """In key order; empty once the stream is sealed."""
         view = await self._ctx.streams.get(stream)
-        # Writers continue although the record of an earlier epoch is lost: the active one is all they need.
+        # Writers need only the active epoch: they continue even if the record of an earlier one is lost.
         history = await self._ctx.histories.remaining(view)
         return () if view.record.state is StreamState.SEALED else tuple(history.active.segments)
 
     async def of_epoch(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
-        """Raises InvalidArgumentError for an epoch that never was."""
+        """Raises InvalidArgumentError for an epoch that never existed."""
         _, history = await self._history(stream)
         for record in history.epochs:
             if record.epoch == epoch:
@@ -200,7 +200,7 @@ class Cuts:
         return segments_between(history, first, None if end.is_unbounded else end.positions)
 
     async def _given(self, name: StreamName, *cuts: StreamCut) -> tuple[StreamHistory, HeadRecord | None]:
-        """History and head of the stream. All the cuts must be positions of it. Raises InvalidCutError."""
+        """History and head of the stream. All cuts must be positions of the stream. Raises InvalidCutError."""
         view, head = await self._ctx.streams.get_with_head(name)
         history = await self._ctx.histories.of(view)
         for cut in cuts:
@@ -215,7 +215,7 @@ class Cuts:
         last: Mapping[SegmentId, int] = end.positions
         if end.is_unbounded:
             _, _, history, last = await load_tail(self._ctx, stream)
-        # What no cut passes in order is refused here; ``pieces`` would find nothing.
+        # Refuse cuts that are not in order: ``pieces`` would find nothing.
         segments_between(history, start.positions, last)
         spans = []
         for segment, low, high in pieces(history, start.positions, last):

@@ -134,7 +134,7 @@ async def _check_transactions(
         if not is_of_epoch:
             why = "a transaction of an epoch that the stream does not have"
         elif txn is not None and found is None and txn in decided:
-            # All that performing a decision needs is in the entry and the id.
+            # The entry and the id hold all that is needed to perform a decision.
             await ctx.metadata.put(overwrite(entry.key, _record_again(view, txn, decided[txn])))
             why = f"{why}; its record was made again from the decision ({decided[txn].value})"
             removed.append(_removed(entry, why))

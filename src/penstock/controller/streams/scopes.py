@@ -1,4 +1,4 @@
-"""Scopes: created by one step; deleted only while they are empty, with nothing damaged where they are not."""
+"""Scopes: created in one step; deleted only while empty. A refused deletion changes nothing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class Scopes:
         return await self._holds_table(scope)
 
     async def _holds_table(self, scope: str) -> bool:
-        """Whether a key-value table is there, or half made. Its record is written before its creator looks for the scope."""
+        """Whether a key-value table exists, or is being created. Its record is written before its creator checks the
+        scope."""
         first, last = f"{scope}/".encode(), f"{scope}/\x7f".encode()
         try:
             page = await self._ctx.segments.table_scan(KEY_VALUE_TABLES, after=None, limit=1, first=first, last=last)
@@ -77,17 +78,18 @@ class Scopes:
         return bool(page)
 
     async def _finish_deletion(self, scope: str) -> bool:
-        """Remove the scope, or give it back where a stream came first; returns whether it is gone.
+        """Remove the scope, or restore it if a stream was created first; returns whether it was removed.
 
-        Deleting looks for streams after its mark is durable, creating looks for the mark after its stream's record is: one
-        of them sees the other.
+        A deletion lists streams after its mark is durable. A creation checks the mark after its stream's record is
+        durable. So one of them sees the other.
         """
         ctx = self._ctx
         found = await ctx.metadata.get(keys.scope(scope), ScopeRecord)
         empty = not await self._holds_anything(scope)
         if found.value is not None and found.value.deleting:
             if empty:
-                # Its policy and what ended holds have left go first: a later scope of the name starts afresh.
+                # Remove its policy and the remains of ended holds first, so that a later scope of the name starts
+                # empty.
                 await forget_ended(ctx, scope)
                 puts = ctx.audit.puts([scope_deletion(scope, await shown_scope_policy(ctx, scope))])
                 await ctx.metadata.change(puts, [TableRemoval(key=keys.scope_policy(scope)), found.remove()])
@@ -98,7 +100,7 @@ class Scopes:
         return empty
 
     async def resume(self, scope: str) -> None:
-        """Finish a deletion that was cut short."""
+        """Finish an interrupted deletion."""
         async with self._ctx.locks.hold(f"scope/{scope}"):
             await changing(lambda: self._finish_deletion(scope))
 
@@ -107,7 +109,7 @@ class Scopes:
         return found.value is not None and not found.value.deleting
 
     async def list(self, *, after: str = "", limit: int = PAGE_MAX) -> Sequence[str]:
-        """Names behind ``after``, sorted; what the store keeps for itself is not listed."""
+        """Names after ``after``, sorted; internal scopes are left out."""
         prefix = b"scope/"
         limit = min(limit, PAGE_MAX)
         page: list[str] = []

@@ -1,4 +1,4 @@
-"""Where streams begin and end right now."""
+"""The current heads and tails of streams."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _TRIES = 8  # times that the epoch may change during one answer
 class Tail:
     """The exact end of a stream.
 
-    ``events``: of the whole history, truncated ones included, but for those that were never counted; differences are exact,
-    since these never come to count. ``open_events``: those of segments that still take events. ``last_append_ms``: when the
-    stream last took one, or was made; None for a sealed one, whose segments may be gone.
+    ``events``: of the whole history, truncated ones included, without those that were never counted. Differences are
+    exact, because uncounted ones stay uncounted. ``open_events``: those of segments that still accept events.
+    ``last_append_ms``: time of the last append or of the creation; None for a sealed stream, whose segments may be
+    deleted.
     """
 
     positions: dict[SegmentId, int]
@@ -35,9 +36,9 @@ class Tail:
 
 
 async def tail_of(ctx: Context, view: StreamView, history: StreamHistory) -> Tail:
-    """The end of each segment of the last epoch, asked from the store unless it is known to be sealed.
+    """The end of each segment of the last epoch, requested from the store unless it is known to be sealed.
 
-    Raises: SegmentNotFoundError where the stream has moved on since ``view`` was read.
+    Raises: SegmentNotFoundError if the stream has changed since ``view`` was read.
     """
     segments = [item.segment for item in history.active.segments]
     counted = ctx.histories.events_of(view.name)
@@ -61,20 +62,20 @@ async def tail_of(ctx: Context, view: StreamView, history: StreamHistory) -> Tai
 
 
 async def tail_positions(ctx: Context, view: StreamView, history: StreamHistory) -> dict[SegmentId, int]:
-    """As ``tail_of``, the positions alone."""
+    """As ``tail_of``, only the positions."""
     return (await tail_of(ctx, view, history)).positions
 
 
 def head_positions(history: StreamHistory, head: HeadRecord | None) -> Positions:
-    """The first position that may be read."""
+    """The first readable position."""
     visible = {} if head is None else head.visible
     return visible or head_of(history)
 
 
 async def load_whole(ctx: Context, name: StreamName) -> tuple[StreamView, HeadRecord | None, StreamHistory, Tail]:
-    """A stream, its head and history, and its tail, all of one moment as far as anybody can tell.
+    """A stream, its head and history, and its tail, consistent, as if read at one moment.
 
-    Raises: ScopeNotFoundError, StreamNotFoundError; UnavailableError where it scales faster than it can be looked at.
+    Raises: ScopeNotFoundError, StreamNotFoundError; UnavailableError if it scales faster than it can be read.
     """
     for _ in range(_TRIES):
         view, head = await ctx.streams.get_with_head(name)
@@ -82,12 +83,12 @@ async def load_whole(ctx: Context, name: StreamName) -> tuple[StreamView, HeadRe
         try:
             return view, head.value, history, await tail_of(ctx, view, history)
         except SegmentNotFoundError:
-            # Scaled and truncated since the record was read: look again.
+            # The stream was scaled and truncated since its record was read: read again.
             continue
     raise UnavailableError("stream changes faster than its tail can be read", stream=str(name))
 
 
 async def load_tail(ctx: Context, name: StreamName) -> tuple[StreamView, HeadRecord | None, StreamHistory, Positions]:
-    """As ``load_whole``, with the positions of the tail alone."""
+    """As ``load_whole``, with only the positions of the tail."""
     view, head, history, tail = await load_whole(ctx, name)
     return view, head, history, tail.positions

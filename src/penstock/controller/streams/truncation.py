@@ -1,7 +1,7 @@
-"""Truncation: moving a stream's head, decided in one step and performed in the order that survives a crash anywhere.
+"""Truncation: moves a stream's head. Decided in one step, then performed in an order that is safe against crashes.
 
-A truncation with a grace period moves the head for readers at once and keeps the bytes; ``controller.grace.kept`` gives
-them back later, or lets readers have them again. Source: docs/design/0006-controller.md.
+A truncation with a grace period moves the head for readers at once and keeps the bytes; ``controller.grace.kept`` frees
+them later, or makes them readable again. Source: docs/design/0006-controller.md.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from penstock.ports.data.tables import TableCheck, TablePut
 async def begin_truncation(
     ctx: Context, view: StreamView, cut: StreamCut, *puts: TablePut | TableCheck, grace_ms: int = 0
 ) -> StreamView | None:
-    """Check the cut and write the intent, with further ``puts``, as one step. None where the head is there already.
+    """Check the cut and write the intent, with further ``puts``, as one step. None if the head is already there.
 
-    ``grace_ms``: how long the bytes are kept and can be had back. While those of an earlier truncation are, all are: a
-    later one never gives back what an earlier one keeps.
-    Raises: InvalidCutError (not a cut of the stream, behind the head, or beyond the tail).
+    ``grace_ms``: how long the bytes are kept and can be restored. While the bytes of an earlier truncation are kept,
+    those of later ones are kept too.
+    Raises: InvalidCutError (not a cut of the stream, before the head, or beyond the tail).
     """
     history = await ctx.histories.of(view)
     head = await ctx.metadata.get(keys.head(view.name), HeadRecord)
@@ -54,7 +54,7 @@ async def begin_truncation(
     if compare(history, cut.positions, current) is CutOrder.EQUAL:
         return None
     check_not_before_head(view.name, history, cut.positions, current)
-    # A segment that has not started is kept as such in the head: it tells readers where to wait.
+    # The head keeps a segment that has not started: it shows readers where to wait.
     pending = replace(known, pending=dict(cut.positions), grace_ms=None)
     grace = await _grace(ctx, view, known, history, cut.positions, grace_ms)
     if grace is not None:
@@ -69,7 +69,7 @@ async def begin_truncation(
 async def _grace(
     ctx: Context, view: StreamView, head: HeadRecord, history: StreamHistory, cut: Positions, grace_ms: int
 ) -> GraceRecord | None:
-    """The record that keeps the bytes of the truncation, or None where they go at once."""
+    """The record that keeps the bytes of the truncation, or None if they are freed at once."""
     last: GraceRecord | None = None
     async for entry in ctx.metadata.scan_all(retention_keys.graces(view.name)):
         last = GraceRecord.decode(entry.value)
@@ -79,7 +79,7 @@ async def _grace(
     return GraceRecord(
         before=dict(head.cut),
         after=dict(cut),
-        # Keys are times: two truncations of one millisecond still need two, in their order.
+        # Keys are times: two truncations in one millisecond need two different keys, in order.
         at_ms=now_ms if last is None else max(now_ms, last.at_ms + 1),
         due_ms=min(now_ms + max(grace_ms, 0), LONG_MAX),
         size_bytes=bytes_between(history, head.cut or None, cut),
@@ -88,9 +88,9 @@ async def _grace(
 
 
 async def finish_truncation(ctx: Context, view: StreamView) -> StreamView:
-    """Perform a truncation from wherever it stands: heads of segments, whole segments, then the record.
+    """Perform or resume a truncation: truncate segments, delete whole segments, then write the record.
 
-    Segments are truncated before any is deleted, so that a reader who finds one gone finds the rest at the new head.
+    Segments are truncated before any is deleted, so that a reader who finds one deleted finds the rest at the new head.
     """
     head: Stored[HeadRecord] = await ctx.metadata.get(keys.head(view.name), HeadRecord)
     if head.value is None or head.value.pending is None:
@@ -100,7 +100,7 @@ async def finish_truncation(ctx: Context, view: StreamView) -> StreamView:
     offsets = storage_offsets(pending)
     gone = segments_to_delete(history, head.value.cut or None, pending)
     if keep:
-        # They stay as they are, sealed and empty for readers, until the grace period ends.
+        # They stay sealed and empty for readers until the grace period ends.
         offsets |= {segment: history.sealed_lengths[segment] for segment in gone}
 
     async def truncate(segment: SegmentId) -> None:

@@ -1,4 +1,4 @@
-"""Streams: what changes them. Each call settles what it finds, decides, and performs."""
+"""Changes of streams. Each call finishes pending work, decides, and performs."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class StreamChanges:
     async def create(self, stream: StreamName, config: StreamConfig, *, internal: bool = False) -> None:
         """Raises ScopeNotFoundError, AlreadyExistsError, InvalidNameError, InvalidArgumentError (a number is too large).
 
-        ``internal`` streams may bear names that users may not choose.
+        ``internal`` streams may have names that users may not choose.
         """
         # Clients older than reader groups in the controller create the group's stream themselves.
         may_be_internal = internal or stream.stream.startswith(READER_GROUP_PREFIX)
-        # Groups that read the store's own streams live beside them.
+        # Groups that read the store's own streams are in the same scope.
         check_name("scope", stream.scope, internal=may_be_internal and stream.scope == SYSTEM_SCOPE)
         check_name("stream", stream.stream, internal=may_be_internal)
         config.check_storable()
@@ -74,12 +74,12 @@ class StreamChanges:
         async with exclusive(self._ctx, name):
             view = await changing(lambda: self._begin_creation(name, config))
             if not await self._scope_exists(name.scope):
-                # The scope went while the intent was written: take it back.
+                # The scope was deleted while the intent was written: undo the creation.
                 await self._mark_for_deletion(view)
                 raise ScopeNotFoundError("no such scope", scope=name.scope)
             created = await finish_creation(self._ctx, view)
         if (await load_levels(self._ctx, created)).effective.stream_idle_ms is not None:
-            # Nobody may ever write to it: its idleness begins now. All other rules begin with the first event.
+            # It may never be written to, so its idle time starts now. All other rules start with the first event.
             self._ctx.attention.dirty(name)
 
     async def _begin_creation(self, name: StreamName, config: StreamConfig) -> StreamView:
@@ -114,7 +114,7 @@ class StreamChanges:
         return StreamView(name=name, record=record, version=versions[0], marker=versions[len(puts)])
 
     async def _meet_existing(self, name: StreamName, existing: StreamRecord, config: StreamConfig) -> None:
-        """Finish what was left half done under this name; return if the name is free after that."""
+        """Finish incomplete work under this name; return if the name is free after that."""
         if existing.state is StreamState.CREATING and existing.config != config:
             await settle(self._ctx, name)
             raise AlreadyExistsError("stream exists", stream=str(name))
@@ -137,15 +137,15 @@ class StreamChanges:
         """Replace the configuration; another number of segments scales.
 
         Raises InvalidArgumentError (the audit stream, a number is too large), StreamSealedError; CorruptDataError,
-        VersionTooNewError where the retention changes and the stream's policy document, the rest of which is to stay, cannot
-        be read.
+        VersionTooNewError if the retention changes and the stream's policy document cannot be read, because the rest of
+        the document must be kept.
         """
         check_not_audit(stream)
         config.check_storable()
         await self._ctx.tasks.run(self._change(stream, lambda view: self._update(view, config)))
 
     async def _change(self, name: StreamName, change: Callable[[StreamView], Awaitable[T]]) -> T:
-        """Run ``change`` on the settled stream under its lock, again where somebody else was faster."""
+        """Run ``change`` on the settled stream under its lock; retry if another writer was faster."""
 
         async def attempt() -> T:
             return await change(await settled(self._ctx, name))
@@ -171,7 +171,8 @@ class StreamChanges:
         if told:
             ctx.audit.soon()
         if not marker and had.retention is not None:
-            # Last: a stream listed without a policy costs a look, one with a policy and not listed would never be cut.
+            # Change the mark last: a mark without a policy costs one read, a policy without a mark would never be
+            # applied.
             await ctx.metadata.remove_keys([keys.policy(view.name)])
         ctx.attention.dirty(view.name)
 
@@ -188,7 +189,7 @@ class StreamChanges:
         first = head_positions(history, head.value)
         await check_given(ctx.segments, view, history, cut)
         if at_or_after(history, first, cut.positions):
-            # At the head nothing happens; behind it the answer is an error, which a hold has no part in.
+            # A cut at the head changes nothing, and one before it is an error; holds matter for neither.
             await begin_truncation(ctx, view, cut)
             return
         levels = await load_levels(ctx, view)
@@ -231,7 +232,7 @@ class StreamChanges:
         old = {item.segment for item in history.active.segments}
         fresh = tuple(item for item in following.segments if item.segment not in old)
         ctx.telemetry.add("stream_scales")
-        # Limits of appends are those of segments: the new ones need theirs.
+        # Append limits apply to segments, so the new segments need theirs.
         ctx.attention.dirty(view.name)
         return ScaleResult(segments=fresh, epoch_before=history.active.epoch)
 
@@ -327,7 +328,7 @@ def check_not_sealed(view: StreamView) -> None:
 def _resized(
     history: StreamHistory, had: ScalingPolicy, wants: ScalingPolicy, next_number: int, now_ms: int
 ) -> EpochRecord | None:
-    """The epoch that a new scaling policy asks for: another fixed number, or a minimum that is not reached."""
+    """The epoch that a new scaling policy needs: another fixed number, or a minimum that is not reached."""
     count = len(history.active.segments)
     if wants.type is ScaleType.FIXED:
         changes = (had.type, had.min_segments) != (wants.type, wants.min_segments)

@@ -1,7 +1,7 @@
-"""Settling a stream: whatever workflow was begun on it is finished before the next one is decided.
+"""Settles a stream: finishes a pending workflow before the next one is decided.
 
-All workflows have one shape: decide, write the intent (durable), perform steps that may be repeated, write the end. Whoever
-holds the stream's lock and finds an intent performs it, be it after a crash, a failure, or a caller that went away.
+All workflows have one shape: decide, write the intent (durable), perform repeatable steps, write the end. A call that
+holds the stream's lock and finds an intent performs it, whether a crash, a failure or a cancelled caller left it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from penstock.model.names import StreamName
 
 @asynccontextmanager
 async def exclusive(ctx: Context, name: StreamName) -> AsyncIterator[None]:
-    """Nobody else in this process changes the stream meanwhile."""
+    """Hold the stream's lock: nobody else in this process changes the stream."""
     async with ctx.locks.hold(f"stream/{name}"):
         yield
 
 
 async def settle(ctx: Context, name: StreamName) -> StreamView | None:
-    """Finish what was begun on the stream, and give it as it then is; None where there is no such stream.
+    """Finish pending work on the stream and return its state afterwards; None if there is no such stream.
 
-    The caller holds the stream's lock. Audit entries do not name who calls now: another call, or none, began the work.
+    The caller holds the stream's lock. Audit entries do not name the current caller: another call, or none, began the
+    work.
     """
     with unattributed():
         return await _settle(ctx, name)
@@ -90,14 +91,14 @@ async def settle_alone(ctx: Context, name: StreamName) -> None:
 
 
 def settle_soon(ctx: Context, name: StreamName) -> None:
-    """Settle the stream in the background. However often this is asked, one run waits behind the one under way."""
+    """Settle the stream in the background. Many calls cause at most one further run after the current one."""
     if name in ctx.work.waiting:
         return
     ctx.work.waiting.add(name)
 
     async def run() -> None:
         async with exclusive(ctx, name):
-            # From here on a new decision may come too late for this run's look at the queue.
+            # From here on this run may miss a new entry of the queue.
             ctx.work.waiting.discard(name)
             await settle(ctx, name)
 

@@ -1,9 +1,9 @@
 """Batches: many transactions that become readable together, exactly once, under a writer's batch number.
 
 First every transaction is pinned to the batch. Then one compare-and-set on the writer's record names the batch and its
-transactions, in the same step as the entry of the commit queue: from there on they are committed, whatever crashes. A
-pinned transaction can still be aborted until then, but only by a step that touches the writer's record too, so that the
-decision meets it. Source: docs/design/0006-controller.md, "Batches".
+transactions, in the same step as the entry of the commit queue: from then on they are committed, despite crashes. Until
+then a pinned transaction can still be aborted, but only by a step that also changes the writer's record, so that the
+decision fails. Source: docs/design/0006-controller.md, "Batches".
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Batches:
         source: QuerySource | None = None,
         one_job: bool = False,
     ) -> bool:
-        """True once the transactions are readable; False where the writer has committed the batch otherwise.
+        """True once the transactions are readable; False if the writer has already committed the batch with others.
 
         A source without transactions only records that it writes under the name, not the batch's number. ``one_job``: the
         caller generated the name for this one batch, so it may be forgotten after ``JOBS_KEPT`` other jobs.
@@ -151,7 +151,7 @@ class Batches:
         *,
         one_job: bool,
     ) -> bool:
-        # What was decided earlier is finished first: the writer's record can name the transactions of one batch only.
+        # Earlier decisions are finished first: the writer's record can name the transactions of only one batch.
         async with exclusive(self._ctx, name):
             view = await settled(self._ctx, name)
             if view.record.state is StreamState.SEALED:
@@ -210,7 +210,7 @@ class Batches:
     ) -> tuple[BatchVerdict, bool]:
         """Returns also whether the writer's name is new."""
         ctx = self._ctx
-        # The writer's record is read before the transactions: whoever aborts one of them changes it.
+        # The writer's record is read before the transactions, because an abort of one of them changes it.
         known = await ctx.metadata.get(keys.batch(name, writer), BatchRecord)
         is_new = known.value is None
         if is_new:
@@ -223,7 +223,7 @@ class Batches:
         if verdict is not BatchVerdict.COMMIT:
             return verdict, is_new
         if await self._pin(loaded, writer, batch):
-            # Pinned now. Only a look that finds them all pinned may decide.
+            # Pinned now. Only an attempt that finds them all pinned may decide.
             return await self._decide(name, writer, batch, txns, source, one_job=one_job)
         decided = replace(
             known.value or _NONE,

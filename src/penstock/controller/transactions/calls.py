@@ -1,4 +1,4 @@
-"""Transactions of a stream: begun, renewed, decided, remembered."""
+"""Transactions of a stream: begin, renew, decide, and report their outcomes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ COMMIT_S = 0.2
 """How long the answer to a commit waits for the merge."""
 
 _IDS_AT_ONCE = 1 << 16
-"""Transaction numbers reserved in one step. Those of a controller that dies are never used."""
+"""Transaction numbers reserved in one step. Unused numbers of a crashed controller are never used."""
 
 _PREPARED_MAX = 10_000
 """Shared transactions whose segments are known to exist."""
@@ -79,9 +79,9 @@ class Transactions:
         self._prepared: dict[UUID, None] = {}
 
     async def _number(self) -> int:
-        """A number that no transaction of this store has ever had."""
+        """A number that is unique among all transactions of the store."""
         while self._next == self._reserved:
-            # One reserves for all who wait: as many at once would only take the record from each other.
+            # One caller reserves for all that wait: several at once would only conflict on the record.
             async with self._reserving:
                 if self._next == self._reserved:
                     await changing(self._reserve)
@@ -97,7 +97,7 @@ class Transactions:
     async def create(self, stream: StreamName, *, lease_ms: int) -> Transaction:
         """Its segments exist when this returns. Raises InvalidArgumentError (lease), StreamSealedError.
 
-        Cancelled: what was begun is aborted when its lease ends.
+        Cancelled: the transaction is aborted when its lease ends.
         """
         ctx = self._ctx
         view, txn, segments = await changing(lambda: self._begin(stream, lease_ms))
@@ -149,10 +149,11 @@ class Transactions:
         return Transaction(id=txn, segments=tuple(epoch.segments))
 
     async def _prepare(self, name: StreamName, txn: UUID, segments: Sequence[SegmentId]) -> None:
-        """Its segments exist when this returns, whoever began it and died. Raises TransactionStateError."""
+        """Its segments exist when this returns, even if the controller that began it crashed. Raises
+        TransactionStateError."""
         if txn in self._prepared:
             return
-        # Under the lock of whoever decides it: what was merged away must not be created again.
+        # Under the lock that decisions use: a merged segment must not be created again.
         async with exclusive(self._ctx, name):
             state = (await load_transactions(self._ctx.metadata, name, [txn])).facts[0].state
             if state is not TransactionState.OPEN:
@@ -225,16 +226,17 @@ class Transactions:
         return PingStatus[verdict.name]
 
     async def commit(self, stream: StreamName, txn: UUID, blocks: Sequence[EventBlock] = ()) -> TransactionStatus:
-        """Append the blocks and decide to commit; the merge follows. COMMITTED: it has ended by now; COMMITTING: it goes on.
+        """Append the blocks and decide to commit; the merge follows. COMMITTED: the merge is done; COMMITTING: it
+        continues.
 
-        Raises TransactionNotFoundError, TransactionStateError; with blocks what ``ControlPlane`` says.
+        Raises TransactionNotFoundError, TransactionStateError; with blocks also the errors that ``ControlPlane`` names.
         """
         if blocks:
             await self._fill(stream, txn, blocks)
         with self._ctx.transactions.outcomes.of(txn) as ended:
             if await self._end(stream, txn, Verb.COMMIT) is TransactionState.COMMITTED:
                 return TransactionStatus.COMMITTED
-            # The answer to a look later would cost more than that this one comes a little later.
+            # Waiting a little here costs less than a later status request.
             await asyncio.wait({ended}, timeout=COMMIT_S)
             known = ended.done() and ended.result() is TransactionState.COMMITTED
         return TransactionStatus.COMMITTED if known else TransactionStatus.COMMITTING
@@ -244,7 +246,7 @@ class Transactions:
         try:
             await each(blocks, lambda block: self._append(name, txn, block))
         except SegmentNotFoundError as error:
-            # Merged or removed by now, by an earlier attempt or by somebody else; that is told by whoever decides.
+            # Already merged or removed, by an earlier attempt or another caller; the decision reports it.
             if (await load_transactions(self._ctx.metadata, name, [txn])).facts[0].state is TransactionState.OPEN:
                 raise InvalidArgumentError(
                     "block is for no segment of the transaction", stream=str(name), txn=str(txn), **error.fields
@@ -264,7 +266,7 @@ class Transactions:
         try:
             await segments.append(request)
         except WriterFencedError as error:
-            # Appended before, by an earlier attempt of this very call: it is there once.
+            # An earlier attempt of this call appended it: it is stored once.
             last = await segments.setup_append(segment, block.writer)
             if last != block.event_count:
                 raise InvalidArgumentError(
@@ -282,14 +284,14 @@ class Transactions:
         ctx = self._ctx
         view = await ctx.streams.get(name)
         if view.record.state is StreamState.SEALED and await abort_if_open(ctx, name, txn):
-            # Begun in the moment of sealing by a controller that died then: there is nothing left to merge it into.
+            # Begun during sealing by a controller that crashed then: there is no segment left to merge it into.
             settle_soon(ctx, name)
         decided = await ctx.tasks.run(decide(ctx, name, txn, verb))
         settle_soon(ctx, name)
         return decided
 
     async def status(self, stream: StreamName, txn: UUID) -> TransactionStatus:
-        """``UNKNOWN`` for one that never was, or that ended longer than a day ago."""
+        """``UNKNOWN`` for one that never existed, or ended more than a day ago."""
         await self._ctx.streams.get(stream)
         loaded = await load_transactions(self._ctx.metadata, stream, [txn])
         state = loaded.facts[0].state

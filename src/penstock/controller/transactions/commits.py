@@ -1,7 +1,7 @@
-"""Performing what was decided about transactions: merges in commit order, rolling commits, removals.
+"""Performs decisions about transactions: merges in commit order, rolling commits, removals.
 
-The commit queue is one entry for each decision, in order. Entries leave it only once all their transactions are
-remembered as completed, so that whoever comes next, in whatever process, finishes them.
+The commit queue has one entry for each decision, in order. An entry is removed only after all its transactions are
+recorded as completed. So after a crash, any process can finish it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ENTRIES = 64
 """Queue entries performed together: enough to share the syncs of their completion."""
 
 ROLL_MAX = 1000
-"""Transactions of one rolling commit; their ids stand in the stream's record."""
+"""Transactions of one rolling commit; their ids are in the stream's record."""
 
 PRUNE_PER_PASS = 400  # outcomes removed with one commit, so that no commit waits long
 
@@ -56,7 +56,7 @@ async def drain(ctx: Context, view: StreamView) -> StreamView:
 
 
 async def _next(ctx: Context, name: StreamName) -> Sequence[tuple[bytes, DecisionRecord]]:
-    """The oldest entries of the queue. Where this process knows its places, there is no search."""
+    """The oldest entries of the queue. If this process knows their places, no search is needed."""
     while (places := ctx.transactions.queues.waiting(name, limit=ENTRIES)) is not None:
         if not places:
             return []
@@ -82,9 +82,9 @@ async def _perform(ctx: Context, view: StreamView, entries: Sequence[tuple[bytes
             decided.setdefault(txn, entry.commit)
     facts = (await load_transactions(ctx.metadata, view.name, list(decided))).facts
     strays = await _strays(ctx, view, facts)
-    # A transaction of an earlier stream of the name was deleted with that stream, whatever was decided about it.
+    # A transaction of an earlier stream of the name was deleted with that stream, regardless of the decision.
     outcomes: dict[UUID, TransactionState] = dict.fromkeys(strays, TransactionState.ABORTED)
-    # One that is completed already, and only its entry was left, is not looked at again: its segments are gone.
+    # One that is completed and only left its entry is skipped: its segments are deleted.
     living = [
         item.txn for item in facts if item.completed is None and item.record is not None and item.txn not in outcomes
     ]
@@ -133,14 +133,14 @@ async def _targets(ctx: Context, view: StreamView, epoch: int) -> Mapping[Segmen
 
 
 async def _merge(ctx: Context, name: StreamName, targets: Mapping[SegmentId, SegmentId], txns: Sequence[UUID]) -> None:
-    """Merge each transaction into each target, in the order given on every one of them."""
+    """Merge each transaction into each target, in the given order in each of them."""
     run = ctx.segments.merge_run
 
     async def merge_into(source: SegmentId) -> None:
         target = segment_name(name, targets[source])
         left = [transaction_segment_name(segment_name(name, source), txn) for txn in txns]
         while left:
-            # All that are plainly there share a sync; the one at which that ends is looked at by itself.
+            # Merges of existing segments share a sync; the one at which that run ends is merged separately.
             done = 0 if run is None or len(left) == 1 else await run(target, left)
             left = left[done:]
             if left:
@@ -153,8 +153,8 @@ async def _merge_one(ctx: Context, target: str, source: str) -> None:
     try:
         await ctx.segments.merge(target, source)
     except SegmentNotFoundError:
-        # A commit can fail between two of its segments, and the stream scale before it is taken up again. What was merged
-        # before the scale is gone from here and stays where it is. The target itself must be there.
+        # A commit can fail between two of its segments, and the stream can scale before the retry. Segments merged
+        # before the scale no longer exist and stay merged. The target itself must exist.
         await ctx.segments.info(target)
 
 
@@ -170,7 +170,7 @@ async def _begin_roll(ctx: Context, view: StreamView, epoch: int, txns: Sequence
 
 
 async def finish_roll(ctx: Context, view: StreamView) -> StreamView:
-    """Perform a rolling commit from wherever it stands.
+    """Perform or resume a rolling commit.
 
     The transactions go into a duplicate of their own epoch, which nobody knows until it is complete; then that epoch and a
     duplicate of the active one become history in one step; only then are their predecessors sealed.
@@ -190,7 +190,7 @@ async def finish_roll(ctx: Context, view: StreamView) -> StreamView:
         view = await put_stream(ctx, view, replace(view.record, epoch=after.epoch))
     old = await seal_segments(ctx, name, [item.segment for item in before.segments])
     short = await seal_segments(ctx, name, [item.segment for item in merged.segments])
-    # Before the work ends: a roll that is found complete must not be begun again for the same transactions.
+    # Do this before the work ends: a complete roll must not be begun again for the same transactions.
     await _remember(ctx, name, work.transactions, TransactionState.COMMITTED)
     return await end_work(
         ctx,
@@ -230,7 +230,7 @@ async def remove_transaction_segments(
 async def _remember(ctx: Context, name: StreamName, txns: Sequence[UUID], state: TransactionState) -> None:
     now_ms = await ctx.retention_clock.lasting_ms()
     entries = await ctx.metadata.entries([keys.completed(name, txn) for txn in txns])
-    # Remembered once: a repeat after a crash must not list the transaction twice, at two times.
+    # Record it once: a repeat after a crash must not list the transaction twice with two times.
     fresh = [txn for txn, entry in zip(txns, entries, strict=True) if stored(entry, CompletedRecord).value is None]
     for start in range(0, len(fresh), CHUNK // 2):
         part = fresh[start : start + CHUNK // 2]
@@ -248,9 +248,10 @@ async def _complete(
     last: Sequence[bytes],
     entries: Sequence[bytes],
 ) -> None:
-    """Remember the outcomes, and take away the records of the transactions and, ``last``, the queue entries that led to them.
+    """Record the outcomes, and remove the records of the transactions and, if ``last``, their queue entries.
 
-    One step where it fits into a batch; else the entries go last, so that whoever comes next finds what is left to do.
+    One step if it fits into a batch. Otherwise the entries are removed last, so that a later call finds the remaining
+    work.
     """
     now_ms = await ctx.retention_clock.lasting_ms()
     gone = [TableRemoval(key=key) for key in last]
@@ -282,7 +283,7 @@ async def _prune_sometimes(ctx: Context, name: StreamName, completed: int) -> No
 
 
 async def prune_completed(ctx: Context, name: StreamName, *, limit: int) -> int:
-    """Forget up to ``limit`` outcomes older than ``completed_ms``, and tell how many."""
+    """Forget up to ``limit`` outcomes older than ``completed_ms``, and return how many."""
     latest = keys.completion(name, ctx.retention_clock.now_ms() - ctx.settings.completed_ms, UUID(int=(1 << 128) - 1))
     old = await ctx.metadata.scan(keys.completions(name), after=latest, limit=limit)
     if old:

@@ -1,4 +1,4 @@
-"""What this process knows of the commit queues of streams, so that performing its own decisions takes no search for them."""
+"""Cached places in the commit queues of streams, so that a process finds its own decisions without a search."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _STREAMS_MAX = 10_000  # streams whose queues are in memory
 
 
 class _Queue:
-    """``last``: the highest place that was taken, as far as is known. ``entries``: places with entries that were not
-    performed yet; all that there are once ``complete``."""
+    """``last``: the highest known used place. ``entries``: places of entries that were not performed yet; all of them
+    once ``complete``."""
 
     __slots__ = ("complete", "entries", "last")
 
@@ -23,14 +23,14 @@ class _Queue:
 
 
 class DecisionQueues:
-    """Places only: what an entry says is read from the table. Another process's entries are found by looking: whoever must
-    not miss them forgets the queue first."""
+    """Holds only places; the entries are read from the table. To see the entries of other processes, call ``forget``
+    first."""
 
     def __init__(self) -> None:
         self._queues: OrderedDict[StreamName, _Queue] = OrderedDict()
 
     def of(self, name: StreamName) -> _Queue:
-        """What is known of the stream's queue; a queue of which nothing is known begins here."""
+        """The cached queue of the stream; a new empty one if none is cached."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = _Queue()
@@ -45,7 +45,7 @@ class DecisionQueues:
         self.of(name).entries[place] = None
 
     def found(self, name: StreamName, places: Sequence[int], *, all_there_are: bool) -> None:
-        """Entries that a look at the table has found, from the oldest on."""
+        """Record the entries that a scan of the table found, oldest first."""
         queue = self.of(name)
         queue.entries.update(dict.fromkeys(places))
         queue.complete = queue.complete or all_there_are
@@ -53,19 +53,19 @@ class DecisionQueues:
             queue.last = max(queue.last, places[-1])
 
     def waiting(self, name: StreamName, *, limit: int) -> Sequence[int] | None:
-        """The oldest places whose entries were not performed yet; None: only the table knows."""
+        """The oldest places whose entries were not performed yet; None: read the table."""
         queue = self._queues.get(name)
         if queue is None or not queue.complete:
             return None
         return sorted(queue.entries)[:limit]
 
     def gone(self, name: StreamName, places: Sequence[int]) -> None:
-        """The entries were performed and taken away."""
+        """The entries were performed and removed."""
         queue = self._queues.get(name)
         if queue is not None:
             for place in places:
                 queue.entries.pop(place, None)
 
     def forget(self, name: StreamName) -> None:
-        """Look at the table again next time: what is known may be wrong."""
+        """Drop the cache, which may be wrong: the next call reads the table."""
         self._queues.pop(name, None)

@@ -1,4 +1,4 @@
-"""Deciding transactions: the one durable step after which their outcome is settled, whoever performs it."""
+"""Deciding transactions: the one durable step that fixes their outcome. Any process can then perform it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_BATCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTransactions:
-    """What is stored about some transactions, in their order, with what a change of it is conditional on.
+    """The stored records of some transactions, in their order, with the versions that changes are conditional on.
 
     ``batches`` holds the record of every writer that pins one of them.
     """
@@ -37,11 +37,11 @@ class LoadedTransactions:
 
 
 async def load_transactions(metadata: Metadata, name: StreamName, txns: Sequence[UUID]) -> LoadedTransactions:
-    """Read the records first, then the outcomes and the batches that pin them: an outcome is remembered before its record
-    goes, and a batch never lets go of what it has decided."""
+    """Read the records first, then the outcomes and the batches that pin them: an outcome is written before its record
+    is removed, and a batch never drops its decided transactions."""
     entries = await metadata.entries([keys.transaction(name, txn) for txn in txns])
     records = {txn: stored(entry, TransactionRecord) for txn, entry in zip(txns, entries, strict=True)}
-    # One that nobody has decided has no outcome: that is most looks, and a search for what is not there costs most.
+    # An undecided one has no outcome. This is the common case, and a lookup of a missing key costs most.
     ended = [txn for txn, item in records.items() if not _is_undecided(item.value)]
     known = await metadata.entries([keys.completed(name, txn) for txn in ended]) if ended else []
     outcomes = {txn: stored(entry, CompletedRecord).value for txn, entry in zip(ended, known, strict=True)}
@@ -62,7 +62,7 @@ async def load_transactions(metadata: Metadata, name: StreamName, txns: Sequence
 
 
 def _is_undecided(record: TransactionRecord | None) -> bool:
-    # The record of one that is pinned does not say whether its batch is decided.
+    # The record of a pinned one does not show whether its batch is decided.
     return record is not None and record.state is TransactionState.OPEN and record.pin is None
 
 
@@ -77,7 +77,7 @@ async def put_queued(ctx: Context, name: StreamName, decision: DecisionRecord, *
         queue.last = known if queue.last is None else max(known, queue.last)
     queue.last = place = queue.last + 1
     try:
-        # Fails where the place was taken: somebody else decides as well.
+        # Fails if the place is taken: another caller decides at the same time.
         await ctx.metadata.put(create(keys.queue_entry(name, place), decision), *puts)
     except BaseException:
         ctx.transactions.queues.forget(name)
@@ -86,7 +86,7 @@ async def put_queued(ctx: Context, name: StreamName, decision: DecisionRecord, *
 
 
 async def decide(ctx: Context, name: StreamName, txn: UUID, verb: Verb) -> TransactionState | None:
-    """Decide to commit or to abort; where that was decided before, tells how far it has come.
+    """Decide to commit or to abort. If that was decided before, return the current state.
 
     Raises: TransactionNotFoundError, TransactionStateError (the opposite was decided).
     """
@@ -110,7 +110,7 @@ async def _decide_open(ctx: Context, name: StreamName, loaded: LoadedTransaction
     state = TransactionState.COMMITTING if commit else TransactionState.ABORTING
     puts = [found.put(replace(record, state=state))]
     if not commit and record.pin is not None:
-        # A batch that is being decided right now counts on this transaction: touching its record makes it look again.
+        # A batch that is being decided depends on this transaction: changing its record makes it check again.
         batch = loaded.batches[record.pin.writer]
         puts.append(batch.put(batch.value or BatchRecord(batch=NO_BATCH, transactions=())))
     await put_queued(ctx, name, DecisionRecord(commit=commit, transactions=(txn,)), *puts)
@@ -119,7 +119,7 @@ async def _decide_open(ctx: Context, name: StreamName, loaded: LoadedTransaction
 async def abort_if_open(ctx: Context, name: StreamName, txn: UUID, *, expired_at_ms: int | None = None) -> bool:
     """Decide to abort an open transaction; with ``expired_at_ms`` only if its lease has ended by then.
 
-    Returns whether it did. What is unknown or decided stays as it is.
+    Returns whether it did. Unknown and decided transactions do not change.
     """
 
     async def attempt() -> bool:

@@ -1,4 +1,4 @@
-"""What this process knows of transactions, so that it need not search the table for its own decisions."""
+"""Cached facts about transactions, so that a process need not search the table for its own decisions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from penstock.controller.transactions.outcomes import Outcomes
 from penstock.model.names import StreamName
 
 PRUNE_EVERY = 100
-"""Completed transactions between two looks for outcomes that are old enough to be forgotten."""
+"""Completed transactions between two searches for outcomes that are old enough to be removed."""
 
-PRUNED_STREAMS_MAX = 100_000  # streams of which it is remembered when outcomes were removed
+PRUNED_STREAMS_MAX = 100_000  # streams with a remembered time of the last removal of outcomes
 
 
 class LocalTransactions:
-    """Commit queues, callers that wait for an outcome, and when to prune old outcomes. All of it may be forgotten."""
+    """Commit queues, callers that wait for an outcome, and when to prune old outcomes. All of it is a cache."""
 
     def __init__(self) -> None:
         self.queues = DecisionQueues()

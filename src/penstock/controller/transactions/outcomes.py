@@ -1,4 +1,4 @@
-"""Whoever has committed a transaction here, waiting until its events are readable."""
+"""Lets callers that have committed a transaction wait until its events are readable."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from penstock.codec.control.streams import TransactionState
 
 
 class Outcomes:
-    """Ends of transactions that are performed in this process. One that is performed elsewhere is never told of."""
+    """Ends of transactions that this process performs. Those that another process performs are not reported."""
 
     def __init__(self) -> None:
         self._waiting: dict[UUID, asyncio.Future[TransactionState]] = {}
 
     @contextmanager
     def of(self, txn: UUID) -> Iterator[asyncio.Future[TransactionState]]:
-        """Done with how the transaction ended, if it does so before the block ends."""
+        """A future that gets the outcome if the transaction ends before the block does."""
         waiter = self._waiting.get(txn)
         if waiter is None:
             waiter = self._waiting[txn] = asyncio.get_running_loop().create_future()
@@ -29,7 +29,7 @@ class Outcomes:
                 del self._waiting[txn]
 
     def ended(self, txn: UUID, state: TransactionState) -> None:
-        """The end is durable, and known to all who ask."""
+        """Report an end that is durable to all waiting callers."""
         waiter = self._waiting.pop(txn, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(state)

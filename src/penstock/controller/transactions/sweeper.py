@@ -1,6 +1,6 @@
-"""The sweeper: aborts transactions that have missed their lease, and finishes whatever was left half done.
+"""The sweeper: aborts transactions whose lease has ended, and finishes incomplete workflows.
 
-The same pass runs once at opening. A failure in one place stops no other; it is logged, and tried again by the next pass.
+The same pass runs once at opening. A failure does not stop the other work; it is logged, and the next pass tries again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CLOCK_RECORD_MS = 10_000
 
 
 class Sweeper:
-    """One pass at a time; ``run`` lives in a task of the controller's."""
+    """One pass at a time; ``run`` is a task of the controller."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class Sweeper:
         self._old_from: bytes | None = None
 
     async def run(self) -> None:
-        """Sweep, again and again."""
+        """Sweep forever."""
         pause_ms = self._ctx.settings.sweep_ms
         while pause_ms is not None:
             await asyncio.sleep(pause_ms / 1000)
             try:
                 await self.sweep()
             except PenstockError as error:
-                log.warning("sweep was cut short", extra={"error": str(error)})
+                log.warning("sweep ended early", extra={"error": str(error)})
             except Exception:
                 log.exception("sweep ended early because of an unexpected error")
 
@@ -115,12 +115,12 @@ class Sweeper:
             await ctx.retention_clock.record_within(CLOCK_RECORD_MS)
 
     async def _abort(self, name: StreamName, txn: UUID, now_ms: int) -> None:
-        # Decided from the record as it is by then: it may have been renewed, or committed with its batch.
+        # Decided from the current record: it may have been renewed, or committed with its batch.
         if await abort_if_open(self._ctx, name, txn, expired_at_ms=now_ms):
             self._ctx.telemetry.add("transactions_expired")
 
     async def resume(self) -> None:
-        """Finish all workflows that have begun and not ended."""
+        """Finish all pending workflows."""
         await self._resume_all(b"scope-work/", self._scopes.resume)
         await self._resume_all(b"group-work/", self._groups.resume)
         streams = await self._streams_with_work()
@@ -146,10 +146,10 @@ class Sweeper:
     async def _settle(self, text: str) -> None:
         ctx, name = self._ctx, StreamName.parse(text)
         marker = (await ctx.metadata.entries([keys.work(name)]))[0]
-        ctx.transactions.queues.forget(name)  # there may be decisions of a process that died
+        ctx.transactions.queues.forget(name)  # a crashed process may have left decisions
         await settle_alone(ctx, name)
         if marker.version >= 0:
-            # Settled after the marker was read: it is stale, unless a workflow has set it anew since.
+            # Settled after the marker was read, so it is stale, unless a workflow has set it again since.
             await ctx.metadata.remove_if_unchanged([TableRemoval(key=marker.key, version=marker.version)])
 
     async def _try(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -159,14 +159,14 @@ class Sweeper:
             log.warning("workflow could not be finished yet", extra={"name_of": name, "error": str(error)})
             self._ctx.telemetry.add("workflow_failures")
         except Exception:
-            # A defect that one stream meets must not keep the store from starting, nor stop the sweeps of all others.
+            # A defect with one stream must not keep the store from starting or stop the sweeps of the others.
             log.exception("workflow could not be finished because of an unexpected error", extra={"name_of": name})
             self._ctx.telemetry.add("workflow_failures")
 
     async def _forget_old(self) -> None:
-        """Look at one page of remembered outcomes, and let the streams that hold old ones forget them.
+        """Read one page of outcomes, and remove the old ones of the streams in it.
 
-        Streams that complete transactions do so on their own; this finds those that have gone quiet.
+        Streams that complete transactions do this on their own; this finds the inactive ones.
         """
         ctx = self._ctx
         page = await ctx.metadata.scan(b"done-at/", after=self._old_from, limit=PAGE)

@@ -1,7 +1,7 @@
-"""Writers' names that were forgotten: eight bytes of each, so that a batch under one of them is refused.
+"""Digests of forgotten writer names, eight bytes each, so that a batch under such a name is refused.
 
-A record of a batch costs some 250 bytes, and each new query has a new name. Of a name that is silent for long, the store
-only needs to know that it was used. Source: docs/design/0006-controller.md, "What grows".
+A record of a batch costs some 250 bytes, and each new query has a new name. For a name that was not used for a long
+time, the store only needs to know that it was used. Source: docs/design/0006-controller.md, "What grows".
 """
 
 from __future__ import annotations

@@ -332,9 +332,9 @@ def test_a_store_stays_where_its_chunks_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"tier2": "missing"}, "is not there"),
-        ({"tier2": "data/inside"}, "must not hold each other"),
-        ({"tier2": "."}, "must not hold each other"),
+        ({"tier2": "missing"}, "does not exist"),
+        ({"tier2": "data/inside"}, "must not contain each other"),
+        ({"tier2": "."}, "must not contain each other"),
         ({"tier2": "ftp://host/x"}, "must be s3://"),
         ({"tier2": "s3://bucket", "tier2_endpoint": "http://192.0.2.1:9000"}, "without TLS"),
         ({"tier2": "s3://bucket", "tier2_endpoint": "192.0.2.1:9000"}, "must have the form https://"),

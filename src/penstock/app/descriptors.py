@@ -12,7 +12,7 @@ _LEAST_CONNECTIONS = 64  # connections, however few descriptors the system allow
 
 
 def raise_limit() -> None:
-    """Take as many descriptors as this process may have without asking anybody.
+    """Raise the limit of descriptors to the most that this process may set without privileges.
 
     A shell's usual limit of 1,024 is too low: a store that reaches it cannot begin the next file of its log.
     """
@@ -23,11 +23,12 @@ def raise_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError):
-        return  # Forbidden, as some sandboxes do: then there are fewer connections.
+        return  # Some sandboxes forbid this. Then there are fewer connections.
 
 
 def connections_allowed() -> int:
-    """How many connections the segment store's port may have of this process's descriptors: the rest is for all else."""
+    """The number of this process's descriptors that connections of the segment store may use. The rest is for files and
+    other connections."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = _MOST if soft == resource.RLIM_INFINITY else min(soft, _MOST)
     return max(_LEAST_CONNECTIONS, descriptors - max(_OWN, descriptors // 4))

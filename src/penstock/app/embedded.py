@@ -31,7 +31,7 @@ from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng
 
 _PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
-"""The settings that are no numbers."""
+"""The settings that are not numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class LocalRuntime(Runtime):
 
 
 def nowhere(segment: str) -> Endpoint:
-    """Embedded stores have no address; a client in this process never asks for one."""
+    """A placeholder: an embedded store has no address, and a client in this process never requests one."""
     return Endpoint(host="embedded", port=0)
 
 
@@ -64,10 +64,10 @@ def nowhere(segment: str) -> Endpoint:
 async def open_runtime(
     settings: EmbeddedSettings, *, endpoint_of: Callable[[str], Endpoint] = nowhere
 ) -> AsyncIterator[LocalRuntime]:
-    """Open the data directory, recover, and run until the block ends; then everything acknowledged is on disk.
+    """Open the data directory, recover, and run until the block ends. Then everything acknowledged is on disk.
 
-    Raises: DirectoryInUseError (another process has it), VersionTooNewError, InvalidArgumentError (a foreign directory, or
-    one that several workers share), CorruptDataError; in each case nothing was changed.
+    Raises DirectoryInUseError (another process has it), VersionTooNewError, InvalidArgumentError (the directory belongs to
+    something else or to several workers), CorruptDataError. In each case nothing was changed.
     """
     check_place(settings)
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
@@ -108,7 +108,7 @@ async def open_runtime(
 
 
 def open_store(path: str | Path, settings: EmbeddedOptions) -> Store:
-    """A store on the directory ``path``, created where it is missing, in this process; nothing listens.
+    """Open a store on the directory ``path`` in this process, without ports. Creates the directory if it is missing.
 
     ``settings`` are fields of ``EmbeddedSettings``. Close it, or use it in a ``with`` block. Raises as ``open_runtime``.
     """
@@ -130,7 +130,7 @@ async def open_async_store(path: str | Path, settings: EmbeddedOptions) -> Async
 
 
 def embedded_settings(path: str | Path, settings: Mapping[str, Any]) -> EmbeddedSettings:
-    """Settings as a user names them. Raises InvalidArgumentError for those that there are not."""
+    """The settings from a user's names and values. Raises InvalidArgumentError for unknown names."""
     places = {name: settings[name] for name in _PLACES if name in settings}
     numbers = {name: value for name, value in settings.items() if name not in places}
     return settings_of(EmbeddedSettings, "an embedded store", numbers, data=Path(path), **places)

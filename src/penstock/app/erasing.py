@@ -24,7 +24,7 @@ class Finding:
 
 
 def values_from(path: Path) -> dict[str, int]:
-    """Values, one a line, each with the number of the first line that it is on, in order; empty lines are none.
+    """The values in the file, one per line and in order, each with the number of its first line. Skips empty lines.
 
     Raises InvalidArgumentError, OSError.
     """
@@ -62,15 +62,15 @@ def _lines(path: Path) -> list[str]:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidArgumentError("a list is written in UTF-8", file=str(path), position=error.start) from error
-    # Not ``splitlines``, which takes a dozen characters for ends of lines: half of a value is another one.
+    # Not ``splitlines``, which splits at a dozen characters. It would cut a value in two.
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def find_values(
     directory: Path, values: Mapping[str, int], *, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Finding]:
-    """Search all files below the directory for the values, given with their lines, as UTF-8 bytes: the first place in
-    each file of each value.
+    """Search all files below the directory for the UTF-8 bytes of the values, which are given with their lines. Returns the
+    first position of each value in each file.
 
     All files are read in full: chunks, sidecars, log files, spare ones, the catalogue, the metadata. A file that is
     deleted meanwhile is skipped. ``progress`` is called with files and bytes so far. Raises InvalidArgumentError (a

@@ -1,6 +1,6 @@
 """A stream over time as a picture or in a terminal: its size, its limits, every subscriber, and what is deleted next.
 
-All places are bytes since the beginning of the stream's history, all times milliseconds since the Unix epoch.
+Positions are bytes since the beginning of the stream's history. Times are milliseconds since the Unix epoch.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Picture:
         return sentence(self.policy, cycle_ms=None)
 
     def place_at(self, time_ms: int) -> int:
-        """How much had been written by then, as far as it is known; the first known place before that."""
+        """How much had been written at that time. For times before the first known point, the position of that point."""
         index = bisect_right([point.time_ms for point in self.points], time_ms)
         return self.points[max(0, index - 1)].written
 
@@ -98,14 +98,14 @@ class Picture:
 
 
 def gather(store: Store, stream: str, *, now_ms: int) -> Picture:
-    """All that is drawn of a stream. Where no history is kept, the stream as it is now."""
+    """The data of the plot. If the store keeps no history, only the current state of the stream."""
     handle = store.stream(stream)
     found = handle.describe()
     decision = handle.retention.plan()
     history: Sequence[HistoryPoint] = ()
     with suppress(UnsupportedError):
         forecast = handle.retention.forecast()
-        # The store's own clock, which its points are of.
+        # Use the store's clock, as its points do.
         history, now_ms = forecast.history, forecast.at_ms
     head = found.written_bytes - found.size_bytes
     now = Point(time_ms=now_ms, written=found.written_bytes, head=head)
@@ -155,8 +155,7 @@ def pyplot(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _scratch_settings() -> Iterator[None]:
-    """matplotlib's settings and font cache in a temporary directory: neither the home directory nor that of the
-    picture is ours to write them to."""
+    """Keep matplotlib's settings and font cache in a temporary directory, so that no other directory is changed."""
     if "MPLCONFIGDIR" in os.environ:
         yield
         return
@@ -195,7 +194,7 @@ def _draw(picture: Picture, path: Path, plt: Any) -> None:
     upper.set_ylabel("kept")
     lower.set_ylabel("since the beginning")
     if at[0] == at[-1]:
-        # With one time alone the axis would stretch over years.
+        # With a single time, the axis would stretch over years.
         lower.set_xlim(at[-1] - _LONE_WINDOW, at[-1] + _LONE_WINDOW)
     for axis in (upper, lower):
         axis.set_ylim(bottom=0)

@@ -41,8 +41,9 @@ def tune_collector() -> None:
     """Run Python's garbage collector less often, and never over imported modules. Only for a process that is just a
     server.
 
-    What is in flight is ten thousands of objects at a time, next to none of them in a cycle. Looked for cycles after every
-    700, as by default, most of it is looked at while it is still alive, then kept for later looks at all that a store holds.
+    A busy server has tens of thousands of live objects, and almost none of them are in cycles. By default the collector
+    runs after every 700 new objects. It would scan most of them while they are alive, and move them to generations whose
+    collection scans everything that the store holds.
     """
     gc.freeze()
     gc.set_threshold(*_COLLECT_AT)

@@ -28,7 +28,7 @@ from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.reserve import keep_reserve
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
-CONTAINERS = 4  # containers of a new store; each has a queue and a checkpoint of its own
+CONTAINERS = 4  # containers of a new store; each has its own queue and checkpoint
 _SEGMENT_BYTES = 3 << 10
 """A segment in memory with one writer and one chunk, measured."""
 _LOADED_MIN, _LOADED_MAX = 250, 10_000  # segments of one container in memory
@@ -52,13 +52,13 @@ requests."""
 
 
 def store_settings(settings: EmbeddedSettings) -> StoreSettings:
-    """How the budgets of a process are shared out.
+    """Divide the budgets of a process.
 
-    Of what the process does not need for itself: half for the tails, of which half may be not tiered yet; an eighth for
-    segments that are loaded, and an eighth for receive buffers. What is left are changed rows, copies in flight, and what the
-    allocator does not find a use for. Two blocks of chunks stay verified in each container, however little there is: reads
-    under way at a time share them. Everything is tiered before half of the log is full, so that appends rarely wait for
-    the log's space.
+    The process itself needs some memory. Of the rest, half is for the tails, and half of that can be data that is not
+    tiered yet. An eighth is for loaded segments, and an eighth for receive buffers. The remainder is for changed rows,
+    copies in flight, and memory that the allocator cannot use. Each container keeps at least two verified blocks of chunks,
+    which concurrent reads share. Everything is tiered before half of the log is full, so that appends rarely wait for log
+    space.
     """
     working = settings.working_bytes
     loaded = max(_LOADED_MIN, min(_LOADED_MAX, working // 8 // CONTAINERS // _SEGMENT_BYTES))
@@ -81,9 +81,10 @@ def store_settings(settings: EmbeddedSettings) -> StoreSettings:
 
 
 def wire_limits(settings: EmbeddedSettings, *, connections: int = _CONNECTIONS_MAX) -> WireLimits:
-    """An eighth of what the process does not need for itself for receive buffers and unanswered bytes, half that for replies.
+    """The limits of the wire protocol. Of the memory that the process does not need itself, an eighth is for receive buffers
+    and unanswered bytes, and a sixteenth for replies.
 
-    A single reader may use the whole share of the replies: less than that halves its catch-up rate.
+    A single reader may use the whole share for replies, because a smaller limit halves its catch-up rate.
     ``connections``: the most that the system allows.
     """
     share = max(4 << 20, settings.working_bytes // 8)
@@ -132,11 +133,11 @@ async def open_segments(
     owned: Sequence[int] | None = None,
     shared: SharedCounts | None = None,
 ) -> AsyncIterator[SegmentStore]:
-    """The recovered store of the directory ``settings.data``, which the caller holds; all it acknowledged is on disk after.
+    """Recover the store in ``settings.data``, which the caller holds. After the block, all acknowledged data is on disk.
 
-    ``containers`` and ``owned``: how many the whole store has, and which of them this process serves; None: the usual number,
-    and all. Raises: InvalidArgumentError, CorruptDataError, VersionTooNewError. What ``check_start`` refuses is refused
-    before anything changes.
+    ``containers``: number of containers of the whole store; None: the default. ``owned``: those that this process serves;
+    None: all. Raises InvalidArgumentError, CorruptDataError, VersionTooNewError, and what ``check_start`` raises before
+    anything changes.
     """
     async with forks.OwnedExitStack() as stack:
         offload = ThreadOffload()

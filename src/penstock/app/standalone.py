@@ -1,4 +1,4 @@
-"""A server: segment store, in this process or in workers of its own, controller, their ports, and HTTP."""
+"""A server: the segment store in this process or in workers, the controller, their ports, and HTTP."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _FULL_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standalone:
-    """A serving store and the ports that it took; ``workers`` are the processes that hold the data, where there are any."""
+    """A serving store and its ports. ``workers``: the processes that hold the data; empty if this process holds it."""
 
     runtime: Runtime
     controller: Endpoint
@@ -87,15 +87,15 @@ def _http_server(settings: StandaloneSettings, runtime: Runtime, processes: Sequ
 
 @asynccontextmanager
 async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standalone]:
-    """Recover, then listen; the ports open only when everything can be served.
+    """Recover, then listen. The ports open when everything can be served.
 
-    Raises what ``open_runtime`` and ``open_workers`` raise, and AddressInUseError where a port is taken. What can be refused
-    before a new store is made is refused then.
+    Raises what ``open_runtime`` and ``open_workers`` raise, and AddressInUseError if a port is taken. As far as possible,
+    errors are raised before a new store is created.
     """
     workers = workers_of(settings.store.data, settings.workers)
     check_place(settings.store)
     if not (settings.store.data / "VERSION").exists():
-        # A store that is there is refused for what it is, first of all for being in use.
+        # For an existing store, errors of the store come first, above all that it is in use.
         await check_addresses(settings, workers)
     async with AsyncExitStack() as stack:
         if workers == 1:
@@ -114,7 +114,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 port=settings.controller_port,
                 server_address=settings.advertised,
                 line=workers == 1,
-                # Each takes three descriptors.
+                # Each connection takes three descriptors.
                 limits=gate_limits(settings.store, connections=connections_allowed() // 4),
             )
         )
@@ -161,7 +161,7 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
 
 @asynccontextmanager
 async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator[tuple[Runtime, Workers]]:
-    """A store in processes of its own, which listen; the controller is here."""
+    """A store in worker processes, which listen. The controller runs in this process."""
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
     async with AsyncExitStack() as stack:
         directory = DataDirectory.open(settings.store.data)
@@ -214,7 +214,7 @@ async def move_readers(store: AsyncStore, subscriber: str, cut: StreamCut) -> No
 
 
 def store_failure(failed: Callable[[], PenstockError | None], workers: Sequence[Worker]) -> str | None:
-    """Why the segment store, or a part of it, takes no requests now, or None."""
+    """Why the segment store, or a part of it, accepts no requests now; None if it does."""
     failure = failed()
     if failure is not None:
         return str(failure)
@@ -230,13 +230,14 @@ def _reason(not_ready: Callable[[], Mapping[str, str]], function: str) -> str | 
 
 
 def disk_failure(data: Path) -> str | None:
-    """Why the disk of the data directory counts as full, or None. Log and metadata may still have room that they reserved."""
+    """Why the disk of the data directory counts as full; None if it is not. The log and the metadata can still have
+    reserved space."""
     free_bytes = shutil.disk_usage(data).free
     return None if free_bytes >= _FULL_BYTES else f"the disk of the data directory is full: {free_bytes} bytes are free"
 
 
 def _facts(standalone: Standalone, settings: StandaloneSettings) -> dict[str, Any]:
-    """What a server says once it serves."""
+    """The facts that a server prints when it is ready."""
 
     def place(endpoint: Endpoint) -> str:
         return f"{endpoint.host}:{endpoint.port}"
@@ -264,7 +265,7 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not opened.is_set():
-            # A start may take long: a log to replay, a tier 2 that does not answer. An exit now is the same as a kill.
+            # A start can take long, for example if tier 2 does not answer. Exiting during a start is as safe as a kill.
             serving.cancel()
         await asyncio.wait({serving})
     finally:
@@ -288,12 +289,12 @@ async def _serve_until(
             except TimeoutError:
                 continue
             return
-        # Acknowledging more would be a lie; leave, so that a supervisor starts a process that recovers.
+        # Nothing more can be acknowledged. Exit, so that a supervisor starts a process that recovers.
         raise failure
 
 
 def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:
-    """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses. Raises when the store cannot go on."""
+    """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses. Raises if the store cannot continue."""
     log_to_stderr()
     raise_limit()
     tune_allocator()

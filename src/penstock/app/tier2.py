@@ -1,4 +1,4 @@
-"""Where the chunks of a store lie: in its data directory, in another directory, or in an object store."""
+"""Where a store keeps its chunks: in its data directory, in another directory, or in an object store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CATALOGUE_S = 60.0
 
 
 def for_tier2(settings: StoreSettings, store: EmbeddedSettings, chunks: ChunkStorage) -> StoreSettings:
-    """The settings, with few and large writes where each is an object; the log keeps what waits."""
+    """The settings, with few large writes if chunks are objects. The log holds data until it is written."""
     if chunks.mutable:
         return settings
     return replace(
@@ -62,9 +62,9 @@ async def open_tier2(
 async def open_tier(settings: EmbeddedSettings, files: Files, *, offload: Offload, rng: Rng) -> AsyncIterator[Tier2]:
     """Tier 2 of the data directory ``files``, which must be held.
 
-    A store stays where its chunks are: settings that name no tier 2 mean the one it has.
+    The place of an existing store is fixed: settings without a tier 2 mean the one that it has.
 
-    Raises InvalidArgumentError (not this store's, not there, the wrong kind), UnavailableError (it does not answer).
+    Raises InvalidArgumentError (another store's, missing, or of the wrong kind), UnavailableError (it does not answer).
     """
     found = await locate_tier(settings, files, offload=offload)
     async with AsyncExitStack() as stack:
@@ -93,7 +93,7 @@ class TierPlace:
     files: Files | None
 
     async def is_empty(self, directory: str) -> bool:
-        """Whether it is empty. Raises as the storage."""
+        """Whether the directory is empty. Raises as the storage."""
         if self.files is not None:
             return not await self.files.list(directory)
         return not await self.objects.list(directory)
@@ -131,7 +131,7 @@ async def locate_tier(
 def check_place(settings: EmbeddedSettings) -> None:
     """Check the location of tier 2 before any part of a store is made. Makes no request.
 
-    Raises InvalidArgumentError: no such directory or scheme, no URL, a library that is missing.
+    Raises InvalidArgumentError (no such directory or scheme, no URL, or a missing library).
     """
     place = settings.tier2
     if place is None:
@@ -144,7 +144,7 @@ def check_place(settings: EmbeddedSettings) -> None:
 
 
 def tier2_of_worker(settings: EmbeddedSettings, worker: int) -> str | None:
-    """The part of the store's tier 2 that is one worker's; a directory is made where it is missing.
+    """The part of the store's tier 2 for one worker. Creates the directory if it is missing.
 
     Raises InvalidArgumentError as ``open_tier2``.
     """
@@ -158,7 +158,7 @@ def tier2_of_worker(settings: EmbeddedSettings, worker: int) -> str | None:
 
 
 def open_bucket(url: str, endpoint: str | None) -> Objects:
-    """The objects below the prefix that the URL names. Raises InvalidArgumentError where the library for it is missing."""
+    """The objects below the prefix in the URL. Raises InvalidArgumentError if the library for it is missing."""
     try:
         from penstock.storage.objects.cloud_objects import BucketObjects
     except ModuleNotFoundError as error:
@@ -169,7 +169,7 @@ def open_bucket(url: str, endpoint: str | None) -> Objects:
 
 
 def _check_endpoint(endpoint: str | None, settings: EmbeddedSettings) -> None:
-    """Raises InvalidArgumentError for what is no URL, and for one that would carry data in the clear."""
+    """Raises InvalidArgumentError if this is no URL, or if it would send data without TLS."""
     if endpoint is None:
         return
     parts = url_parts(endpoint)
@@ -180,13 +180,13 @@ def _check_endpoint(endpoint: str | None, settings: EmbeddedSettings) -> None:
 
 
 def _checked_directory(place: str, data: Path) -> Path:
-    """The directory, which must be there: a path that is missing is one that is not mounted."""
+    """The directory, which must exist: a missing path is probably not mounted."""
     directory, own = Path(place).absolute(), Path(data).absolute()
     if not directory.is_dir():
-        raise InvalidArgumentError("the directory of tier 2 is not there", tier2=place)
+        raise InvalidArgumentError("the directory of tier 2 does not exist", tier2=place)
     real, own = directory.resolve(), own.resolve()
     if real.is_relative_to(own) or own.is_relative_to(real):
         raise InvalidArgumentError(
-            "tier 2 and the data directory must not hold each other", tier2=place, data=str(data)
+            "tier 2 and the data directory must not contain each other", tier2=place, data=str(data)
         )
     return directory

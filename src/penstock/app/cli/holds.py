@@ -26,7 +26,7 @@ from penstock.storage.machine.clock import RealClock
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
 
-_SHOWN_STREAMS = 20  # streams; what a person reads at once
+_SHOWN_STREAMS = 20  # streams per list on the screen
 
 app = typer.Typer(
     help="Holds: keep data that no rule and no call may delete.",

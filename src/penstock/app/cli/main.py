@@ -97,14 +97,14 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # Gets the lowest number that is free, which is this one.
+            # The system assigns the lowest free number, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 def main() -> None:
-    """Run the command line and leave with the status that ``EXIT_CODES`` names."""
+    """Run the command line and exit with a status of ``EXIT_CODES``."""
     _open_closed_streams()
     try:
         app()

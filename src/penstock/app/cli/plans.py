@@ -1,4 +1,4 @@
-"""What a change of policy would remove, at any level, and the question before it does."""
+"""What a change of policy would remove, at any level, and the confirmation before it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from penstock.model.retention import EMPTY, PolicyDocument, PolicyTarget
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
 
-_SHOWN_STREAMS = 20  # streams; what a person reads at once
+_SHOWN_STREAMS = 20  # streams per list on the screen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would be decided for one stream, or for every stream below a level that the change reaches.
+    """The decisions for one stream, or for every stream below a level that the change reaches.
 
-    ``decisions``: those that take something away, at most the largest 20 of them; a single stream's in any case.
+    ``decisions``: those that remove something, at most the 20 largest; for a single stream, its decision in any case.
     ``streams``: number of streams that were planned; ``removing``: how many would lose data. ``events``: None if
     unknown.
     """
@@ -52,7 +52,7 @@ class Plan:
         )
 
     def as_json(self) -> Any:
-        """The stream's decision as it came; for a level the sums, and the decisions by stream."""
+        """For a stream, its decision unchanged. For a level, the sums and the decisions by stream."""
         if self.single:
             return self.decisions[0][1]
         return {
@@ -65,7 +65,7 @@ class Plan:
 
     @property
     def sentence(self) -> str:
-        """What the planned policy does, where the plan is of one stream and the store says it; else empty."""
+        """The store's sentence on what the planned policy does, for a plan of one stream. Otherwise empty."""
         return self.decisions[0][1].sentence if self.single else ""
 
     @property

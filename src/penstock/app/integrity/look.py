@@ -1,4 +1,4 @@
-"""Frames of the log and blocks of chunks, one by one, as they lie there."""
+"""Show frames of the log and blocks of chunks one by one, as they are stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INDEX_MAX_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameFacts:
-    """A frame of the log. ``kind`` is ``frame``, ``mark`` or, where its payload is no frame of ours, ``unreadable``."""
+    """A frame of the log. ``kind`` is ``frame``, ``mark``, or ``unreadable`` if the payload cannot be decoded."""
 
     file: str
     offset: int
@@ -48,7 +48,7 @@ class FrameFacts:
     operations: Sequence[dict[str, Any]] = field(default_factory=list)
 
     def as_json(self, *, operations: bool) -> dict[str, Any]:
-        """Plain values; operations in full, or how many."""
+        """Plain values, with the operations or only their number."""
         found = asdict(self)
         if not operations:
             found["operations"] = len(self.operations)

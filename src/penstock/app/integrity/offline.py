@@ -1,4 +1,4 @@
-"""The parts of a store that no process has open, for checks. Nothing in its directory is changed."""
+"""Open the parts of a store for checks while no process uses it. Nothing in its directory is changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Offline:
     damage: list[Damage]
 
     def scrubber(self, offload: Offload) -> Scrubber:
-        """Of all that can be opened."""
+        """A scrubber of all parts that can be opened."""
         return Scrubber(
             self.rows,
             keyvalue=self.keyvalue,
@@ -76,7 +76,7 @@ class Offline:
 async def open_offline(
     data: Path, *, offload: Offload, endpoint: str | None = None, insecure: bool = False
 ) -> AsyncIterator[Offline]:
-    """The data directory's parts, kept from being opened by a store meanwhile.
+    """Open the parts of the data directory, and lock it against other processes meanwhile.
 
     The metadata is read from a copy in the temporary directory, because SQLite may write even to read.
     Raises: DirectoryInUseError, InvalidArgumentError (no data directory), UnavailableError (tier 2), VersionTooNewError.

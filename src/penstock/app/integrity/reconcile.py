@@ -1,6 +1,6 @@
-"""Streams and segments of a rebuilt store, held against each other.
+"""Make the streams and segments of a rebuilt store consistent.
 
-The containers' catalogues end at different moments, so that the controller may know of a segment that its container does not.
+The catalogues of the containers end at different times, so the controller can have a segment that its container lacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOG_FILE_BYTES = 1 << 20
 
 @dataclass(slots=True, kw_only=True)
 class Reconciled:
-    """``streams``: bytes and events of each stream; ``made``: sentences about each segment that was made or sealed."""
+    """``streams``: bytes and events of each stream. ``made``: a sentence for each segment that was created or sealed."""
 
     streams: list[dict[str, Any]] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ async def reconcile(
     containers: int,
     clock: Clock,
 ) -> Reconciled:
-    """Open the segments alone, make the missing ones, and close normally, which leaves nothing in the log."""
+    """Open the segments without a controller, create the missing ones, and close normally, which empties the log."""
     rng, found = RealRng(), Reconciled()
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(

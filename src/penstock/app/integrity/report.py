@@ -57,7 +57,7 @@ class ScrubReport:
 
 
 def affected(damage: Sequence[Damage]) -> list[dict[str, Any]]:
-    """Ranges of segments that cannot be read, by stream; what touches or overlaps is joined."""
+    """Ranges of segments that cannot be read, by stream. Adjacent and overlapping ranges are joined."""
     by_segment: dict[str, list[tuple[int, int]]] = {}
     for item in damage:
         if item.segment is not None and item.start is not None and item.end is not None:
@@ -106,7 +106,7 @@ async def scrub_all(
         on_page(report)
         if found.cursor is None:
             return report
-        # Time is owed for what was read; what was idle is not made up for by a burst.
+        # Wait for the time that the bytes read cost at this rate. Idle time does not allow a burst later.
         owed = max(owed, now() - 1.0) + found.checked.get("bytes", 0) / rate_bytes
         if owed > now():
             await pause(owed - now())

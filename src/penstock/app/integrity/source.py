@@ -40,10 +40,10 @@ class Source:
 async def open_source(
     place: str, *, offload: Offload, endpoint: str | None = None, insecure: bool = False
 ) -> AsyncIterator[Source]:
-    """Look at ``place``: a data directory, wherever its tier 2 is; a directory of tier 2; or the URL of a bucket.
+    """Open ``place``: a data directory with its tier 2, a directory of tier 2, or the URL of a bucket.
 
-    A data directory is kept from being opened by a store meanwhile. Raises: DirectoryInUseError, InvalidArgumentError
-    (nothing of ours there, or a store of several workers, of which each has a directory), UnavailableError.
+    A data directory is locked against other processes meanwhile. Raises DirectoryInUseError, InvalidArgumentError (no
+    store there, or one of several workers, which each have a directory), UnavailableError.
     """
     async with AsyncExitStack() as stack:
         data: Path | None = None
@@ -69,7 +69,7 @@ async def open_source(
 
 
 def _hold(place: str) -> DataDirectory | None:
-    """The data directory, kept from others; None for a directory of tier 2 alone, which another host may be using."""
+    """The locked data directory; None for a directory of tier 2 alone, which another host may be using."""
     path = Path(place).absolute()
     if path.is_dir() and (path / MARK).exists():
         return None
@@ -103,7 +103,7 @@ def _check_plain(endpoint: str | None, insecure: bool) -> None:
 
 
 def holds_something(directory: Path) -> bool:
-    """Whether the directory looks like one of ours: a store's, or tier 2 of one."""
+    """Whether the directory looks like a data directory or like tier 2."""
     return any(
         (directory / name).exists() for name in ("VERSION", "wal", "metadata", "chunks", DIRECTORY, RECORD, MARK)
     )

@@ -33,8 +33,8 @@ METADATA = "metadata"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
-    """Contents of a directory on which a start is possible. ``is_new``: a store would be created. ``image``: the log, None
-    where nothing was ever written to it."""
+    """Contents of a directory on which a start is possible. ``is_new``: a store would be created. ``image``: the log; None
+    if nothing was ever written to it."""
 
     is_new: bool
     epoch: EpochRecord | None
@@ -50,7 +50,7 @@ async def check_start(
     owned: Sequence[int] | None = None,
     verify: bool = True,
 ) -> StartFacts:
-    """Check whether a store may start on ``settings.data``, which the caller has locked. Changes nothing, also in tier 2.
+    """Check whether a store may start on ``settings.data``, which the caller has locked. Changes nothing, not even in tier 2.
 
     Reads the log and, with ``verify``, every row of the metadata. Raises: CorruptDataError (something is damaged, or was
     lost: fields ``missing`` and ``found``), InvalidArgumentError, VersionTooNewError, UnavailableError (tier 2), OSError.
@@ -101,7 +101,7 @@ async def check_workers(settings: EmbeddedSettings, layout: WorkerLayout) -> Non
 
 
 async def _epoch(files: Files) -> EpochRecord | None:
-    """The log's epoch; None where there is no file of it. Raises CorruptDataError, VersionTooNewError."""
+    """The log's epoch; None if it has no file. Raises CorruptDataError, VersionTooNewError."""
     found = await read_epoch(files, LOG)
     if found is None and await files.exists(f"{LOG}/EPOCH"):
         raise CorruptDataError("epoch of the log is damaged", file=f"{LOG}/EPOCH", offset=0)
@@ -109,7 +109,7 @@ async def _epoch(files: Files) -> EpochRecord | None:
 
 
 async def _log_of_new(files: Files, epoch: EpochRecord | None) -> LogImage | None:
-    """The log where there is no metadata. Raises CorruptDataError."""
+    """The log of a directory without metadata. Raises CorruptDataError."""
     if epoch is not None:
         return await read_log(files, LOG, epoch=epoch.epoch, seed=epoch.seed)
     if any(item.in_use for item in await list_log(files, LOG)):
@@ -128,7 +128,7 @@ async def _check_birth(data: Path, tier: TierPlace, image: LogImage | None) -> N
         raise lost_part(data, missing="workers.json", found="workers")
     first = image.chain[0].header.first_sequence if image is not None and image.chain else None
     if first is not None and first > 1:
-        # Frames before it were freed once the metadata held them. Without metadata no chunk can be found.
+        # Earlier frames were freed because the metadata holds them. Without metadata, no chunk can be found.
         raise lost_part(data, missing=METADATA, found=f"{LOG}, from frame {first}")
     if first is None and is_complete(data):
         raise lost_part(data, missing=f"{METADATA}, {LOG}", found="VERSION")
@@ -144,7 +144,7 @@ def _check_total(row: bytes, containers: int) -> None:
 
 
 def _check_log_reaches(look: MetadataLook, indexes: Sequence[int], epoch: EpochRecord, image: LogImage) -> None:
-    """A start would delete the chunks that only the lost frames name, and use addresses a second time."""
+    """Refuse a log that lost its end: a start would delete chunks that only the lost frames name, and reuse addresses."""
     for index, row in zip(indexes, look.rows[1:], strict=True):
         if row is None:
             continue

@@ -1,4 +1,4 @@
-"""How a data directory is spread over worker processes: decided when the store is new, and recorded in it."""
+"""How a data directory is divided among worker processes. Decided when the store is created, and recorded in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORD = "workers.json"
 _WORKERS = "workers"
 FORMAT_VERSION = 1
 CONTAINERS_EACH = 4
-"""Containers of one worker, as many as a store of one process has: one container tiers while another commits."""
+"""Containers of one worker, as many as in a store of one process, so that one can tier while another commits."""
 _OWN = frozenset(("LOCK", "VERSION", "VERSION.tmp", f"{RECORD}.tmp", "lost+found"))
 
 
@@ -34,7 +34,7 @@ class WorkerLayout:
 
 
 def worker_directory(data: Path, worker: int) -> Path:
-    """Where a worker keeps everything of its own."""
+    """The data directory of a worker."""
     return data / _WORKERS / str(worker)
 
 
@@ -52,9 +52,9 @@ def check_workers_there(data: Path, workers: Iterable[int]) -> None:
 
 
 def load_layout(data: Path) -> WorkerLayout | None:
-    """The layout of the store in ``data``; None: one process, everything in the directory itself, or no store yet.
+    """The layout of the store in ``data``. None: a store of one process, in the directory itself, or no store yet.
 
-    Raises CorruptDataError (the record cannot be read, or is missing beside directories of workers), VersionTooNewError.
+    Raises CorruptDataError (the record cannot be read, or is missing but workers have directories), VersionTooNewError.
     """
     record = data / RECORD
     try:
@@ -79,7 +79,7 @@ def load_layout(data: Path) -> WorkerLayout | None:
 def workers_of(data: Path, wanted: int | None) -> int:
     """Number of processes that serve the store in ``data``: as it was created, or ``wanted`` if it is new.
 
-    Raises InvalidArgumentError where that is another number, and as ``load_layout``.
+    Raises InvalidArgumentError if ``wanted`` is another number, and as ``load_layout``.
     """
     layout = load_layout(data)
     if layout is not None:
@@ -101,7 +101,7 @@ def workers_of(data: Path, wanted: int | None) -> int:
 
 
 def settle_layout(data: Path, workers: int) -> WorkerLayout:
-    """The layout of a store of several workers, recorded durably where it is new. The caller holds the directory.
+    """The layout of a store of several workers. Recorded durably if the store is new. The caller holds the directory.
 
     Raises as ``workers_of``.
     """
@@ -119,13 +119,13 @@ def settle_layout(data: Path, workers: int) -> WorkerLayout:
 
 
 def owned_containers(directory: Path) -> range | None:
-    """The containers of the worker whose directory this is; None: it is no worker's. Raises as ``load_layout``."""
+    """The containers of the worker with this directory; None if it belongs to no worker. Raises as ``load_layout``."""
     found = layout_of_worker(directory)
     return None if found is None else found[1]
 
 
 def layout_of_worker(directory: Path) -> tuple[int, range] | None:
-    """How many containers the store has, and those of this directory's worker; None: it belongs to no worker.
+    """The number of containers of the store, and those of the worker with this directory; None if it belongs to no worker.
 
     Raises as ``load_layout``.
     """

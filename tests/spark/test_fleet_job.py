@@ -213,7 +213,7 @@ def test_what_is_no_fact_is_refused_before_anything_starts(tmp_path: Path) -> No
         edit_of({"retain": {"min_bytes": 2, "max_bytes": 1}})
     with pytest.raises(InvalidArgumentError, match="policy"):
         edit_of({"retain": {"most_bytes": 1}})
-    with pytest.raises(InvalidArgumentError, match="changes something"):
+    with pytest.raises(InvalidArgumentError, match="the change is empty"):
         edit_of({})
 
 

@@ -1,4 +1,4 @@
-"""Retention of very many streams at once: facts and decisions as Arrow, and what is worked out on them in bulk.
+"""Retention of very many streams at once: facts and decisions as Arrow columns, and bulk computations on them.
 
 Needs numpy and pyarrow. ``screen`` decides whole columns; only the streams that it cannot decide go to the planner
 (``work``). ``layout`` is the table of facts, ``sources`` and ``store`` are where facts come from, ``tally`` and

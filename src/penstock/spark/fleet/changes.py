@@ -16,11 +16,11 @@ ALL_FIELDS = tuple(item.path for item in FIELDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyEdit:
-    """Fields of a policy that are set, after others are left open.
+    """A change of policy: clears some fields, then sets others.
 
-    ``cleared``: paths as ``retain.min_bytes``, left open first; ``values``: what is set, a field that it leaves open stays
-    as it is. ``scopes``: only streams of these; empty: all. Raises: InvalidArgumentError where the values contradict
-    themselves, or nothing is changed.
+    ``cleared``: paths such as ``retain.min_bytes``, which are cleared first. ``values``: the fields to set; other fields
+    do not change. ``scopes``: only streams of these scopes; empty: all. Raises InvalidArgumentError if the values
+    contradict each other, or if nothing is changed.
     """
 
     values: PolicyDocument = EMPTY
@@ -32,7 +32,7 @@ class PolicyEdit:
 
     def __post_init__(self) -> None:
         if self.values == EMPTY and not self.cleared:
-            raise InvalidArgumentError("a change changes something: name a field, or clear one")
+            raise InvalidArgumentError("the change is empty: set or clear at least one field")
         for path in self.cleared:
             if path not in ALL_FIELDS:
                 raise InvalidArgumentError("no such field of a policy", field=path, known=", ".join(ALL_FIELDS))
@@ -69,15 +69,15 @@ class PolicyEdit:
         return not self.scopes or scope in self.scopes
 
     def of(self, policy: EffectivePolicy | None) -> EffectivePolicy:
-        """The policy after the change: the same object for the same one, as long as that is remembered.
+        """The policy after the change. Cached: equal arguments return the same object while they are in the cache.
 
-        Raises InvalidArgumentError where it contradicts itself.
+        Raises InvalidArgumentError if the changed policy contradicts itself.
         """
         found = self._known.get(id(policy))
         if found is None or found[0] is not policy:
             if len(self._known) >= 4096:
                 self._known.clear()
-            # The policy is kept beside its change, so that its id cannot pass to another one.
+            # Keep the policy with its result, so that no other object can get its id.
             found = self._known[id(policy)] = policy, self._changed(policy)
         if isinstance(found[1], InvalidArgumentError):
             raise InvalidArgumentError(found[1].message, **found[1].fields)

@@ -1,7 +1,7 @@
 """Facts of many streams as an Arrow table, one row a stream. Needs pyarrow.
 
-Source: docs/formats/fleet.md. The columns say what a line of docs/formats/planner.md says; ``penstock.spark.fleet.rows``
-reads them.
+Source: docs/formats/fleet.md. The columns hold the same facts as a line of docs/formats/planner.md.
+``penstock.spark.fleet.rows`` reads them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ NEEDED = ("now_ms", "epochs")
 
 
 def check_schema(schema: pa.Schema, *, source: str) -> None:
-    """Return if the table holds facts that this version reads; further columns are allowed, absent ones are null.
+    """Return if this version can read the table. Unknown columns are allowed, missing ones count as null.
 
     Raises: InvalidArgumentError (not facts at all, or a column of another type), VersionTooNewError, CorruptDataError.
     """
@@ -91,7 +91,7 @@ def check_schema(schema: pa.Schema, *, source: str) -> None:
 
 
 def _same(given: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether a type reads as the expected one: names of list items and dictionaries make no difference."""
+    """Whether a type can be read as the expected one. Names of list items and dictionary encoding do not matter."""
     if pa.types.is_dictionary(given):
         return _same(given.value_type, expected)
     if pa.types.is_list(expected):

@@ -1,4 +1,4 @@
-"""What a fleet-wide what-if has found, as values, as JSON, and as a picture. Needs no Spark."""
+"""The report of a fleet-wide dry run, as values, as JSON and as a picture. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True, kw_only=True)
 class Sums:
-    """Sums over streams. ``streams``: decided; ``losing``: of which data goes; ``bytes`` and ``events``: what goes;
-    ``uncounted``: losing ones whose events nobody counted; ``held_bytes``: what only a hold keeps; ``moved``: subscribers
-    moved past unread data; ``lost_bytes``: what they lose; ``dropped``: silent ones forgotten; ``deleted``: streams."""
+    """Sums over streams. ``streams``: decided streams. ``losing``: streams that lose data. ``bytes``, ``events``: deleted
+    data. ``uncounted``: losing streams whose events are not counted. ``held_bytes``: data that only a hold keeps.
+    ``moved``: subscribers moved past unread data. ``lost_bytes``: what they lose. ``dropped``: idle subscribers that are
+    dropped. ``deleted``: deleted streams."""
 
     streams: int = 0
     losing: int = 0
@@ -38,8 +39,8 @@ class Sums:
 
 @dataclass(slots=True, kw_only=True)
 class Side:
-    """What one policy does to the fleet. ``days``: what goes by the day it was written on, as ``2026-01-31``; ``hurt``: who
-    loses what unread and by which rule, most first; ``largest``: streams that lose most."""
+    """The effect of one policy on the fleet. ``days``: deleted data by the day of its append, as ``2026-01-31``. ``hurt``:
+    subscribers that lose unread data, with size and rule, largest first. ``largest``: streams that lose most."""
 
     total: Sums = field(default_factory=Sums)
     scopes: dict[str, Sums] = field(default_factory=dict)
@@ -69,13 +70,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetReport:
-    """``today``: what the policies in force do; ``change``: what the changed ones would do, over all streams, None where no
-    change was asked about; ``reached``: streams that the change applies to; ``refused``:
-    of these, those whose policy would contradict itself, by what it says; ``errors``: the first rows that cannot be used,
-    of ``failed`` in all; ``seconds``: how long the decisions took; ``sentence``: the change in words.
+    """The result for all streams. ``today``: the effect of the policies in force. ``change``: the effect of the changed
+    policies; None without a change. ``reached``: streams that the change applies to. ``refused``: those of them whose
+    policy would contradict itself, by error message. ``errors``: the first of the ``failed`` rows that cannot be used.
+    ``seconds``: how long the decisions took. ``sentence``: the change in words.
 
-    ``subscribers``: those that hold the most bytes, most first, with the fields of ``penstock subscriber list --json``, of
-    ``subscribers_total`` in all. None with facts from files, which do not say what a subscriber holds."""
+    ``subscribers``: the subscribers that hold the most bytes, largest first, with the fields of ``penstock subscriber list
+    --json``. ``subscribers_total``: the number of all subscribers. Both are None for facts from files, which do not have
+    what a subscriber holds."""
 
     files: int
     streams: int

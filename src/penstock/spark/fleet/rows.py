@@ -1,7 +1,7 @@
 """Reads facts of many streams from Arrow: whole columns for bulk checks, and the planner's facts of single rows.
 
-Everything is checked as in the planner's JSON: what holds for a whole column at once there, the rest for each row that is
-made. Source: docs/formats/fleet.md. Needs numpy and pyarrow.
+The checks are the same as for the planner's JSON. Some check whole columns at once, the others each row when it is read.
+Source: docs/formats/fleet.md. Needs numpy and pyarrow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ABSENT = -1
 """Stands for null among numbers that are never negative."""
 
 _BROKEN = -2
-"""Stands for null where there must be a segment or an offset: it is neither."""
+"""Stands for null where a segment or an offset is expected. It is neither."""
 
 _REMEMBERED_MAX = 4096  # policies that stay decoded; fleets have few different ones
 _REMEMBERED_BYTES_MAX = 64 * 1024
@@ -92,7 +92,7 @@ def _remember(known: dict[str, Any], text: str, value: Any) -> None:
 
 
 class Lists:
-    """A column of lists: the items of row ``i`` are ``starts[i]`` to ``starts[i + 1]`` of ``items``; of null, none."""
+    """A column of lists. The items of row ``i`` are ``items[starts[i]:starts[i + 1]]``; null has no items."""
 
     __slots__ = ("items", "owners", "starts")
 
@@ -133,7 +133,7 @@ class Cuts(Lists):
 
     def at(self, place: int) -> dict[SegmentId, int]:
         if self._lists is None:
-            # All at once, when the first is asked for: a slice of an array costs as much as a dozen numbers.
+            # Convert all cuts on the first call, because a slice of an array costs as much as a dozen numbers.
             self._lists = self.starts.tolist(), self.segments.tolist(), self.offsets.tolist()
         starts, segments, offsets = self._lists
         first, end = starts[place], starts[place + 1]
@@ -197,7 +197,7 @@ class FactsRows:
         self.plain = self._plain()
 
     def _column(self, name: str) -> Any:
-        """The column in its plain form; nulls where it is absent."""
+        """The column without dictionary encoding; all null if it is absent."""
         place = self.batch.schema.get_field_index(name)
         expected = SCHEMA.field(name).type
         if place < 0:
@@ -208,7 +208,7 @@ class FactsRows:
         return found.cast(expected) if pa.types.is_string(expected) and found.type != expected else found
 
     def whole(self, column: Any, field: str, owners: Ints | None = None, *, needed: bool = False) -> Ints:
-        """The numbers, ``ABSENT`` for null. Rows with a negative one, or with none where one is needed, are noted."""
+        """The numbers, ``ABSENT`` for null. Records an error for rows with a negative number or a missing required one."""
         values = _filled(column, ABSENT)
         bad: Flags = values < 0
         if column.null_count and not needed:
@@ -266,7 +266,8 @@ class FactsRows:
         return plain
 
     def _segments_table(self) -> tuple[Ints, Ints]:
-        """For each history its segments, and how many; 0 for one that was scaled or cannot be used. A last line for none."""
+        """For each history its segments and their number, which is 0 if the stream was scaled or the history is invalid. The
+        last row stands for no history."""
         only = [item.only or [] if isinstance(item, History) else [] for item in self.histories]
         widths = np.array([*map(len, only), 0], np.int64)
         table = np.full((len(widths), max(1, int(widths.max()))), _BROKEN - 1, np.int64)
@@ -275,7 +276,7 @@ class FactsRows:
         return table, widths
 
     def _disorder(self) -> Flags:
-        """Of all records but the first, which are not behind the one before them in the same row."""
+        """For all records except the first: whether they are not later than the previous one in the same row."""
         found = self.records
         same: Flags = found.owners[1:] == found.owners[:-1]
         return same & ((np.diff(found.times) <= 0) | (np.diff(found.sizes) < 0))
@@ -283,7 +284,7 @@ class FactsRows:
     # --- one stream -----------------------------------------------------------------------------------------------
 
     def texts(self, name: str, *, null: bool = False) -> list[Any]:
-        """A column of text; with ``null`` None where there is none, else empty."""
+        """A column of text. Null becomes None if ``null`` is set, else an empty text."""
         column = self._column(name)
         found: list[Any] = (column if null else column.fill_null("")).to_pylist()
         return found
@@ -370,7 +371,7 @@ class FactsRows:
 
 
 def _regular(cuts: Cuts, codes: Ints, table: Ints, widths: Ints, *, needed: bool) -> Flags:
-    """Which cuts belong to a stream that was never scaled: all its segments in order, each started."""
+    """Which cuts are those of a stream that was never scaled: all its segments, in order, all with an offset."""
     counts = cuts.counts()
     regular: Flags = counts == widths[codes]
     if not needed:
@@ -475,6 +476,6 @@ def _tried(make: Any, text: str) -> Any:
 
 def _made(found: Any) -> Any:
     if isinstance(found, PenstockError):
-        # A new one each time: an error that is raised again and again grows a traceback.
+        # Create a new error each time: the traceback of an error grows each time that it is raised.
         raise type(found)(found.message, **found.fields)
     return found

@@ -1,8 +1,8 @@
-"""Decides, for many streams at once, those of which the planner certainly removes nothing: most of a fleet.
+"""Decides the streams from which the planner would remove nothing, many at once. These are most streams of a fleet.
 
-No shortcut: of a row that is settled here, the planner's decision is known whole. It chooses no cut, moves, drops and stops
-nobody, deletes nothing, and names this very rule; a test holds each row against the planner. Every other row is the
-planner's. Source: docs/formats/fleet.md, "Settled rows"; the rules are those of docs/design/0007-retention.md. Pure.
+The result is exact. For a row that is settled here, the planner would choose no cut, move, drop or stop no one, delete
+nothing, and give the same rule; a test compares each row with the planner. The planner decides all other rows.
+Source: docs/formats/fleet.md, "Settled rows"; the rules are those of docs/design/0007-retention.md. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Codes = npt.NDArray[np.int16]
 
 
 class Screen:
-    """What the rules look at, as columns: a number or a flag for each row. Of rows that are not plain they mean nothing."""
+    """The inputs of the rules as columns: a number or a flag for each row. They are valid only for plain rows."""
 
     __slots__ = (
         "bound_bytes",
@@ -60,17 +60,17 @@ class Screen:
         self.last_append_ms = rows.last_append_ms
         self.records = rows.records.counts()
         self.no_boundaries: Flags = rows.boundaries.counts() == 0
-        # The oldest record; where there is none, the tail, which is recorded then by every policy that looks at records.
+        # The oldest record. If there is none, the tail, because a policy that uses records then records the tail.
         first = rows.records.starts[:-1]
         some: Flags = self.records > 0
         self.first_ms = _first(rows.records.times, first, some, rows.tail_ms)
         self.first_bytes = _first(rows.records.sizes, first, some, rows.tail_bytes)
-        # Of a plain row these are all bytes before a cut.
+        # For a plain row, these are all bytes before a cut.
         self.tail_cut_bytes = rows.tail_cuts.added(rows.tail_cuts.offsets)
         self._look_at_subscribers(rows)
 
     def _look_at_subscribers(self, rows: FactsRows) -> None:
-        """The slowest one and the bound of all, by bytes; who was heard of last, whose unread data is oldest."""
+        """Find the slowest subscriber and the lower bound of all, in bytes, the last activity, and the oldest unread data."""
         owners, cuts = rows.subscribers.owners, rows.subscriber_cuts
         published = cuts.counts() > 0
         self.no_bound: Flags = rows.subscribers.sums(published) == 0
@@ -82,17 +82,17 @@ class Screen:
         self.counts_unread: Flags = rows.subscribers.sums(events >= 0) > 0
 
     def only(self, places: Ints) -> Screen:
-        """The same of these rows alone."""
+        """The same values for these rows only."""
         other = object.__new__(Screen)
         for name in Screen.__slots__:
             setattr(other, name, getattr(self, name)[places])
         return other
 
     def settle(self, shape: PolicyShape | None) -> Codes:
-        """For each row, as if it had the policy: the code of the rule that says why nothing is done, or ``ASK``."""
+        """For each row, as if it had this policy: the code of the rule by which nothing is removed, or ``ASK``."""
         codes: Codes = np.full(len(self.plain), ASK, np.int16)
         if shape is None:
-            # Nobody is moved, and no record is of use: what a row holds makes no difference.
+            # No subscriber is moved and no record is used, so the result is the same for all rows.
             codes[self.plain] = CODES[RetentionRule.NO_POLICY]
         else:
             settled = self.plain & self.has_tail & self._moves_nobody(shape)
@@ -102,7 +102,7 @@ class Screen:
         return codes
 
     def _moves_nobody(self, shape: PolicyShape) -> Flags:
-        """Where time-to-live, quotas and idleness neither move nor drop nor stop anybody, nor delete the stream."""
+        """Rows where time-to-live, quotas and idle limits do not move, drop or stop anyone and do not delete the stream."""
         policy, now_ms = shape.policy, self.now_ms
         still: Flags = np.ones(len(self.plain), np.bool_)
         if policy.ttl_ms is not None:
@@ -122,7 +122,7 @@ class Screen:
         return still
 
     def _all_younger(self, age_ms: int) -> Flags:
-        """Where no record and no boundary is so old."""
+        """Rows where all records and boundaries are younger than this."""
         younger: Flags = self.no_boundaries & (self.first_ms > self.now_ms - age_ms)
         return younger
 
@@ -148,8 +148,8 @@ class Screen:
         return found
 
     def _too_small(self, minimum: int, *, tail: bool) -> Flags:
-        """Rows where neither a cut nor the acknowledged position leaves so much; with ``tail``, nor the tail of a
-        stream without subscribers."""
+        """Rows where no cut and not the acknowledged position leaves this much. With ``tail``, also not the tail of a stream
+        without subscribers."""
         no_cut: Flags = self.no_boundaries & (self.first_bytes > self.tail_bytes - minimum)
         read = self.bound_bytes
         if tail:
@@ -177,7 +177,7 @@ def _first(values: Ints, places: Ints, some: Flags, otherwise: Ints) -> Ints:
 
 
 def _least(values: Ints, owners: Ints, rows: int) -> Ints:
-    """The least value of each row, ``LONG_MAX`` where it has none."""
+    """The least value of each row; ``LONG_MAX`` if it has none."""
     least: Ints = np.full(rows, LONG_MAX, np.int64)
     np.minimum.at(least, owners, values)
     return least

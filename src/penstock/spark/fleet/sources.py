@@ -1,4 +1,4 @@
-"""Where facts are, and how they are shared out to tasks: files of JSON Lines, and Parquet as in docs/formats/fleet.md."""
+"""Find facts and divide them among tasks: files of JSON Lines, and Parquet as in docs/formats/fleet.md."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one task decides: row groups ``start`` to ``end`` of a table, or so many bytes of lines (``None``: all there is).
+    """The input of one task: row groups ``start`` to ``end`` of a table, or a byte range of lines (``None``: to the end).
 
-    ``first``: the number of its first row or line in the file, from 1 on; ``rows``: how many, ``None`` where not known.
+    ``first``: the number of its first row or line in the file, counted from 1. ``rows``: their number, None if unknown.
     """
 
     source: str
@@ -35,9 +35,9 @@ class Share:
 
 
 def find(sources: Sequence[str | Path]) -> list[Path]:
-    """The files of facts, in order: of a directory all that it holds, also deeper, but none that begins with ``_`` or ``.``.
+    """The files of facts, in order. Includes subdirectories; skips names that begin with ``_`` or ``.``.
 
-    Raises: InvalidArgumentError where there is no such file, or a directory without any.
+    Raises InvalidArgumentError if a file does not exist or a directory has no facts.
     """
     found: list[Path] = []
     for source in sources:
@@ -128,7 +128,7 @@ def _line_shares(path: Path) -> Iterator[Share]:
 
 
 def read_lines(share: Share) -> Iterator[tuple[int, bytes]]:
-    """The lines of a share with their numbers, without their ends; of one that is too long, a byte more than is allowed."""
+    """The lines of a share with their numbers, without line ends. A line that is too long is cut one byte above the limit."""
     with _opened(share) as file:
         file.seek(share.start)
         left = None if share.end is None else share.end - share.start

@@ -1,6 +1,6 @@
 """Facts from a running store instead of files: the driver pages through the names, tasks request the planner's facts.
 
-Names are listed in order, so that a share is a stretch of that list and costs the driver nothing, however many there are.
+Names are listed in order, so a share is a range of that list. The driver keeps only its ends.
 Source: docs/how-to/fleet.md, "Facts".
 """
 
@@ -25,12 +25,12 @@ PAGE_STREAMS = 50
 """Streams of one request, which is repeated as a whole if the store becomes unavailable."""
 
 AT_ONCE = 4
-"""Streams that one task asks about together. The store gathers facts from its metadata and blocks: writers need it too."""
+"""Concurrent requests of one task. More would slow down writers, because the store reads metadata and blocks for facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """The facts of all streams of the store at ``controller``, its own internal ones left out."""
+    """The facts of all streams of the store at ``controller``, except its internal ones."""
 
     controller: str
     connector: Connector = dial
@@ -38,8 +38,8 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreShare:
-    """Streams of a scope behind ``after``, up to and with ``last``. ``first``: the number of the first in the list of all,
-    from 1 on; ``rows``: how many there were."""
+    """The streams of a scope after ``after``, up to and including ``last``. ``first``: the number of the first one in the
+    list of all, counted from 1. ``rows``: their number when they were listed."""
 
     facts: StoreFacts
     scope: str
@@ -55,7 +55,7 @@ class StoreShare:
 
 @dataclass(frozen=True, slots=True)
 class StoreLine:
-    """A stream's line of facts, or why it cannot be had, and the subscribers of the stream."""
+    """The line of facts of a stream, or why it is unavailable, and the subscribers of the stream."""
 
     line: bytes | Fault
     subscribers: Sequence[SubscriberInfo] = ()
@@ -70,7 +70,7 @@ class Fault:
 
 
 def store_shares(facts: StoreFacts) -> list[StoreShare]:
-    """All users' streams of the store, in stretches. Raises NotConnectedError, UnavailableError."""
+    """Shares of all user streams of the store. Raises NotConnectedError, UnavailableError."""
     return link(facts.connector, facts.controller).ask(partial(_listed, facts))
 
 
@@ -140,7 +140,7 @@ async def _asked(scope: str, names: list[str], services: Services) -> list[Store
         async with places:
             try:
                 facts = await services.controller.retention.facts(stream)
-                # What a subscriber holds takes another decision of the store. Most streams of a fleet have none.
+                # To find what a subscriber holds, the store must decide again. Most streams of a fleet have no subscriber.
                 subscribed = bool(facts.subscribers)
                 subscribers = await services.controller.subscribers.describe(stream) if subscribed else ()
                 return StoreLine(msgspec.json.encode(facts), subscribers)
@@ -149,7 +149,7 @@ async def _asked(scope: str, names: list[str], services: Services) -> list[Store
             except RETRYABLE:
                 raise
             except PenstockError as error:
-                # One stream that is damaged must not hide the others.
+                # Report a damaged stream and continue with the others.
                 return StoreLine(Fault(stream, error))
 
     async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""What one task does: facts of its share in, decisions to a file, sums out. Needs numpy and pyarrow."""
+"""One task: read the facts of its share, write the decisions to a file, return the sums. Needs numpy and pyarrow."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from penstock.storage.machine.clock import RealClock
 BATCH_ROWS = 8192
 BATCH_LINES = 2048  # lines decided together
 SCREENED_MIN = 16
-"""Rows of a policy that fewer rows have go directly to the planner."""
+"""If fewer rows than this share a policy, they go directly to the planner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What all tasks know. ``at_ms``: the time to decide for, None: that of the facts, and never before it. ``out``: where
-    decisions go, None: nowhere. ``screen``: whether rows may be settled without asking the planner one by one."""
+    """The values that all tasks need. ``at_ms``: the time to decide for; the time of the facts if that is later or if None.
+    ``out``: directory for decisions, None: do not write them. ``screen``: whether ``Screen`` may settle rows in bulk."""
 
     edit: PolicyEdit | None = None
     at_ms: int | None = None
@@ -49,10 +49,10 @@ class Task:
 
 
 def run(task: Task, share: Share | StoreShare, number: int) -> Any:
-    """Decide the share, and give its sums as one batch of ``tally.SCHEMA``.
+    """Decide the share, and return its sums as one batch of ``tally.SCHEMA``.
 
-    With ``out``, decisions are in ``part-NUMBER.parquet`` there once this returns: complete, and the same if it is run again.
-    Raises: CorruptDataError (a file that breaks off), OSError, UnavailableError (a store that stays away).
+    With ``out``, the decisions are complete in ``out/part-NUMBER.parquet`` when this returns. A repeat writes the same file.
+    Raises CorruptDataError (a truncated file), OSError, UnavailableError (the store does not come back).
     """
     tally = Tally()
     with _Output(task.out, number) as output:
@@ -68,7 +68,7 @@ def _decided(task: Task, share: Share | StoreShare, tally: Tally) -> Iterator[An
 
 
 class _Output:
-    """A file that is there whole or not at all."""
+    """A file that appears when it is complete."""
 
     def __init__(self, directory: str | None, number: int) -> None:
         self._path = None if directory is None else Path(directory) / f"part-{number:05}.parquet"
@@ -136,7 +136,7 @@ def decided_rows(task: Task, rows: FactsRows, source: str, first: int, tally: Ta
 def _put_change(
     task: Task, change: Verdicts, today: Verdicts, row: int, facts: RetentionFacts, batch: _Batch, now_ms: int
 ) -> None:
-    """The decision after the change; that of today where the change makes no difference to the policy."""
+    """Add the decision after the change. If the change does not affect the policy, it is the same as today's."""
     policy = facts.policy
     changed: EffectivePolicy | None = policy
     if task.edit is not None and task.edit.reaches(batch.scopes[row]):
@@ -185,7 +185,7 @@ def _screened(task: Task, rows: FactsRows, batch: _Batch, at_ms: Ints) -> tuple[
 
 
 def _by_policy(rows: FactsRows) -> Iterator[tuple[EffectivePolicy | None, Ints]]:
-    """Policies that can be used with their rows, those that many rows have."""
+    """The valid policies that many rows share, with their rows."""
     order = np.argsort(rows.policy_codes, kind="stable")
     codes, starts = np.unique(rows.policy_codes[order], return_index=True)
     for code, places in zip(codes.tolist(), np.split(order, starts[1:]), strict=True):
@@ -203,7 +203,7 @@ def _reached(edit: PolicyEdit, scopes: Sequence[str]) -> Any:
 
 
 def decided_lines(task: Task, share: Share, tally: Tally) -> Iterator[Any]:
-    """Decisions on lines of the planner's JSON, in their order; empty lines are none."""
+    """Decisions on lines of the planner's JSON, in order. Skips empty lines."""
     lines = read_lines(share)
     try:
         while some := list(islice(lines, BATCH_LINES)):

@@ -108,7 +108,7 @@ def test_each_worker_has_a_part_of_tier_2_of_its_own(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     data = tmp_path / "data"
     places = EmbeddedSettings(data=data, tier2=str(shared))
-    with pytest.raises(InvalidArgumentError, match="not there"):
+    with pytest.raises(InvalidArgumentError, match="does not exist"):
         tier2_of_worker(places, 0)
     shared.mkdir()
     assert tier2_of_worker(places, 1) == str(shared / "worker-1")

@@ -127,9 +127,9 @@ class Screen:
         return younger
 
     def _rules(self, shape: PolicyShape) -> list[tuple[RetentionRule, Flags]]:
-        """Each rule with the rows where it chooses nothing. In order: of several, the first is the planner's."""
+        """Each rule with the rows where it chooses no cut. If several rules match a row, the planner gives the first."""
         every = np.ones(len(self.plain), np.bool_)
-        # Records that nothing truncates at are forgotten, many together: the planner's business.
+        # Only the planner can decide rows with many records, because it may prune those that no rule needs.
         few: Flags = every if not shape.records else self.records < PRUNE_BATCH
         if not shape.policy.truncates:
             return [(RetentionRule.NO_POLICY, few)]

@@ -3,7 +3,7 @@
 Each hour: a session of a writer of ours, one of another client that ends without closing, a plain job, a batch of a
 lasting query, a new query, and a stream with a reader group, created, written and deleted. Each day the stream is truncated
 and retention looks at the audit stream; each month the store is restarted. Data is not counted, rows are.
-Source: docs/design/0006-controller.md, "What grows".
+Source: docs/design/0038-what-grows.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The positions of the readers are in the group's table; the acknowledged position
 takes several steps. After each step, the acknowledged position is at or before the readers' positions, so no data is
 released that the group still reads. A crash between two steps holds too much at worst; a repeated reset completes it.
 
-Source: docs/design/0008-client.md, "Reset".
+Source: docs/design/0031-reader-groups.md, "Reset".
 """
 
 from __future__ import annotations

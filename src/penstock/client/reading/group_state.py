@@ -3,7 +3,7 @@
 The state is one table value, changed by compare-and-set: each change is made on a private copy and stored only if the
 stored state is still the same. Positions count only events that were read, so any state is a safe place to resume from.
 
-Source: docs/design/0008-client.md, "Reader groups".
+Source: docs/design/0031-reader-groups.md.
 """
 
 from __future__ import annotations

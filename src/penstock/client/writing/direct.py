@@ -4,7 +4,7 @@ A switch to the loop's thread and back costs as much as the sync. So once a writ
 a row, each of its segments gets a line of its own (``ports.data.direct_appends``), with the same writer id and the same
 event numbers as the loop's. Anything but one small event after another goes back to the loop. The loop's sender then
 gets the unacknowledged events and queries the segment for the last stored event, as after a lost connection. Source:
-docs/design/0008-client.md.
+docs/design/0030-writing.md.
 """
 
 from __future__ import annotations

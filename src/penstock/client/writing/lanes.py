@@ -3,7 +3,7 @@
 A lane is filled by the writing thread and emptied by the event loop alone, which may be another thread. No lock is
 needed: the writer only adds to one list, key and event in one step, and the loop only removes a counted prefix. Each step is
 one call into C. So an exception that a signal handler raises comes before a step or after it, and so does a switch to another
-thread. Source: docs/design/0008-client.md, "One list per segment".
+thread. Source: docs/design/0030-writing.md, "One list per segment".
 """
 
 from __future__ import annotations

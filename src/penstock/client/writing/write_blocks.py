@@ -1,4 +1,4 @@
-"""Closed blocks of a writer: framed events that are appended as one. Source: docs/design/0008-client.md."""
+"""Closed blocks of a writer: framed events that are appended as one. Source: docs/design/0030-writing.md."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ WRITERS = Layout(
         ("u64", "age, seconds: how long the container was open in all"),
         (
             "i64",
-            'floor, ms since the Unix epoch: an id of our own writers (design/0005, "Writers\' numbers") that was born before'
+            "floor, ms since the Unix epoch: an id of our own writers (design/0027) that was born before"
             " it and has no row is refused",
         ),
     ),

@@ -3,7 +3,7 @@
 A deletion with a grace leaves ``deleted/<stream>/<incarnation>`` and moves the stream's records below
 ``deleted-row/<stream>/<incarnation>/``. Its segments stay, but readers find them empty; no stream ever uses their names
 again. Restoring moves the records back and makes the data readable. The end of the grace deletes both.
-Source: docs/design/0006-controller.md, "Deleted streams".
+Source: docs/design/0037-deleted-streams.md.
 """
 
 from __future__ import annotations

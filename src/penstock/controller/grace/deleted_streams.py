@@ -1,6 +1,6 @@
 """Deleted streams: listed and restored while their grace lasts, and freed by the sweeper when it ends.
 
-Source: docs/design/0006-controller.md, "Deleted streams".
+Source: docs/design/0037-deleted-streams.md.
 """
 
 from __future__ import annotations

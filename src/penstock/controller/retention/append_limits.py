@@ -1,7 +1,7 @@
 """Gives the store the planner's limit for writers: the total length to which a stream's segments may grow.
 
 The store keeps limits in memory. Streams with a limit are marked durably, so that a starting store sets the limits
-before it accepts appends. Source: docs/design/0006-controller.md, "Retention".
+before it accepts appends. Source: docs/design/0036-retention-in-the-controller.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One retention cycle of one stream: gather the facts, ask the planner, perform its decision, until nothing is due.
 
 The dry run and ``explain`` ask the same planner with the same facts and stop there.
-Source: docs/design/0007-retention.md, docs/design/0006-controller.md, "Retention".
+Source: docs/design/0007-retention.md, docs/design/0036-retention-in-the-controller.md.
 """
 
 from __future__ import annotations

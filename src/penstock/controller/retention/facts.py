@@ -1,6 +1,6 @@
 """Gathers the planner's facts about a stream. The cost grows with what has changed since the last look.
 
-Source: docs/design/0006-controller.md, "Retention".
+Source: docs/design/0036-retention-in-the-controller.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Retention sets: the recorded cuts of each stream, read once and then carried on record by record.
 
 Every change of a set changes one small record in the same step. Its version shows whether a copy in memory is current.
-So a cycle reads one entry instead of thousands. Source: docs/design/0006-controller.md, "Retention".
+So a cycle reads one entry instead of thousands. Source: docs/design/0036-retention-in-the-controller.md.
 """
 
 from __future__ import annotations

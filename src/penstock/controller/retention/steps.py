@@ -1,7 +1,7 @@
 """Performs a decision in steps. Each step is durable, atomic and conditional on the facts of the decision.
 
 Subscribers that lose data are moved in the step that records this and its audit entries. If they fit, the same step
-truncates. Source: docs/design/0006-controller.md, "Retention".
+truncates. Source: docs/design/0036-retention-in-the-controller.md.
 """
 
 from __future__ import annotations

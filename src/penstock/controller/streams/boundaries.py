@@ -1,7 +1,7 @@
 """Cuts between events, close to the position that a byte or event limit wants. Records alone would meet it only
 roughly.
 
-Source: docs/design/0006-controller.md, "Retention".
+Source: docs/design/0036-retention-in-the-controller.md.
 """
 
 from __future__ import annotations

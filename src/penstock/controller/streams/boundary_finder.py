@@ -1,6 +1,6 @@
 """Finds cuts between events near a size in bytes: from records, from the store's bounds, and from event headers.
 
-Source: docs/design/0006-controller.md, "Retention".
+Source: docs/design/0036-retention-in-the-controller.md.
 """
 
 from __future__ import annotations

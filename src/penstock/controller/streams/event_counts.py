@@ -1,7 +1,7 @@
 """Exact numbers of events before a position and between two. The cost grows with the data since the last query.
 
 The number of events before an offset of a segment never changes. So every answer is a starting point for the next
-count. Source: docs/design/0006-controller.md, "Counting events".
+count. Source: docs/design/0036-retention-in-the-controller.md, "Counting events".
 """
 
 from __future__ import annotations

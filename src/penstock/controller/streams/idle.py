@@ -1,6 +1,6 @@
 """Deletion of an unused stream: decided by a rule, and begun only after its writers are stopped.
 
-Source: docs/design/0006-controller.md, "Retention".
+Source: docs/design/0036-retention-in-the-controller.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 No two segments of a store ever have the same name. Otherwise bytes and writers' numbers of a deleted stream could count as
 those of its successor. A record for each deleted name would grow forever. So the floor replaces the oldest records: none of
 those streams ever had a segment with that number or a higher one.
-Source: docs/design/0006-controller.md, "What grows".
+Source: docs/design/0038-what-grows.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 First every transaction is pinned to the batch. Then one compare-and-set on the writer's record names the batch and its
 transactions, in the same step as the entry of the commit queue: from then on they are committed, despite crashes. Until
 then a pinned transaction can still be aborted, but only by a step that also changes the writer's record, so that the
-decision fails. Source: docs/design/0006-controller.md, "Batches".
+decision fails. Source: docs/design/0035-transactions.md, "Batches".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Digests of forgotten writer names, eight bytes each, so that a batch under such a name is refused.
 
 A record of a batch costs some 250 bytes, and each new query has a new name. For a name that was not used for a long
-time, the store only needs to know that it was used. Source: docs/design/0006-controller.md, "What grows".
+time, the store only needs to know that it was used. Source: docs/design/0038-what-grows.md.
 """
 
 from __future__ import annotations

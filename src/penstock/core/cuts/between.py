@@ -1,6 +1,6 @@
 """The cut a given number of bytes past another one, between recorded cuts.
 
-Source: docs/design/0007-retention.md, "Boundaries".
+Source: docs/design/0033-limits-of-bytes.md, "Boundaries".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compose one valid cut from different positions for different keys.
 
-Source: docs/design/0007-retention.md, "Limits of each segment".
+Source: docs/design/0033-limits-of-bytes.md, "Limits of each segment".
 """
 
 from __future__ import annotations

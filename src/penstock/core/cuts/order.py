@@ -5,7 +5,7 @@ cut that covers the key, with its offset. Positions at one key are ordered by se
 counting as 0; cuts are ordered key by key, hence only partially. A cut always equals itself.
 
 Functions take plain positions and a history; the positions of one call must be valid cuts of that history
-(``check_cut``), else the answer is arbitrary. Source: docs/design/0007-retention.md, "The order of cuts".
+(``check_cut``), else the answer is arbitrary. Source: docs/design/0032-order-of-cuts.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What holds the bytes that a decision leaves: ranges from head to tail with one holder each.
 
-Source: docs/design/0007-retention.md, "Explaining".
+Source: docs/design/0034-settling-and-explaining.md, "Explaining".
 """
 
 from __future__ import annotations

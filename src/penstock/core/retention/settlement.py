@@ -1,6 +1,6 @@
 """What retention does to a stream that is not used in the meantime: decision after decision, until nothing is due.
 
-Source: docs/design/0007-retention.md, "Until nothing is due".
+Source: docs/design/0034-settling-and-explaining.md, "Until nothing is due".
 """
 
 from __future__ import annotations

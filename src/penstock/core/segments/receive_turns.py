@@ -13,7 +13,7 @@ Up to half of the budget all connections receive without a turn. Beyond it the r
 
 The budget does not count the one step (``STEP_BYTES``) that was read from each waiting connection.
 This module uses no event loop: the caller passes what arrives and the time, and acts on the answers.
-Source: docs/design/0005-segment-store.md.
+Source: docs/design/0028-limits-and-memory.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The ids of our own writers hold the time of their birth, and a mark. The store k
 together with raising the floor above its birth, and refuses each id below the floor that it does not know. So such an id is
 known, new, or refused, whatever the clocks show. Other clients draw random ids: UUIDs, or any 128 bits. They repeat an
 append for minutes, and their numbers are kept for a month of silence. The store's own fixed ids are never forgotten.
-Source: docs/design/0005-segment-store.md, "Writers' numbers".
+Source: docs/design/0027-writers-numbers.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A name that belongs to a checkpoint, an application or a person may come back at
 and for 100 days after that. Then only a digest of the name stays, and a batch under it is refused. A plain job
 generates a name for its one batch, and nobody can use that name again once the job has ended. So only the latest job records
 are kept. The record says which kind it is, because a person may choose any name.
-Source: docs/design/0006-controller.md, "What grows".
+Source: docs/design/0038-what-grows.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which epoch follows: scaling on request, another fixed number of segments, rolling transactions.
 
-Source: docs/design/0007-retention.md, "Epochs", and Pravega's controller API.
+Source: docs/design/0032-order-of-cuts.md, "Epochs", and Pravega's controller API.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transactions: ids, leases, and what each verb decides from the state it finds.
 
 Every decision here is taken once, by a compare-and-set on the record it was taken from; the shell only performs it.
-Source: docs/design/0006-controller.md, "Transactions".
+Source: docs/design/0035-transactions.md, "Transactions".
 """
 
 from __future__ import annotations

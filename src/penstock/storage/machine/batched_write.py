@@ -1,4 +1,4 @@
-"""Many small files written with one wait for the disk. Source: docs/design/0005, "Very many small segments"."""
+"""Many small files written with one wait for the disk. Source: docs/design/0025-writing-chunks.md."""
 
 from __future__ import annotations
 

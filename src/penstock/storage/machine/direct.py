@@ -1,4 +1,4 @@
-"""Large writes past the page cache. Source: docs/design/0005-segment-store.md, "Writing chunks"."""
+"""Large writes past the page cache. Source: docs/design/0025-writing-chunks.md."""
 
 from __future__ import annotations
 

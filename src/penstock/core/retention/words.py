@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from penstock.core.cuts.order import Positions, at_or_after, size_till
 from penstock.core.retention.explain import Situation
@@ -74,16 +74,20 @@ def _moved(what: str, advances: Sequence[Advance]) -> str:
     return f"The {what} moves {skipped} of unread data."
 
 
-def _limits(situation: Situation) -> Mapping[str, str]:
-    """The policy's limits, with their numbers if there are any."""
-    shape = situation.outlook.shape
-    if shape is None:
-        return {"minimum": "minimum", "maximum": "maximum"}
-    floor, policy = shape.floor, shape.policy
-    return {
-        "minimum": _limit("minimum", floor.age_ms, floor.size_bytes),
-        "maximum": _limit("maximum", policy.max_age_ms, policy.max_bytes),
-    }
+class _Limits(dict[str, str]):
+    """The policy's limits in words, with their numbers if there are any. Only a limit that a sentence names is built."""
+
+    def __init__(self, situation: Situation) -> None:
+        super().__init__()
+        self._shape = situation.outlook.shape
+
+    def __missing__(self, name: str) -> str:
+        shape = self._shape
+        if shape is None:
+            return name
+        if name == "minimum":
+            return _limit(name, shape.floor.age_ms, shape.floor.size_bytes)
+        return _limit(name, shape.policy.max_age_ms, shape.policy.max_bytes)
 
 
 def _limit(name: str, age_ms: int | None, size_bytes: int | None) -> str:
@@ -93,7 +97,7 @@ def _limit(name: str, age_ms: int | None, size_bytes: int | None) -> str:
 
 
 def _truncation(situation: Situation, candidate: Positions | None, frees: int) -> str:
-    outlook, truncate, limits = situation.outlook, situation.truncate, _limits(situation)
+    outlook, truncate, limits = situation.outlook, situation.truncate, _Limits(situation)
     if candidate is None:
         detail = f" ({outlook.facts.unreadable})" if outlook.facts.unreadable else ""
         return f"Nothing is deleted: {_IDLE.get(situation.rule, _UNSUITABLE).format_map(limits)}{detail}."

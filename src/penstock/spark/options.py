@@ -1,4 +1,4 @@
-"""Options of the source and the sink: parsed, checked and named wrongly in one place.
+"""Options of the source and the sink: parsed and checked in one place.
 
 Spark hands over option names in lower case, and people write them in both styles; so underscores and case are ignored:
 ``maxBytesPerTrigger`` is ``max_bytes_per_trigger``. Source: docs/reference/spark.md.
@@ -34,7 +34,7 @@ CutChoice: TypeAlias = Literal["earliest", "latest", "unbounded"] | StreamCut | 
 _APPLICATION_MAX_BYTES = 200
 _LONG_MAX = (1 << 63) - 1  # largest Java long
 _DIGITS = 20
-"""Of a number that no option takes, and that is not to be computed with."""
+"""Longer numbers are refused before they are converted, because no option takes them."""
 _BATCH_ROWS_MAX = 1 << 24
 _PARTITIONS_MAX = 1 << 20  # partitions of one batch
 _LEASE_SECONDS_MAX = 10**9
@@ -342,14 +342,14 @@ class _Given:
         return name
 
     def place(self, cut: str, moment: str, stream: StreamName) -> CutChoice | None:
-        """A place in the stream, said by a cut or by a time."""
+        """A position in the stream, given by a cut or by a time."""
         chosen, time_ms = self.cut(cut, stream), self.moment(moment)
         if chosen is not None and time_ms is not None:
             raise InvalidArgumentError(f"options {cut} and {moment} say the same; drop one", value=self.text(moment))
         return chosen if time_ms is None else Moment(time_ms)
 
     def moment(self, name: str) -> int | None:
-        """Milliseconds since the Unix epoch: a number of them, or ISO 8601, which without an offset is UTC."""
+        """Milliseconds since the Unix epoch, from a number of them or from ISO 8601 (UTC if it has no offset)."""
         text = self.text(name)
         if text is None:
             return None

@@ -1,4 +1,4 @@
-"""Settings of a Spark session under which Penstock is as fast as it can be."""
+"""Settings of a Spark session with which Penstock is fastest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def settings(*, local: bool = True) -> dict[str, str]:
 
 
 def configure(builder: Builder, *, local: bool = True) -> Builder:
-    """``SparkSession.builder`` with our settings; returns it, to go on with. Later settings override these.
+    """Apply our settings to ``SparkSession.builder``, and return it. Later settings override these.
 
     Python workers run the interpreter of this process, unless ``PYSPARK_PYTHON`` says otherwise: another one would not
     have Penstock installed.

@@ -1,7 +1,7 @@
-"""How a range of a stream is shared out among Spark's tasks. Pure decisions.
+"""How a range of a stream is divided among Spark's tasks. Pure decisions.
 
-Tiered bytes are read from chunk files, split only where blocks begin (those are event boundaries); the rest is asked
-from the store. Shares are packed to a size, never one per segment: each task costs more than a megabyte does.
+Tiered bytes are read from chunk files, which are split only at starts of blocks, because those are event boundaries. Other
+bytes are read from the store. Shares are packed by size, not by segment: a task costs more than reading a megabyte.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.model.segments import SegmentId
 from penstock.ports.data.chunks import ChunkRange
 
 SHARE_MIN_BYTES = 8 << 20
-"""No share is made smaller than this only to keep all cores busy."""
+"""Shares are not made smaller than this to keep all cores busy."""
 
 Times: TypeAlias = tuple[tuple[int, int | None], ...]
 """Of a run of bytes, in order: (offset behind a part of it, append time of the part in milliseconds). None: not known."""
@@ -123,10 +123,10 @@ def split(piece: Piece, goal_bytes: int) -> Sequence[Piece]:
 
 
 def share_count(total_bytes: int, *, target_bytes: int, min_shares: int, cores: int) -> int:
-    """How many shares: each of ``target_bytes`` at most, about, and so many that ``cores`` cores are busy to the end.
+    """The number of shares: each has about ``target_bytes`` at most, and all ``cores`` stay busy to the end.
 
-    Where three cores' worth is left for two, one of them is idle for a third of the time: so it is full rounds, as long as
-    each share has 8 MiB.
+    With three shares for two cores, one core is idle in the second round. So the number is a multiple of ``cores``, as long
+    as each share has 8 MiB.
     """
     count = max(min_shares, -(-total_bytes // target_bytes), 1)
     rounds = -(-count // cores)
@@ -134,9 +134,9 @@ def share_count(total_bytes: int, *, target_bytes: int, min_shares: int, cores: 
 
 
 def pack(pieces: Iterable[Piece], *, shares: int) -> Sequence[tuple[Piece, ...]]:
-    """Share the pieces out, in order, into about so many parts of about one size.
+    """Divide the pieces, in order, into about this many shares of about equal size.
 
-    Every byte lands in exactly one share; there are fewer shares than asked for where no event boundary is known.
+    Every byte is in exactly one share. There are fewer shares if too few event boundaries are known.
     """
     pieces = list(pieces)
     goal = max(1, -(-sum(piece.size_bytes for piece in pieces) // shares))
@@ -144,7 +144,7 @@ def pack(pieces: Iterable[Piece], *, shares: int) -> Sequence[tuple[Piece, ...]]
     current: list[Piece] = []
     filled = 0
     for part in (part for piece in pieces for part in split(piece, goal)):
-        # Nearest to the goal wins: a part goes into the next share if more than half of it would stick out.
+        # A part goes into the next share if more than half of it would exceed the goal of this one.
         if current and filled + part.size_bytes // 2 > goal:
             packed.append(tuple(current))
             current, filled = [], 0

@@ -1,4 +1,4 @@
-"""The driver's side of a read: facts of a stream gathered from the store, made into shares for tasks."""
+"""The driver's part of a read: gather facts of a stream from the store, and make shares for tasks from them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def holder_of(options: ReadOptions, kind: str) -> str:
     host."""
     who = options.application or f"process {os.getpid()} on {platform.node()}"
     as_subscriber = f" as subscriber {options.stream.scope}/{options.subscriber}" if options.subscriber else ""
-    # Names may be long; a lease that says too much would not be given.
+    # Names can be long, and the store refuses a lease with a longer holder.
     return f"Spark {kind} of {who}{as_subscriber}".encode()[:HOLDER_MAX_BYTES].decode(errors="ignore")
 
 
@@ -86,7 +86,7 @@ async def batch_ranges(
         low = max(0, start.positions.get(segment, 0))
         high = end.positions.get(segment)
         if high is None:
-            # Behind the start and before the end, hence sealed: all that it holds.
+            # Between start and end, hence sealed: read all of it.
             high = (await services.segments.info(segment_name(stream, segment))).length
         if low < high:
             ranges.append((segment, low, high))
@@ -118,7 +118,7 @@ async def left_of(
 async def without_lost(
     services: Services, stream: StreamName, ranges: Sequence[tuple[SegmentId, int, int]], *, fail: bool
 ) -> list[tuple[SegmentId, int, int]]:
-    """As ``left_of``; losses are logged."""
+    """The same as ``left_of``, and logs the losses."""
     kept, lost = await left_of(services, stream, ranges, fail=fail)
     say(stream, lost)
     return kept
@@ -127,9 +127,9 @@ async def without_lost(
 def check_reached(
     stream: StreamName, positions: Mapping[SegmentId, int], known: Mapping[SegmentId, SegmentInfo | None]
 ) -> None:
-    """Raise InvalidCutError where a position lies behind the end of its segment, whose state ``known`` has.
+    """Raise InvalidCutError if a position is past the end of its segment. ``known`` has the state of the segments.
 
-    What was durable once does not become shorter: the store was set up anew under this name, or from an older copy.
+    Durable data does not become shorter. So the store was created again under this name, or restored from an older copy.
     """
     for segment, offset in positions.items():
         info = known.get(segment)
@@ -145,7 +145,7 @@ def check_reached(
 
 
 def check_loss(stream: StreamName, segment: SegmentId, start: int, begin: int, *, fail: bool) -> None:
-    """Raise TruncatedError if ``fail``: what was to be read from ``start`` on is gone, data begins at ``begin`` now."""
+    """Raise TruncatedError if ``fail``: data was to be read from ``start``, and now begins at ``begin``."""
     if fail:
         raise TruncatedError(
             "data was truncated before it was read; fail_on_data_loss=false skips what is gone",
@@ -157,8 +157,8 @@ def check_loss(stream: StreamName, segment: SegmentId, start: int, begin: int, *
 
 
 def shares_for(options: ReadOptions, total_bytes: int) -> int:
-    """About how many tasks a read of so much is shared out to. In local mode the cores are those of this machine; on a
-    cluster they stand for what a small one has."""
+    """The approximate number of tasks for a read of this size. In local mode it uses the cores of this machine, and takes
+    the same number for a small cluster."""
     return share_count(
         total_bytes,
         target_bytes=options.target_partition_bytes,
@@ -178,12 +178,12 @@ async def plan_shares(
     fresh: bool = False,
     wanted: Wanted | None = None,
 ) -> Sequence[Share]:
-    """Shares that cover the ranges, in order. Chunks are leased before they are listed, so that none goes between.
+    """Shares that cover the ranges, in order. Chunks are leased before they are listed, so that none is deleted in between.
 
-    ``wanted``: what may pass the filters; other blocks are left out.
-    If the store has no lease left for a segment, it is read through the store; with ``direct=always``: ThrottledError.
-    ``fresh``: the ranges have come just now, so that there are hardly any chunks: they are leased only where some are seen,
-    and listed again. Shares without a lease leave nothing to give back.
+    ``wanted``: what can pass the filters; other blocks are left out.
+    If the store has no lease left for a segment, it is read through the store; with ``direct=always``, raises
+    ThrottledError. ``fresh``: the data was written just now, so there are few chunks. Then a range is leased, and listed
+    again, only if it has chunks. Shares without a lease have nothing to release.
     """
     total = sum(high - low for _, low, high in ranges)
     shares = shares_for(options, total)
@@ -285,7 +285,7 @@ def _check_locations(name: str, chunks: Sequence[ChunkRange]) -> None:
 
 
 async def _split_untiered(services: Services, name: str, piece: Piece, goal_bytes: int) -> list[Piece]:
-    """Cut what has no chunk at event boundaries that the store knows, into parts of at least ``goal_bytes``."""
+    """Split an untiered piece at event boundaries that the store knows, into parts of at least ``goal_bytes``."""
     parts: list[Piece] = []
     at = piece.start
     while piece.end - at > goal_bytes + goal_bytes // 2:

@@ -16,7 +16,7 @@ from penstock.model.errors import CorruptDataError, VersionTooNewError
 
 VERSION = 1
 ENTRY_MAX_BYTES = 64 << 10
-"""Larger entries lose their longest fields, and say which: an entry must fit where it is kept, whatever it tells of."""
+"""Larger entries lose their longest fields, and name them: every entry must fit into its record."""
 
 
 class AuditKind(enum.Enum):

@@ -22,7 +22,7 @@ FORMAT_VERSION: Final = 1
 PAYLOAD_MAX: Final = (1 << 32) - 1  # bytes; the frame's header has an unsigned 32-bit length
 
 MARK: Final = 0x01
-"""Frame flag: holds no payload and takes no sequence number; only tells what is durable."""
+"""Frame flag: holds no payload and takes no sequence number; only reports what is durable."""
 
 FREE_MARK: Final = struct.Struct(">4sBB2xQI")
 FILE_HEADER: Final = struct.Struct(">4sBB2xQQQQQI")

@@ -306,10 +306,10 @@ def decode_many(view: memoryview) -> tuple[int, list[tuple[int, int, int, int]],
 def many_appended(rid: int, lengths: Sequence[int], failures: Sequence[tuple[int, bytes]]) -> bytes:
     """The frame of a ManyAppended."""
     count = len(lengths)
-    told = b"".join(_TWO_INT32.pack(index, len(reply)) + reply for index, reply in failures)
-    size = _frame_size(_MANY.size + 8 * count + _INT32.size + len(told))
+    failed = b"".join(_TWO_INT32.pack(index, len(reply)) + reply for index, reply in failures)
+    size = _frame_size(_MANY.size + 8 * count + _INT32.size + len(failed))
     head = HEADER.pack(MANY_APPENDED, size) + _MANY.pack(rid, count)
-    return b"".join((head, struct.pack(f">{count}q", *lengths), _INT32.pack(len(failures)), told))
+    return b"".join((head, struct.pack(f">{count}q", *lengths), _INT32.pack(len(failures)), failed))
 
 
 def conditional_block_end_parts(

@@ -376,13 +376,13 @@ class Erasures:
         for number, (segment, ranges) in enumerate(sorted(wanted.items())):
             self._attempts.reached(erasure, segments=number, of=len(wanted))
             try:
-                told = await self._erase_segment(stream, segment, ranges, erasure)
+                chunks_found = await self._erase_segment(stream, segment, ranges, erasure)
             except SegmentNotFoundError:
                 # The segment was truncated away, or deleted with the stream, after the positions were taken. Its chunks are
                 # wiped. A new stream of this name never uses the name of a segment again.
                 gone.append(segment)
                 continue
-            chunks += [chunk_fields(segment, item) for item in told]
+            chunks += [chunk_fields(segment, item) for item in chunks_found]
         self._attempts.reached(erasure, segments=len(wanted), of=len(wanted), is_log=True)
         await ctx.segments.wipe_log()
         await self._parts.keep_chunks(erasure, chunks)
@@ -420,8 +420,8 @@ class Erasures:
     ) -> Sequence[ErasedChunk]:
         # All ranges go in one call, so that each chunk is rewritten once. After a second call the digest from the first
         # would not match the chunk.
-        told = await self._ctx.segments.erase(segment_name(stream, segment), ranges, erasure=erasure)
-        return sorted(told, key=lambda item: (item.start_offset, item.name_before))
+        chunks_found = await self._ctx.segments.erase(segment_name(stream, segment), ranges, erasure=erasure)
+        return sorted(chunks_found, key=lambda item: (item.start_offset, item.name_before))
 
     async def _finish(self, erasure: str, fields: Mapping[str, Any]) -> None:
         ctx = self._ctx

@@ -276,9 +276,9 @@ async def _restore_subscriber(ctx: Context, name: StreamName, group: str) -> boo
         "cut": dump_positions(record.cut or {}),
         "last_active_ms": record.updated_ms,
     }
-    told = AuditEntry(kind=AuditKind.DROP, target=str(name), fields=fields)
+    audit_entry = AuditEntry(kind=AuditKind.DROP, target=str(name), fields=fields)
     gone = replace(record, dropped=True)
-    versions = await ctx.metadata.put(known.put(gone), *ctx.audit.puts([told]))
+    versions = await ctx.metadata.put(known.put(gone), *ctx.audit.puts([audit_entry]))
     await ctx.metadata.remove_if_unchanged([Stored(key=entry.key, value=gone, version=versions[0]).remove()])
     return False
 

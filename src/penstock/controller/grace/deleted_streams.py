@@ -205,8 +205,8 @@ class DeletedStreams:
         if guard.holds:
             return False
         ending = replace(record, state=DeletedState.ENDING)
-        told = _entry(AuditKind.RELEASE, name, record)
-        await ctx.metadata.put(found.put(ending), *guard.checks, *ctx.audit.puts([told]))
+        entry = _entry(AuditKind.RELEASE, name, record)
+        await ctx.metadata.put(found.put(ending), *guard.checks, *ctx.audit.puts([entry]))
         ctx.audit.soon()
         ctx.telemetry.add("released_bytes", record.size_bytes or 0)
         return True

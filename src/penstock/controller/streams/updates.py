@@ -161,14 +161,14 @@ class StreamChanges:
         kept = with_retention(view.record, config.retention)
         record = replace(kept, config=replace(config, retention=kept.config.retention))
         marker = own_policy_puts(view.name, record)
-        told = ctx.audit.puts(policy_change(view.name, view.record, record))
+        audit_puts = ctx.audit.puts(policy_change(view.name, view.record, record))
         changed = replace(view, record=record)
         following = _resized(history, had.scaling, config.scaling, view.record.next_number, ctx.clock.now_ms())
         if following is None:
-            await put_stream(ctx, view, changed.record, *marker, *told)
+            await put_stream(ctx, view, changed.record, *marker, *audit_puts)
         else:
-            await finish_scale(ctx, await begin_scale(ctx, changed, following, *marker, *told))
-        if told:
+            await finish_scale(ctx, await begin_scale(ctx, changed, following, *marker, *audit_puts))
+        if audit_puts:
             ctx.audit.soon()
         if not marker and had.retention is not None:
             # Change the mark last: a mark without a policy costs one read, a policy without a mark would never be

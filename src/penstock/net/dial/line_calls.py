@@ -40,6 +40,6 @@ class LineCalls:
             raise error_of(reply, name)
         error = decode_error(bytes(reply.error)) or InternalError("the server failed", call=name)
         if code_of(error) is grpc.StatusCode.UNAVAILABLE:
-            # To be repeated, as over gRPC; whoever does that does it there.
+            # To be repeated, as over gRPC; the caller repeats it.
             raise NotConnectedError("the server takes no calls now", call=name, reason=str(error))
         raise error

@@ -63,7 +63,7 @@ class RemoteSegments:
 
     Reads, questions, seals and truncations are tried again while their store is away, for ``limits.retry_for_s`` or until
     the caller's own deadline cancels them. An append whose connection is lost fails with NotConnectedError, and so does
-    everything behind it: ``setup_append`` tells what is stored.
+    everything behind it: ``setup_append`` returns how much is stored.
     """
 
     create_fresh = None

@@ -52,7 +52,7 @@ class RemoteAppends:
         opening = line.opening
         if opening is None:
             raise NotConnectedError("connection to a segment store is lost", segment=name)
-        # Shared with whoever else uses the line: the caller's cancellation ends the wait, not the setup.
+        # Other users of the line share it: the caller's cancellation ends the wait, not the setup.
         outcome = await asyncio.shield(opening)
         if isinstance(outcome, NotConnectedError) and reused:
             # The connection was lost behind our back. A new line finds a new one, or says why not.

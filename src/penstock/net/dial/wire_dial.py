@@ -157,7 +157,7 @@ class DialConnection(asyncio.BufferedProtocol):
         if self._silent_ticks > _SILENT_TICKS:
             self._abort("store is silent")
             return
-        # The server echoes it, so that a dead peer is told from one with nothing to say.
+        # The server echoes it, so that a dead peer differs from an idle one.
         self.send(encode(c.KeepAlive()))
         self._timer = self._loop.call_later(self.limits.keepalive_s, self._tick)
 

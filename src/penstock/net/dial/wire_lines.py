@@ -122,7 +122,7 @@ class AppendConnection:
         gathered = [item for item in self._gathered if not item.over]
         self._gathered, self._gathered_bytes = [], 0
         if not gathered or not self.dialled.is_open:
-            return  # Every line is told by the connection itself that it is lost, and fails what it has in flight.
+            return  # The connection reports its loss to every line, which then fails its appends in flight.
         if len(gathered) == 1:
             item = gathered[0]
             item.with_others = False
@@ -153,7 +153,7 @@ class AppendConnection:
                 fenced.fail(lambda: error_of(reply, segment), first=reply.event_number)
             return
         if not isinstance(reply, c.ManyAppended) or len(reply.lengths) != len(gathered):
-            # Nothing is known of these appends: whoever sent them asks the store.
+            # The outcome of these appends is unknown: their senders ask the store.
             self.dialled.abort()
             return
         failures = dict(reply.failures) if reply.failures else {}
@@ -288,7 +288,7 @@ class Line:
         """Fail what was sent before the line was set up anew and is not answered yet.
 
         The store answers what it holds before it answers a setup, except in a frame with others that are not decided yet,
-        and drops what waits there for room: the setup tells what of it is stored.
+        and drops what waits there for room: the setup returns how much of it is stored.
         """
         items = list(self._in_flight)
         self._in_flight.clear()

@@ -38,7 +38,7 @@ class RemoteReads:
             connection = await self._pool.shared(endpoint, use)
             reply = await self._reply(connection, endpoint, use, name, offset, max_bytes)
             if isinstance(reply, c.SegmentRead) and not reply.end_of_segment and not len(reply.data):
-                # A store that closes answers so whoever waits.
+                # A store that closes answers waiting reads like this.
                 raise NotConnectedError("store is closing", segment=name)
             return reply
 
@@ -97,7 +97,7 @@ class RemoteReads:
 
         reply.add_done_callback(arrived)
         if len(known) > self._pool.limits.abandoned_reads:
-            # Closing tells the store to drop them; reads that still wait here go on over the next connection.
+            # Closing makes the store drop them; reads that still wait here continue over the next connection.
             self._pool.replace(endpoint, use, connection)
             connection.close()
 

@@ -32,7 +32,7 @@ class StreamCalls:
         }
 
     async def create(self, request: pb.StreamConfig) -> pb.CreateStreamStatus:
-        # The controller checks names too; here, so that a bad one is told before a bad policy.
+        # The controller checks names too; checked here too, so that a bad name is reported before a bad policy.
         check_name("stream", request.streamInfo.stream, internal=True)
         await self._controller.streams.create(mapping.stream_of(request.streamInfo), mapping.config_of(request))
         return pb.CreateStreamStatus()
@@ -99,9 +99,9 @@ class SegmentCalls:
     async def head(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
         """The head, at whatever time: so does Pravega.
 
-        A segment that has not started is told as one at 0: Pravega's readers would send any other offset to the store, and
-        find a segment that was left out only once all its predecessors had ended within their own sight. Not a cut, then:
-        the native ``Head`` gives that.
+        A segment that has not started is reported at offset 0: Pravega's readers would send any other offset to the
+        store, and find a segment that was left out only once all its predecessors had ended within their own sight. Not
+        a cut, then: the native ``Head`` gives that.
         """
         stream = mapping.stream_of(request.streamInfo)
         head = await self._controller.cuts.head(stream)

@@ -30,7 +30,7 @@ _UP, _DOWN = "UP", "DOWN"
 
 
 class Health:
-    """Pravega's health calls. They answer 200 also where a part is down; the body tells."""
+    """Pravega's health calls. They answer 200 even if a part is down; the body says which."""
 
     def __init__(self, checks: Checks) -> None:
         self._checks = {**checks.vital, **checks.functions}

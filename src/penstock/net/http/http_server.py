@@ -66,7 +66,7 @@ class GroupReaders:
 
 
 class RestServer:
-    """Serves from ``__aenter__`` to ``__aexit__``; the services are borrowed. Port 0 takes a free one, told by ``port``.
+    """Serves from ``__aenter__`` to ``__aexit__``; the services are borrowed. Port 0 picks a free port; see ``port``.
 
     Args:
         hosts: Names, beside those of loopback and ``host``, by which requests may address this server. None: any name, for
@@ -152,7 +152,7 @@ class RestServer:
             loop="none",
             workers=1,  # else the environment may say
             log_config=None,
-            # Its records tell of peers' mistakes and of each start; ours are written by the guard.
+            # It logs clients' mistakes and each start; the guard writes our own log entries.
             log_level=logging.ERROR,
             access_log=False,
             proxy_headers=False,
@@ -200,7 +200,7 @@ class RestServer:
 
 
 class _Server(Server):
-    """uvicorn's server as a part of a process that has its own signals, and tells when it listens."""
+    """uvicorn's server for a process that handles its own signals. Reports when it listens."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

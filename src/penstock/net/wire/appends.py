@@ -57,7 +57,7 @@ class AppendHost(Protocol):
         ...
 
     def release(self, size_bytes: int) -> None:
-        """Count bytes as answered that ``AppendSide.taken_bytes`` told of."""
+        """Count bytes as answered that ``AppendSide.taken_bytes`` reported."""
         ...
 
     def soon(self, call: Callable[[], None]) -> None:
@@ -137,7 +137,7 @@ class _Many:
         self.failure_bytes = 0
 
     def failed(self, index: int, reply: bytes) -> None:
-        # Beyond the bound it is as if one before it had failed: the client sets up again, and is told then.
+        # Beyond the bound it counts as if an earlier one had failed: the client sets up again and gets the result then.
         self.failure_bytes += len(reply)
         if self.failure_bytes <= _FAILURES_BYTES:
             self.failures.append((index, reply))

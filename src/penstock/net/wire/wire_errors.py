@@ -103,7 +103,7 @@ def is_own(request: Command) -> bool:
 
 
 def must_wait(error: PenstockError, request: Command) -> bool:
-    """Whether the error cannot be told: the request is tried again here, and then by a client that connects again."""
+    """Whether no reply can express the error: the request is retried here, and then by a client that reconnects."""
     return isinstance(error, ThrottledError) or (
         isinstance(error, StorageFullError | QuotaHeldError) and not is_own(request)
     )

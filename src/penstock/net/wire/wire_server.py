@@ -29,7 +29,7 @@ _BACKLOG = 512  # connections that wait for accept; a burst of clients that star
 
 
 class WireServer:
-    """Serves ``store`` on ``host:port`` from entry to exit; port 0 takes a free one, told by ``port``.
+    """Serves ``store`` on ``host:port`` from entry to exit; port 0 picks a free port; see ``port``.
 
     Exit stops accepting, answers reads that wait with an empty reply, waits for what is in flight for at most
     ``limits.drain_s``, and closes all connections. The store is borrowed, and must be open for that long. Runs on any loop

@@ -61,7 +61,7 @@ class WorkerLine:
                 if not repeat and not isinstance(error, LinkDownError):
                     raise
             except ContainerOfflineError as error:
-                # It stops, and another process recovers: for whoever calls, the store is away for a moment.
+                # It stops, and another process recovers: for callers, the store is briefly unavailable.
                 if not repeat:
                     raise NotConnectedError("worker has stopped", worker=self.number, reason=str(error)) from error
             refused, now = link, loop.time()

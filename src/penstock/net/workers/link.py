@@ -190,7 +190,7 @@ class WorkerLink(asyncio.Protocol):
 
     async def call(self, method: str, *arguments: object) -> Any:
         """The result. Raises what the other end raised, and NotConnectedError where it went away: the call may or may not
-        have happened, unless it is a LinkDownError. Cancelled: the other end is told to stop."""
+        have happened, unless it is a LinkDownError. Cancelled: the other end gets a request to stop."""
         await self._writable.wait()
         reply: asyncio.Future[Any] = self._loop.create_future()
 

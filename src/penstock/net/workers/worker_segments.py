@@ -82,7 +82,7 @@ class WorkerSegments:
         return await self._line(segment).call(method, segment, *arguments, repeat=True)
 
     async def _once(self, method: str, segment: str, *arguments: object) -> Any:
-        """A call whose repetition could tell the caller something else."""
+        """A call whose repetition could return a different result."""
         return await self._line(segment).call(method, segment, *arguments, repeat=False)
 
     # --- segments -----------------------------------------------------------------------------------------
@@ -282,7 +282,8 @@ class WorkerSegments:
     # --- what retention asks ------------------------------------------------------------------------------
 
     async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
-        """As the port says. A worker that is away is told before it takes appends again: see ``restore_limits``."""
+        """As the port says. A worker that is away gets the limits before it accepts appends again: see
+        ``restore_limits``."""
         for limit in limits:
             self._generation += 1
             self._generations[limit.stream] = self._generation
@@ -309,7 +310,7 @@ class WorkerSegments:
                 own = replace(limit, segments=[name for name in limit.segments if self.worker_of(name) == line.number])
                 await link.call("limit_appends", [own], [row], self._generations.get(limit.stream, 0))
         except (NotConnectedError, ContainerOfflineError):
-            # It has gone meanwhile, and is told when it comes back.
+            # It is away now, and gets the limits when it comes back.
             return
 
     async def restore_limits(self, worker: int) -> None:
@@ -324,7 +325,7 @@ class WorkerSegments:
             self._wake.set()
 
     async def note_reached(self, met: Sequence[tuple[str, int]]) -> None:
-        """A worker tells of streams that have met a limit, and of which one. Each is passed on once."""
+        """A worker reports streams that have reached a limit, and which one. Each is passed on once."""
         for stream, generation in met:
             if self._told.get(stream) != generation:
                 self._told[stream] = generation
@@ -339,7 +340,7 @@ class WorkerSegments:
         return list(met)
 
     async def changed_segments(self, after: int) -> SegmentChanges:
-        """As the port says. What a worker that is away has to tell is told once it is back."""
+        """As the port says. A worker that is away delivers its reports once it is back."""
         since = self._marks.get(after, {})
         parts = await together([self._changes(line, since.get(line.number, 0)) for line in self._lines])
         self._mark += 1

@@ -176,7 +176,7 @@ class Positions:
         while events > 0 and offset < end:
             data = await self._read(name, offset, min(_READ_BYTES, end - offset))
             bounds = event_bounds(data, segment=name, offset=offset)
-            if len(bounds) == 1:  # not one whole event: its header alone tells where the next one begins
+            if len(bounds) == 1:  # less than one event: only its header shows where the next one begins
                 header = await self._exactly(name, offset, HEADER_BYTES)
                 offset, events = offset + HEADER_BYTES + int.from_bytes(header, "big"), events - 1
                 continue

@@ -1,4 +1,4 @@
-"""May this append go through? Decided against the pending state of its segment, without I/O."""
+"""Decide whether an append is accepted, from the pending state of its segment, without I/O."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def append_refusal(
 ) -> PenstockError | None:
     """Why the append must be refused, or None.
 
-    ``sealed``, ``length`` (bytes) and ``stored`` (the writer's last event number) are what they will be once all
-    appends accepted before are durable. ``forgotten``: the number of a writer that has none may have been forgotten
-    (``core.segments.writer_memory``). ``limit_bytes``: the largest append that the log takes.
-    A malformed append is refused first, then the seal, then the writer's number, then the condition: after a failed condition
-    the writer is known to be the rightful one.
+    ``sealed``, ``length`` (bytes) and ``stored`` (the writer's last event number) include all accepted appends, durable
+    or not. ``forgotten``: the number of a writer that has none may have been forgotten
+    (``core.segments.writer_memory``). ``limit_bytes``: the largest append that the log takes. The checks run in this
+    order: the form of the append, the seal, the writer's number, the condition. So a failed condition shows that the
+    writer's number was right.
     """
     if data_bytes > limit_bytes:
         return InvalidArgumentError("append is too large", size_bytes=data_bytes, limit_bytes=limit_bytes)

@@ -1,4 +1,4 @@
-"""Rules of erasure: which bytes are blanked, what is left of them, what a digest over the others is."""
+"""Rules of erasure: which bytes are blanked, and digests of the bytes before and after it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def checked_ranges(ranges: Iterable[Range]) -> list[Range]:
 
 
 def clipped(ranges: Sequence[Range], start: int, end: int) -> list[Range]:
-    """The parts of ordered ranges that lie in ``start <= offset < end``."""
+    """The parts of ordered ranges within ``start <= offset < end``."""
     low = bisect_right(ranges, start, key=lambda item: item[1])
     high = bisect_left(ranges, end, key=lambda item: item[0])
     return [(max(first, start), min(last, end)) for first, last in ranges[low:high]]
@@ -37,7 +37,7 @@ def shifted(ranges: Iterable[Range], by: int) -> list[Range]:
 
 
 def joined(*lists: Iterable[Range]) -> list[Range]:
-    """The union, in order, as few ranges as can be: those that touch become one."""
+    """The union as ordered ranges. Adjacent ranges are joined."""
     found: list[Range] = []
     for start, end in sorted(item for items in lists for item in items):
         if found and start <= found[-1][1]:
@@ -48,7 +48,7 @@ def joined(*lists: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Sequence[Range], taken: Sequence[Range]) -> list[Range]:
-    """What of ``ranges`` no range of ``taken`` covers. Both are in order."""
+    """The parts of ``ranges`` that no range of ``taken`` covers. Both are in order."""
     left: list[Range] = []
     for start, end in ranges:
         at = start
@@ -62,7 +62,7 @@ def without(ranges: Sequence[Range], taken: Sequence[Range]) -> list[Range]:
 
 
 def covers(ranges: Sequence[Range], start: int, end: int) -> bool:
-    """Whether one of the ordered, joined ranges holds all of ``start <= offset < end``."""
+    """Whether one of the ordered, joined ranges contains all of ``start <= offset < end``."""
     index = bisect_right(ranges, start, key=lambda item: item[0]) - 1
     return index >= 0 and end <= ranges[index][1]
 
@@ -72,7 +72,7 @@ def size_of(ranges: Iterable[Range]) -> int:
 
 
 def blank(data: bytearray, at: int, ranges: Sequence[Range]) -> None:
-    """Zero the parts of ordered ranges that lie in ``data``, whose first byte is at ``at``."""
+    """Overwrite with zeros the parts of ordered ranges that lie in ``data``, which begins at offset ``at``."""
     for start, end in clipped(ranges, at, at + len(data)):
         data[start - at : end - at] = bytes(end - start)
 
@@ -80,8 +80,9 @@ def blank(data: bytearray, at: int, ranges: Sequence[Range]) -> None:
 def dead_payloads(data: bytes | bytearray, events: int, end: int) -> list[Range]:
     """Choose what to blank of the dead bytes at the head of a block, ``data[:end]``: the payloads of its events.
 
-    Headers stay, so that event counts do not change. ``events``: the number that the writers counted in the block. If the
-    block holds another number, its bytes are not events, and all of it is blanked. The last event may be incomplete.
+    Headers stay, so that event counts do not change. ``events``: the number that the writers counted in the block. If
+    the block holds another number, its bytes are not events, and all of it is blanked. The last event may be
+    incomplete.
     """
     if not end:
         return []
@@ -98,7 +99,7 @@ def dead_payloads(data: bytes | bytearray, events: int, end: int) -> list[Range]
 
 
 class Digests:
-    """SHA-256 of all bytes that are shown, and of those outside the ranges, which stay the same when these are blanked."""
+    """SHA-256 of all bytes passed to ``show``, and of those outside the ranges, which erasure does not change."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         """``ranges`` are in order."""
@@ -106,16 +107,16 @@ class Digests:
         self._all = hashlib.sha256()
         self._kept = hashlib.sha256()
         self.is_blank = True
-        """Whether all that was shown of the ranges is zeros."""
+        """Whether all bytes of the ranges passed to ``show`` are zeros."""
 
     def show(self, data: memoryview, at: int) -> None:
-        """Bytes that begin at ``at``, behind those shown before."""
+        """Add bytes that begin at offset ``at``, after those added before."""
         self._all.update(data)
         position, end = at, at + len(data)
         for start, stop in clipped(self._ranges, at, end):
             self._kept.update(data[position - at : start - at])
             if self.is_blank:
-                # Counted, not looked at one by one: that would cost more than the digests.
+                # Count the zeros in one call: a loop over the bytes would cost more than the digests.
                 self.is_blank = data[start - at : stop - at].tobytes().count(0) == stop - start
             position = stop
         self._kept.update(data[position - at :])

@@ -26,7 +26,7 @@ def canonical(value: object) -> bytes:
 
 
 def plain(fields: Mapping[str, Any], *, field: str) -> dict[str, Any]:
-    """The fields as JSON gives them back. Raises InvalidArgumentError for what no receipt could be made of: it is no JSON."""
+    """The fields after encoding to JSON and back. Raises InvalidArgumentError for fields that JSON cannot hold."""
     try:
         found: dict[str, Any] = json.loads(canonical(dict(fields)))
     except (TypeError, ValueError, RecursionError) as error:
@@ -50,8 +50,8 @@ def ranges_digest(ranges: Iterable[Range]) -> str:
 
 
 def positions_digest(positions: Mapping[SegmentId, Iterable[int]]) -> tuple[int, str]:
-    """The number of distinct requested events, and the SHA-256 of their positions: ``segment:offset`` in decimal, in order,
-    each with a line feed. Order, repetitions and pages of the request do not change it."""
+    """The number of distinct requested events, and the SHA-256 of their positions: ``segment:offset`` in decimal, in
+    order, each with a line feed. Order, repetitions and pages of the request do not change it."""
     digest = hashlib.sha256()
     count = 0
     for segment, offsets in sorted(positions.items()):
@@ -62,8 +62,8 @@ def positions_digest(positions: Mapping[SegmentId, Iterable[int]]) -> tuple[int,
 
 
 def request_fields(stream: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request apart from its positions. The program's own words about the search are no part of it: they
-    change with its versions, and a repeat after an upgrade is still a repeat."""
+    """The fields of a request apart from its positions. The program's description of the search is left out: it may
+    change in a new version, and a repeated request must stay equal after an upgrade."""
     looked_for = {name: value for name, value in asked["looked_for"].items() if name != NOT_SEEN}
     return {"stream": stream, **{name: asked[name] for name in ("erasure", "who", "why")}, "looked_for": looked_for}
 
@@ -79,7 +79,8 @@ def undecided(positions: Mapping[SegmentId, Iterable[int]], decided: Mapping[Seg
 
 
 def values_digest(values: Iterable[bytes]) -> str:
-    """SHA-256 over the SHA-256 of each distinct value, sorted: tells whether somebody has the same values, not which."""
+    """SHA-256 over the SHA-256 of each distinct value, sorted: shows whether a caller has the same values, but not
+    which values."""
     digest = hashlib.sha256()
     for item in sorted({hashlib.sha256(value).digest() for value in values}):
         digest.update(item)
@@ -87,13 +88,13 @@ def values_digest(values: Iterable[bytes]) -> str:
 
 
 def sealed(fields: Mapping[str, Any], *, sequence: int, previous: str | None) -> dict[str, Any]:
-    """The receipt: the fields, its place in the chain, and last its own digest."""
+    """The receipt: the fields, its place in the chain, and finally its own digest."""
     body = {**fields, "format": FORMAT, "sequence": sequence, "previous": previous}
     return {**body, "sha256": digest_of(body)}
 
 
 def receipt_problems(receipt: Mapping[str, Any]) -> list[str]:
-    """Why a receipt is not the one that was given out; empty where it is."""
+    """Why a receipt is not the one that was issued. Empty if it is."""
     body = {name: value for name, value in receipt.items() if name != "sha256"}
     if digest_of(body) != receipt.get("sha256"):
         return ["the receipt's own digest does not fit it: it was changed"]
@@ -101,7 +102,7 @@ def receipt_problems(receipt: Mapping[str, Any]) -> list[str]:
 
 
 def chain_problems(receipts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where receipts, oldest first, do not continue each other: one is missing, or was put in its place."""
+    """The places where receipts, oldest first, do not continue each other: one is missing or was replaced."""
     found: list[str] = []
     sequence, previous = 0, None
     for receipt in receipts:

@@ -12,8 +12,8 @@ from penstock.codec.store.chunk_index import SUFFIX
 class ChunkName:
     """The parts of a chunk's name: ``<container>/<uid>-<epoch>-<start>[-<attempt>]``, numbers in hex.
 
-    ``start`` is the offset at which the chunk began in the segment ``uid`` that wrote it; ``attempt`` tells a chunk from
-    one that was abandoned after a failed write at the same place.
+    ``start`` is the offset at which the chunk began in the segment ``uid`` that wrote it; ``attempt`` tells a chunk
+    from one that was abandoned after a failed write at the same place.
     """
 
     container: int
@@ -28,7 +28,7 @@ class ChunkName:
 
 
 def gap_name(container: int, source: int) -> ChunkName:
-    """The chunk that stands for what was merged from a segment whose metadata is damaged. Nobody writes it."""
+    """Name of the chunk that represents the bytes merged from a segment with damaged metadata. It is never written."""
     return ChunkName(container=container, uid=source, epoch=0, start=0)
 
 
@@ -56,8 +56,8 @@ def parse_chunk_name(text: str) -> ChunkName | None:
 class ImportName:
     """The parts of an imported chunk's name: ``<container>/i<uid>-<epoch>-<grant>-<number>``, numbers in hex.
 
-    ``uid`` is of the transaction's segment that it was written for; while that is there, the chunk may be adopted. ``grant``
-    counts the places that were granted in ``epoch``.
+    ``uid`` is that of the transaction's segment for which it was written. While that segment exists, the chunk may be
+    adopted. ``grant`` is the number of the grant in ``epoch``.
     """
 
     container: int
@@ -90,13 +90,13 @@ def parse_import_name(text: str) -> ImportName | None:
 
 
 def is_marker(text: str) -> bool:
-    """Whether the name is that of a marker by which importers know a tier 2, which is no chunk."""
+    """Whether the name is that of the marker by which importers recognize a tier 2. It is not a chunk."""
     name = parse_import_name(text)
     return name is not None and name.uid == 0
 
 
 def chunk_epoch(text: str) -> int | None:
-    """The epoch of the log that the name of a chunk, its own or imported, was made in; None for any other name."""
+    """The log epoch in which the name of a chunk, written or imported, was made. None for any other name."""
     name = parse_chunk_name(text) or parse_import_name(text)
     return None if name is None else name.epoch
 
@@ -117,8 +117,8 @@ def imports_listed(listed: Iterable[str], *, container: int) -> Mapping[int, Seq
 def orphan_candidates(listed: Iterable[str], *, container: int, epoch: int) -> Sequence[str]:
     """The listed chunks of this container that an earlier epoch wrote, without their sidecars, in order.
 
-    Chunks of the own epoch are followed in memory; those of a later epoch belong to someone else. A sidecar without its
-    chunk counts as the chunk's name: deleting a name deletes both.
+    The store tracks chunks of its own epoch in memory; those of a later epoch belong to another store. A sidecar
+    without its chunk counts as the chunk's name: deleting a name deletes both.
     """
     found: dict[str, None] = {}
     for text in listed:
@@ -130,5 +130,5 @@ def orphan_candidates(listed: Iterable[str], *, container: int, epoch: int) -> S
 
 
 def orphans(candidates: Sequence[str], *referenced: Container[str]) -> Sequence[str]:
-    """The candidates that nothing names."""
+    """The candidates without a reference."""
     return [name for name in candidates if not any(name in names for names in referenced)]

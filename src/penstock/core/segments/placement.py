@@ -10,10 +10,10 @@ _VARIANT = re.compile(r"\.?#(?:epoch|transaction|transient)\.")
 
 
 def primary_name(segment: str) -> str:
-    """What a segment shares with all that may ever be merged into it, so that they live in one container.
+    """The name that a segment shares with all segments that may be merged into it, so that one container owns them all.
 
-    That is its name without the epoch: a transaction's segment is named after a segment of the epoch in which the transaction
-    began, and may be merged into the duplicate of that segment, of the same number, in a later epoch.
+    That is its name without the epoch: a transaction's segment is named after a segment of the epoch in which the
+    transaction began, and may be merged into the duplicate of that segment, of the same number, in a later epoch.
     """
     match = _VARIANT.search(segment)
     return segment[: match.start()] if match else segment

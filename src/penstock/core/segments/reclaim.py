@@ -1,6 +1,6 @@
-"""What a stream's files take, what of it is still to be given back, why, and until when. Pure.
+"""Account for a stream's disk space: bytes in use, and bytes still to be freed, with the reason and the time. Pure.
 
-Every byte that ``spaces`` counts is named exactly once: live, or pending for one reason. Source:
+Every byte that ``spaces`` counts appears exactly once: live, or pending for one reason. Source:
 docs/design/0012-retention-clock.md, "The reclaim account".
 """
 
@@ -19,7 +19,7 @@ from penstock.model.segments import SegmentId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """What a segment takes, as the store tells (``ports.data.space.SegmentSpace``)."""
+    """Disk space of a segment, as the store reports it (``ports.data.space.SegmentSpace``)."""
 
     live_bytes: int
     tiered_bytes: int
@@ -34,7 +34,8 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRange:
-    """A truncation from ``before`` (empty: the beginning of history) to ``after`` whose bytes are kept until ``due_ms``."""
+    """A truncation from ``before`` (empty: the beginning of history) to ``after`` whose bytes are kept until
+    ``due_ms``."""
 
     before: Positions
     after: Positions
@@ -43,8 +44,8 @@ class KeptRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimFacts:
-    """A stream. ``segments``: those that the store has, from the oldest kept byte on. ``kept``: oldest first. ``holds``:
-    those in force."""
+    """A stream. ``segments``: those that the store has, from the oldest kept byte on. ``kept``: oldest first.
+    ``holds``: those in force."""
 
     history: StreamHistory
     head: Positions
@@ -54,7 +55,7 @@ class ReclaimFacts:
 
 
 def reclaim_report(facts: ReclaimFacts, *, stream: str, at_ms: int) -> ReclaimReport:
-    """The account of the stream at that time. Raises InvalidCutError for cuts that are none of its history's."""
+    """The account of the stream at that time. Raises InvalidCutError for cuts that do not belong to its history."""
     account = _Account(facts)
     for segment in sorted(facts.segments):
         account.add(segment, facts.segments[segment])
@@ -67,7 +68,7 @@ _Reason: TypeAlias = tuple[PendingReason, int | None, str, tuple[PendingLease, .
 
 
 class _Account:
-    """The sums in the making."""
+    """Adds up the account."""
 
     def __init__(self, facts: ReclaimFacts) -> None:
         self._facts = facts
@@ -93,7 +94,7 @@ class _Account:
         self._freed += space.freed_bytes
         left = space.pending_free_bytes
         if segment in self._passed and not space.kept_bytes:
-            # Before the head, and nothing keeps it: its deletion has begun, or is about to.
+            # The segment is before the head and nothing keeps it: its deletion has begun or is about to begin.
             left += space.tiered_bytes
             self._give_leased(space, left, PendingReason.DELETED)
             return
@@ -111,14 +112,14 @@ class _Account:
         self._put(rest, left - leased - partial)
 
     def _give_kept(self, segment: SegmentId, kept: int) -> None:
-        """Oldest bytes first: what is not on disk of what is kept is the newest."""
+        """Assign kept bytes to truncations, oldest first: kept bytes that are not on disk yet are the newest."""
         ranges = self._ranges.get(segment, ())
         for size, why, until_ms, name in ranges:
             given = min(size, kept)
             self._put(why, given, until_ms, name)
             kept -= given
         if kept:
-            # Kept by a truncation that is being recorded or released right now.
+            # A truncation that is being recorded or released now keeps these bytes.
             _, why, until_ms, name = ranges[-1] if ranges else (0, PendingReason.GRACE, None, "")
             self._put(why, kept, until_ms, name)
 
@@ -156,7 +157,7 @@ def _ranges_by_segment(facts: ReclaimFacts) -> dict[SegmentId, list[tuple[int, P
     blocked: tuple[PendingReason, int | None, str] | None = None
     latest_ms = 0
     for kept in facts.kept:
-        # They go in order: none goes before an older one has.
+        # Truncations are released in order: none before an older one.
         latest_ms = max(latest_ms, kept.due_ms)
         blocked = _held(facts, kept) or blocked
         why, until_ms, name = blocked or (PendingReason.GRACE, latest_ms, "")

@@ -1,4 +1,4 @@
-"""Where bytes go in tier 2: which appends make a block, and which blocks share a chunk."""
+"""Layout of tier 2: which appends form a block, and which blocks share a chunk."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def block_cut(sizes: Sequence[int], limit_bytes: int) -> int:
 
 
 def continues_chunk(*, chunk_bytes: int, block_count: int, block_bytes: int, limit_bytes: int) -> bool:
-    """Whether a block is added to a chunk of that size, or begins a new one."""
+    """Whether a block is added to a chunk of that size. If not, it begins a new chunk."""
     return chunk_bytes + block_bytes <= limit_bytes and block_count < BLOCKS_MAX

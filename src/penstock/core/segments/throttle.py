@@ -1,4 +1,4 @@
-"""Memory: when appends that are not tiered yet must hurry or wait, and what caches may hold of a process's budget."""
+"""Memory limits: when untiered appends are tiered early or refused, and how much memory the caches may use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock.model.errors import ThrottledError
 
 
 def append_throttled(held_bytes: int, *, limit_bytes: int, adding_bytes: int) -> ThrottledError | None:
-    """The refusal of an append that would go over the limit, or None. An idle store takes any append."""
+    """The error for an append that would exceed the limit, or None. An idle store accepts any append."""
     if held_bytes and held_bytes + adding_bytes > limit_bytes:
         return ThrottledError(
             "tier 2 does not keep up", resource="unflushed_bytes", limit=limit_bytes, held_bytes=held_bytes
@@ -15,7 +15,7 @@ def append_throttled(held_bytes: int, *, limit_bytes: int, adding_bytes: int) ->
 
 
 def tiering_is_urgent(held_bytes: int, *, limit_bytes: int) -> bool:
-    """Whether to tier without waiting for full blocks: half of what may be held is used up."""
+    """Whether to tier without waiting for full blocks, because half of the limit is used."""
     return held_bytes * 2 >= limit_bytes
 
 
@@ -28,10 +28,10 @@ def cache_allowance(
     most_bytes: int,
     least_bytes: int,
 ) -> int:
-    """What the caches may hold from now on, given what the whole process holds, in bytes.
+    """The number of bytes that the caches may use from now on, given the memory of the whole process.
 
-    Above the budget they give up what is too much, at once: of all that a process holds they alone can be dropped. Below it
-    they get back half of the room at a time, so that they do not swing.
+    Above the budget the caches free the excess at once, because nothing else in the process can be dropped. Below it
+    they regain half of the free room at a time, so that their size does not oscillate.
 
     Args:
         allowed_bytes: What they were allowed until now. ``cached_bytes``: what they hold.

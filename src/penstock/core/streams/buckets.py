@@ -1,4 +1,4 @@
-"""Which bucket a stream belongs to, and which controller looks after which buckets.
+"""Assign streams to buckets, and buckets to controllers.
 
 Source: docs/design/0012-retention-clock.md, "Buckets". Hash and rule of distribution are Pravega's.
 """
@@ -27,11 +27,12 @@ def bucket_of(stream: str, count: int) -> int:
 
 
 def distribute(before: Assignment, controllers: Sequence[str], count: int) -> dict[str, tuple[int, ...]]:
-    """Who has which of ``count`` buckets, now that ``controllers`` are alive. Every bucket has exactly one owner.
+    """The owner of each of ``count`` buckets among the live ``controllers``. Every bucket has exactly one owner.
 
-    The same controllers keep what they have. A first or only controller starts afresh, in turns; else buckets of those who
-    are gone go one by one to whoever has least, then one at a time from who has most to who has least, until all have the
-    same to within one. Of equals the first by name; of buckets the lowest. Raises: InvalidArgumentError (no controller).
+    If the controllers are unchanged, so are the owners. If no live controller has a bucket, or there is only one,
+    buckets are assigned in turns. Otherwise each bucket of a dead controller goes to the controller with the fewest.
+    Then buckets move one at a time from the controller with the most to that with the fewest, until their numbers
+    differ by at most one. Ties: the first name, the lowest bucket. Raises: InvalidArgumentError (no controller).
     """
     alive = sorted(set(controllers))
     if not alive:
@@ -54,7 +55,7 @@ def distribute(before: Assignment, controllers: Sequence[str], count: int) -> di
 
 
 def _kept(before: Assignment, alive: Sequence[str], count: int) -> tuple[dict[str, list[int]], list[int]]:
-    """What the living keep, each bucket once, and the buckets that nobody has."""
+    """The buckets that live controllers keep, each once, and the buckets without an owner."""
     kept: dict[str, list[int]] = {name: [] for name in alive}
     taken: set[int] = set()
     for name in alive:

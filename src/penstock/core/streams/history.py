@@ -1,4 +1,4 @@
-"""A stream's past: which segments were active in which epoch, and how long the sealed ones became."""
+"""A stream's history: the active segments of each epoch, and the final lengths of sealed segments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import accumulate
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 
 REMEMBERED_MAX = 256
-"""So many different cuts a history remembers something of, each time."""
+"""Maximum number of cuts for which a history caches results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,11 @@ class EpochRecord:
 class HistoryIndex:
     """What look-ups in a history need, computed once for each history.
 
-    ``ids``: all segments ever, oldest first. ``bytes_below[i]``: final lengths of ``ids[:i]``, an unknown one counting 0.
-    ``last``: index into ``epochs`` of the last epoch in which a segment was active.
+    ``ids``: all segments ever, oldest first. ``bytes_below[i]``: final lengths of ``ids[:i]``, an unknown one counting
+    0. ``last``: index into ``epochs`` of the last epoch in which a segment was active.
 
-    What depends on the segments of a cut alone is remembered by them, as far as somebody has asked. ``passed``: bytes of the
-    segments before the cut; ``own``: for each segment of a tail its keys, those that count for it and their bytes
+    Results that depend only on the segments of a cut are cached by these segments once computed. ``passed``: bytes of
+    the segments before the cut; ``own``: for each segment of a tail its keys, those that count for it and their bytes
     (``cut_compose.Counted``).
     """
 
@@ -70,7 +70,7 @@ class StreamHistory:
         index = self._index
         if index is None:
             index = _build_index(self)
-            # Frozen for everybody else: the index adds nothing to the value, it only saves walking all epochs again.
+            # The index is a cache, not part of the value, so setting it on the frozen object is safe.
             object.__setattr__(self, "_index", index)
         return index
 
@@ -84,7 +84,7 @@ class StreamHistory:
         return other
 
     def ranges(self) -> Mapping[SegmentId, KeyRange]:
-        """Key range of every segment that ever was."""
+        """Key range of every segment of the history."""
         return self.index.ranges
 
 

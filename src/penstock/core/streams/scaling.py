@@ -1,4 +1,4 @@
-"""Which epoch follows: scaling on request, another fixed number of segments, rolling transactions.
+"""Compute the next epoch: for a scale request, another fixed number of segments, or rolling transactions.
 
 Source: docs/design/0032-order-of-cuts.md, "Epochs", and Pravega's controller API.
 """
@@ -17,14 +17,14 @@ from penstock.model.segments import KeyRange, SegmentId, SegmentRange, even_rang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """What a scale must do to give the stream even ranges: seal these active segments, open these ranges."""
+    """A scale that gives the stream even ranges: the active segments to seal, and the ranges to open."""
 
     sealed: tuple[SegmentId, ...]
     new_ranges: tuple[KeyRange, ...]
 
 
 def next_number(history: StreamHistory) -> int:
-    """The lowest number that no segment of this history has."""
+    """The lowest unused segment number of this history."""
     return 1 + max(number_of(segment) for segment in history.index.ids)
 
 
@@ -39,8 +39,8 @@ def plan_scale(
 ) -> EpochRecord:
     """The epoch that follows once ``sealed`` are replaced by segments over ``new_ranges``.
 
-    New segments are numbered from ``next_number`` on, in the order of ``new_ranges``. Nothing else changes.
-    Raises: ScaleConflictError (a segment is of the past), InvalidArgumentError (a segment that never was or is named twice;
+    New segments are numbered from ``next_number`` on, in the order of ``new_ranges``. Nothing else changes. Raises:
+    ScaleConflictError (a segment is of the past), InvalidArgumentError (a segment that never was or is named twice;
     ranges that overlap or cover other keys than the sealed ones; a number of segments outside the limits).
     """
     active = history.active
@@ -78,7 +78,7 @@ def plan_scale(
 
 
 def plan_resize(history: StreamHistory, count: int) -> Resize | None:
-    """What makes the active epoch ``count`` even ranges, or None where it is that already.
+    """The scale that gives the active epoch ``count`` even ranges. None if it has them already.
 
     Segments whose range is one of the even ones stay. Raises: InvalidArgumentError (``count`` outside the limits).
     """
@@ -96,9 +96,9 @@ def plan_resize(history: StreamHistory, count: int) -> Resize | None:
 def rolling_epochs(history: StreamHistory, txn_epoch: int, *, created_ms: int = 0) -> tuple[EpochRecord, EpochRecord]:
     """The two epochs in which transactions begun in ``txn_epoch`` are committed after the stream has scaled.
 
-    First a duplicate of that epoch, into whose segments the transactions are merged (and which is sealed at once), then a
-    duplicate of the active one. Numbers and ranges are those of the originals; epochs, and so ids, are new.
-    Raises: InvalidArgumentError (no such epoch, or the active one, which needs no rolling).
+    First a duplicate of that epoch, into whose segments the transactions are merged (and which is sealed at once), then
+    a duplicate of the active one. Numbers and ranges are those of the originals; epochs, and so ids, are new. Raises:
+    InvalidArgumentError (no such epoch, or the active one, which needs no rolling).
     """
     active = history.active
     original = next((record for record in history.epochs if record.epoch == txn_epoch), None)

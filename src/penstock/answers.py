@@ -14,6 +14,7 @@ from penstock.model.answers.reclaim import *
 from penstock.model.answers.subscribers import *
 from penstock.model.answers.undo import *
 from penstock.ports.control.layout import *
+from penstock.ports.control.scopes import *
 from penstock.ports.control.streams import *
 from penstock.ports.control.subscribers import *
 from penstock.ports.control.transactions import *

@@ -36,6 +36,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.layout import ScaleResult, ScaleStatus
 from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.scopes import ScopeContents
 from penstock.ports.control.streams import DeletedStream, RestoredStream, StreamDescription
 from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.ports.control.transactions import OpenTransaction
@@ -329,6 +330,11 @@ class AsyncStore:
         """Remove an empty scope. Raises ScopeNotFoundError, NotEmptyError, InvalidNameError (no text)."""
         check_text(scope)
         await self.controller.scopes.delete(scope)
+
+    async def describe_scope(self, scope: str) -> ScopeContents:
+        """How many streams, reader groups and tables the scope holds. Raises ScopeNotFoundError."""
+        check_text(scope)
+        return await self.controller.scopes.describe(scope)
 
     async def scopes(self) -> list[str]:
         """Names of all scopes, sorted."""

@@ -146,6 +146,7 @@ class Store(Blocking[AsyncStore]):
 
     create_scope = blocking(AsyncStore.create_scope)
     delete_scope = blocking(AsyncStore.delete_scope)
+    describe_scope = blocking(AsyncStore.describe_scope)
     scopes = blocking(AsyncStore.scopes)
     streams = blocking(AsyncStore.streams)
     deleted_streams = blocking(AsyncStore.deleted_streams)

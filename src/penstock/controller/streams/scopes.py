@@ -13,9 +13,9 @@ from penstock.controller.retention.policies import shown_scope_policy
 from penstock.controller.retention.removals import scope_deletion
 from penstock.model.callers import unattributed
 from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError, SegmentNotFoundError
-from penstock.model.names import KEY_VALUE_TABLES, check_name
-from penstock.ports.control.scopes import PAGE_MAX
-from penstock.ports.data.tables import TableRemoval
+from penstock.model.names import KEY_VALUE_TABLES, StreamName, check_name
+from penstock.ports.control.scopes import PAGE_MAX, ScopeContents
+from penstock.ports.data.tables import TableEntry, TableRemoval
 
 
 class Scopes:
@@ -68,14 +68,32 @@ class Scopes:
         return await self._holds_table(scope)
 
     async def _holds_table(self, scope: str) -> bool:
-        """Whether a key-value table exists, or is being created. Its record is written before its creator checks the
-        scope."""
+        return bool(await self._tables(scope, after=None, limit=1))
+
+    async def _tables(self, scope: str, *, after: bytes | None, limit: int) -> Sequence[TableEntry]:
+        """Key-value tables, including those being created. A record is written before its creator checks the scope."""
         first, last = f"{scope}/".encode(), f"{scope}/\x7f".encode()
         try:
-            page = await self._ctx.segments.table_scan(KEY_VALUE_TABLES, after=None, limit=1, first=first, last=last)
+            return await self._ctx.segments.table_scan(
+                KEY_VALUE_TABLES, after=after, limit=limit, first=first, last=last
+            )
         except SegmentNotFoundError:
-            return False
-        return bool(page)
+            return ()
+
+    async def describe(self, scope: str) -> ScopeContents:
+        """See ``ControlPlane.scopes.describe``. Records that cannot be read count too."""
+        ctx = self._ctx
+        await ctx.streams.check_scope(scope)
+        prefix = f"stream/{scope}/".encode()
+        names = [ctx.set_aside.text(entry, prefix) async for entry in ctx.metadata.scan_all(prefix)]
+        internal = sum(name is not None and StreamName(scope, name).is_internal for name in names)
+        groups = [entry async for entry in ctx.metadata.scan_all(f"group/{scope}/".encode())]
+        tables, after = 0, None
+        while page := await self._tables(scope, after=after, limit=PAGE_MAX):
+            tables, after = tables + len(page), page[-1].key
+        return ScopeContents(
+            streams=len(names) - internal, internal_streams=internal, reader_groups=len(groups), tables=tables
+        )
 
     async def _finish_deletion(self, scope: str) -> bool:
         """Remove the scope, or restore it if a stream was created first; returns whether it was removed.

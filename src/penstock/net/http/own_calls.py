@@ -32,6 +32,7 @@ from penstock.net.http.retention_documents import (
 )
 from penstock.net.removal_plan import plan_removal
 from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.scopes import ScopeContents
 from penstock.ports.control.streams import DeletedStream, RestoredStream
 from penstock.ports.control.transactions import OpenTransaction
 
@@ -63,6 +64,15 @@ async def _position(control: ControlPlane, stream: StreamName, value: object, *,
             return await control.cuts.tail(stream)
         case _:
             return cut_of(stream, value, field=field)
+
+
+# --- scopes ----------------------------------------------------------------------------------------------------
+
+
+@streams.add("GET", f"{SCOPE}/contents")
+async def describe_scope(control: ControlPlane, given: Given) -> ScopeContents:
+    """How many streams, reader groups and tables the scope holds."""
+    return await control.scopes.describe(given.path["scope"])
 
 
 # --- transactions ----------------------------------------------------------------------------------------------

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+__all__ = ["ScopeContents"]
+
 PAGE_MAX = 1000  # names of one page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeContents:
+    """How much a scope holds; it can be deleted once all numbers are 0.
+
+    ``internal_streams``: those of the system itself. ``tables``: key-value tables, including those being created.
+    """
+
+    streams: int
+    internal_streams: int
+    reader_groups: int
+    tables: int
 
 
 class Scopes(Protocol):
@@ -20,6 +36,13 @@ class Scopes(Protocol):
         ...
 
     async def exists(self, scope: str) -> bool: ...
+
+    async def describe(self, scope: str) -> ScopeContents:
+        """How much the scope holds. Not one moment: what is created or deleted meanwhile may be missing.
+
+        Raises ScopeNotFoundError.
+        """
+        ...
 
     async def list(self, *, after: str = "", limit: int = PAGE_MAX) -> Sequence[str]:
         """Names behind ``after``, sorted. Empty: the end."""

@@ -1,6 +1,6 @@
 """Reasons to refuse a start, found before it writes anything. A start and ``penstock doctor`` run the same checks.
 
-Source: docs/design/0015-integrity.md, "What a start refuses".
+Source: docs/design/0041-what-a-start-refuses.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Restore segments that were set aside, in a rebuild. The catalogue holds their undamaged rows, and the log's changes to
-them. This module applies the changes. Source: docs/design/0015-integrity.md.
+them. This module applies the changes. Source: docs/design/0040-damaged-rows.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One flipped bit must affect only its row. So the store starts without the segment, and refuses its calls. The log may be
 truncated only because its changes to the segment go into separate rows, in the same checkpoint.
-Source: docs/design/0015-integrity.md.
+Source: docs/design/0040-damaged-rows.md.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from penstock.client.reading.reader import AsyncReader
     from penstock.client.reading.reader_group import AsyncReaderGroup
     from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
-    from penstock.client.store import AsyncStore, AsyncStream
+    from penstock.client.store import AsyncStore
+    from penstock.client.stream import AsyncStream
     from penstock.client.writing.settings import WriterOptions, WriterSettings
     from penstock.client.writing.transaction import AsyncTransaction
     from penstock.client.writing.writer import AsyncWriter
@@ -75,7 +76,8 @@ _HOMES = {
     "client.reading.reader": "AsyncReader",
     "client.reading.reader_group": "AsyncReaderGroup",
     "client.retention": "AsyncHolds AsyncLevelPolicy AsyncRetention",
-    "client.store": "AsyncStore AsyncStream",
+    "client.store": "AsyncStore",
+    "client.stream": "AsyncStream",
     "client.writing.settings": "WriterOptions WriterSettings",
     "client.writing.transaction": "AsyncTransaction",
     "client.writing.writer": "AsyncWriter",

@@ -14,7 +14,8 @@ from client_world import open_services
 
 import penstock
 from penstock.client.blocking.derived import Blocking, blocking
-from penstock.client.store import AsyncStore, Unchanged
+from penstock.client.store import AsyncStore
+from penstock.client.stream import Unchanged
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 

@@ -10,7 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from penstock.app.embedded import Runtime
-from penstock.client.store import AsyncStore, AsyncStream
+from penstock.client.store import AsyncStore
+from penstock.client.stream import AsyncStream
 from penstock.codec.store.chunk_builder import ChunkBuilder
 from penstock.model.errors import InternalError, PenstockError, StorageFullError, UnavailableError
 from penstock.model.names import transaction_segment_name

@@ -16,7 +16,8 @@ from uuid import UUID
 
 from starlette.routing import Router
 
-from penstock.client.store import AsyncStore, AsyncStream
+from penstock.client.store import AsyncStore
+from penstock.client.stream import AsyncStream
 from penstock.codec.control.readers import RetentionSetRecord, TailRecord
 from penstock.codec.events import frame_events
 from penstock.controller import keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rest_streams import STREAM, S, with_events
 from rest_support import Running, play
 
-from penstock.client.store import AsyncStream
+from penstock.client.stream import AsyncStream
 from penstock.net.dial.controller import dial_controller
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.ports.control.transactions import TransactionStatus

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from penstock.client.reading.reader import AsyncReader
     from penstock.client.reading.reader_group import AsyncReaderGroup
     from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
-    from penstock.client.store import AsyncStore, AsyncStream
+    from penstock.client.store import AsyncStore
+    from penstock.client.stream import AsyncStream
     from penstock.client.writing.settings import WriterOptions, WriterSettings
     from penstock.client.writing.transaction import AsyncTransaction
     from penstock.client.writing.writer import AsyncWriter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -131,3 +131,13 @@ def settings_of(kind: type[T], what: str, options: Mapping[str, Any], **fixed: A
                 type=type(value).__name__,
             )
     return kind(**fixed, **options)
+
+
+def tags_of(tags: object) -> tuple[str, ...]:
+    """The tags, as printable texts. Raises InvalidArgumentError."""
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise InvalidArgumentError("tags are given as a list of text", tags=repr(tags)[:60])
+    given = tuple(tags)
+    for tag in given:
+        check_printable("tag", tag)
+    return given

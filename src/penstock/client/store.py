@@ -1,25 +1,19 @@
-"""The asynchronous API: scopes, streams and reader groups of one store, embedded or remote."""
+"""The asynchronous API of one store, embedded or remote: its scopes, streams and reader groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeAlias, Unpack
+from typing import Any, TypeAlias
 
-from penstock.client.erasure import AsyncErasures, Positions
-from penstock.client.erasure_proof import Progress
-from penstock.client.options import Bound, Position, check_printable, cut_of, number, position_of, settings_of, start_of
+from penstock.client.erasure import AsyncErasures
+from penstock.client.options import Bound, check_printable, number, position_of, start_of, tags_of
 from penstock.client.reading.group_reset import GroupReset, ResetTo
-from penstock.client.reading.reader import AsyncReader, OnTruncated, resolve_cut
+from penstock.client.reading.reader import resolve_cut
 from penstock.client.reading.reader_group import AsyncReaderGroup, GroupRetention, check_times, retention_of
-from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
-from penstock.client.retry import Backoff, retrying
-from penstock.client.writing.layout import StreamLayout
-from penstock.client.writing.settings import WriterOptions, WriterSettings
-from penstock.client.writing.transaction import AsyncTransaction
-from penstock.client.writing.writer import AsyncWriter
-from penstock.model.answers.subscribers import SubscriberMove
+from penstock.client.retention import AsyncHolds, AsyncLevelPolicy
+from penstock.client.retry import retrying
+from penstock.client.stream import AsyncStream
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -29,283 +23,18 @@ from penstock.model.errors import (
     ScopeNotFoundError,
     StreamNotFoundError,
 )
-from penstock.model.names import StreamName, check_name, check_text, segment_name
+from penstock.model.names import StreamName, check_name, check_text
 from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
-from penstock.model.segments import KeyRange, SegmentId, even_ranges
 from penstock.ports.clock import Clock
 from penstock.ports.control.groups import ReaderGroupConfig
-from penstock.ports.control.layout import ScaleResult, ScaleStatus
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.scopes import ScopeContents
-from penstock.ports.control.streams import DeletedStream, RestoredStream, StreamDescription
-from penstock.ports.control.subscribers import SubscriberInfo
-from penstock.ports.control.transactions import OpenTransaction
+from penstock.ports.control.streams import DeletedStream, RestoredStream
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
 GroupStart: TypeAlias = Bound | Mapping[str | StreamName, Bound]
 """Where a reader group begins: in all of its streams, or stream by stream."""
-
-
-class Unchanged:
-    """The value of an argument that was not given, where None means something."""
-
-
-UNCHANGED: Final = Unchanged()
-
-
-class AsyncStream:
-    """One stream by name. Making one does no I/O; calls raise StreamNotFoundError where there is no such stream."""
-
-    def __init__(
-        self, name: StreamName, segments: SegmentService, controller: ControlPlane, clock: Clock, rng: Rng
-    ) -> None:
-        self.name = name
-        self._clock = clock
-        self._segments = segments
-        self._controller = controller
-        self.rng = rng
-
-    def __repr__(self) -> str:
-        return f"<Stream {self.name}>"
-
-    async def describe(self) -> StreamDescription:
-        """The stream's current state: segments, sizes, policy, subscribers, and what holds the head."""
-        return await self._controller.streams.describe(self.name)
-
-    async def exists(self) -> bool:
-        """Whether there is such a stream, sealed or not."""
-        return await self._controller.streams.exists(self.name)
-
-    async def config(self) -> StreamConfig:
-        """The configuration that the user set: scaling, retention, tags."""
-        return await self._controller.streams.config(self.name)
-
-    async def head(self) -> StreamCut:
-        """Where data begins: the first position that was not truncated."""
-        return await self._controller.cuts.head(self.name)
-
-    async def tail(self) -> StreamCut:
-        """Where data ends now: after the last durable event."""
-        return await self._controller.cuts.tail(self.name)
-
-    async def truncate(self, cut: StreamCut | str) -> None:
-        """Delete everything before ``cut``. The cut may be given as text (``StreamCut.to_text``).
-
-        Raises InvalidArgumentError (not a cut), InvalidCutError (not one of this stream), StreamSealedError,
-        RetentionHoldError.
-        """
-        await self._controller.streams.truncate(self.name, cut_of(cut))
-
-    async def seal(self) -> None:
-        """Seal the stream: it takes no more events; readers end after the last one. Idempotent."""
-        await self._controller.streams.seal(self.name)
-
-    async def delete(self, *, seal: bool = False) -> None:
-        """Delete the sealed stream and its data; with ``seal``, also a stream that is not sealed. A refused call
-        changes nothing.
-
-        Raises StreamNotSealedError (not with ``seal``), RetentionHoldError.
-        """
-        await self._controller.streams.delete(self.name, seal=seal)
-
-    async def update(
-        self,
-        *,
-        retention: RetentionPolicy | Unchanged | None = UNCHANGED,
-        scaling: ScalingPolicy | Unchanged = UNCHANGED,
-        segments: int | Unchanged = UNCHANGED,
-        tags: Sequence[str] | Unchanged = UNCHANGED,
-    ) -> StreamConfig:
-        """Change the given ones of ``retention``, ``scaling``, ``segments`` (the minimum number) and ``tags``, keep the
-        others, and return the new configuration.
-
-        Raises InvalidArgumentError, StreamSealedError.
-        """
-        config = await self._controller.streams.config(self.name)
-        if not isinstance(retention, Unchanged):
-            config = replace(config, retention=retention)
-        if not isinstance(scaling, Unchanged):
-            config = replace(config, scaling=scaling)
-        if not isinstance(segments, Unchanged):
-            config = replace(config, scaling=replace(config.scaling, min_segments=segments))
-        if not isinstance(tags, Unchanged):
-            config = replace(config, tags=_tags(tags))
-        await self._controller.streams.update(self.name, config)
-        return config
-
-    async def scale(
-        self,
-        segments: int | None = None,
-        *,
-        sealed: Sequence[SegmentId] = (),
-        new_ranges: Sequence[KeyRange] = (),
-    ) -> ScaleResult:
-        """Replace all active segments by ``segments`` equal ones, or the ``sealed`` ones by ``new_ranges``.
-
-        Returns once the old segments are sealed. Raises ScaleConflictError, InvalidArgumentError, StreamSealedError.
-        """
-        if (segments is None) == (not sealed):
-            raise InvalidArgumentError("scale to a number of segments, or name those to seal and the new ranges")
-        if segments is not None:
-            current = await self._controller.layout.current(self.name)
-            sealed = [item.segment for item in current]
-            new_ranges = even_ranges(segments)
-        result = await self._controller.layout.scale(self.name, sealed=sealed, new_ranges=new_ranges)
-        backoff = Backoff(self.rng)
-        while await self._controller.layout.scale_status(self.name, result.epoch_before) is ScaleStatus.IN_PROGRESS:
-            await backoff.sleep()
-        return result
-
-    @property
-    def retention(self) -> AsyncRetention:
-        """The stream's retention: its policy, ``plan``, ``explain``, ``reclaim``, ``forecast``, ``holds``."""
-        return AsyncRetention(self.name, self._controller, self.rng)
-
-    async def subscribers(self) -> Sequence[SubscriberInfo]:
-        """Reader groups, as ``scope/group``, whose progress holds the stream's data: where they are, how far behind in
-        bytes, events and time, and what each keeps."""
-        return await self._controller.subscribers.describe(self.name)
-
-    async def set_acknowledged(
-        self,
-        name: str,
-        to: Position,
-        *,
-        dry_run: bool = False,
-    ) -> SubscriberMove:
-        """Set the acknowledged position of a subscriber, and so what retention may release. It moves no reader:
-        ``Store.reset_reader_group`` moves both.
-
-        ``dry_run`` changes nothing. Raises SubscriberNotFoundError, InvalidCutError, TruncatedError (before the head).
-        """
-        check_printable("name", name)
-        position = position_of(to, name="to")
-        if position == "head":
-            cut = await self._controller.cuts.head(self.name)
-        else:
-            cut = StreamCut(self.name, {}) if position == "tail" else position
-        return await self._controller.subscribers.move(self.name, name, cut, dry_run=dry_run)
-
-    async def remove_subscriber(self, name: str) -> None:
-        """Remove a subscription: it no longer holds data. Raises SubscriberNotFoundError."""
-        check_printable("name", name)
-        await self._controller.subscribers.remove(self.name, name)
-
-    async def erase(
-        self,
-        positions: Positions,
-        *,
-        who: str,
-        why: str,
-        erasure: str | None = None,
-        looked_for: Mapping[str, Any] | None = None,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> Mapping[str, Any]:
-        """Blank events in place, for good, and return the receipt.
-
-        The payload becomes zeros of the same length. Offsets, cuts and checkpoints stay valid. Penstock's readers skip the
-        event, other clients get the zeros. No cache, chunk or log file holds the old bytes when this returns.
-
-        Args:
-            positions: The events as they were read, or (segment, offset) pairs, or offsets by segment.
-            who: For the receipt: who requests it, in free text.
-            why: For the receipt: the reason, in free text.
-            erasure: Its id. A repeat of the same request, or of some of its events, returns the receipt. None: a new id.
-            looked_for: For the receipt: how the positions were found. A JSON object, without the values themselves.
-            dry_run: Only count and change nothing; ``holds`` in the result names the holds that would defer the
-                erasure.
-            progress: Called with the state of the erasure.
-        Raises:
-            ErasureDeferredError: A hold covers some of the events. The erasure is recorded, and continues once no hold
-                does.
-            InvalidArgumentError: No event begins there.
-            AlreadyExistsError: The id belongs to another request.
-            ErasureWaitsError: It is decided, but attempts fail for some seconds, for example for lack of space. The
-                store continues to try; call again with the same id to wait longer.
-            StorageFullError: There is no space to record it; nothing is decided.
-            ErasureWithdrawnError: It was cancelled.
-            TruncatedError: Some of the events were truncated.
-            StreamNotFoundError: There is no such stream.
-
-        Once decided it is performed, also after a crash or a cancellation; ``erasures.wait`` returns the receipt.
-        """
-        return await self.erasures.run(
-            positions,
-            who=who,
-            why=why,
-            erasure=erasure,
-            looked_for=looked_for,
-            dry_run=dry_run,
-            progress=progress,
-        )
-
-    @property
-    def erasures(self) -> AsyncErasures:
-        """What was erased of the stream, with receipts."""
-        return AsyncErasures(self.name, self._segments, self._controller, self.rng)
-
-    def writer(self, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]) -> AsyncWriter:
-        """A writer: use it in an ``async with`` block; without one, the first write opens it, and you close it.
-
-        Without ``settings``, ``options`` are its fields: ``block_bytes``, ``linger_s``, ``max_in_flight``,
-        ``max_pending_bytes``, ``deadline_s``. Raises InvalidArgumentError for others.
-        """
-        chosen = settings or settings_of(WriterSettings, "a writer", options)
-        return AsyncWriter(self.layout(), self._segments, self.rng, chosen)
-
-    def layout(self) -> StreamLayout:
-        """Where writers of this stream write to."""
-        return StreamLayout(self.name, self._controller, self._name_of, self._clock)
-
-    def _name_of(self, segment: SegmentId) -> str:
-        return segment_name(self.name, segment)
-
-    def reader(
-        self,
-        *,
-        start: Bound = None,
-        end: Bound = None,
-        until_tail: bool = False,
-        on_truncated: OnTruncated = "raise",
-    ) -> AsyncReader:
-        """A reader, not opened: use it in a ``with`` or ``async with`` block; without one, the first read opens it.
-
-        Args:
-            start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text.
-            end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text.
-            until_tail: The same as ``end="latest"``.
-            on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
-        Raises:
-            InvalidArgumentError: Anything else.
-        """
-        return AsyncReader(
-            self.name,
-            self._segments,
-            self._controller,
-            self.rng,
-            start=start,
-            end=end,
-            until_tail=until_tail,
-            on_truncated=on_truncated,
-        )
-
-    def transaction(
-        self, *, lease_s: float = 30.0, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]
-    ) -> AsyncTransaction:
-        """A transaction, not begun: use it in a ``with`` or ``async with`` block, or call ``open``,
-        then ``commit`` or ``abort``.
-
-        ``lease_s``, 10 to 600: how long after this process died the store aborts it. Without ``settings``,
-        ``options`` are its fields, as for ``writer``. Raises InvalidArgumentError.
-        """
-        chosen = settings or settings_of(WriterSettings, "a transaction", options)
-        return AsyncTransaction(self.name, self._segments, self._controller, self.rng, chosen, lease_s=lease_s)
-
-    async def open_transactions(self) -> Sequence[OpenTransaction]:
-        """All transactions of the stream that have not ended: whether each is decided, and when it expires."""
-        return await self._controller.transactions.list_open(self.name)
 
 
 class AsyncStore:
@@ -390,7 +119,7 @@ class AsyncStore:
         stream = self.stream(name)
         stream.name.checked()
         policy = scaling or ScalingPolicy(min_segments=segments)
-        config = StreamConfig(scaling=policy, retention=retention, tags=_tags(tags))
+        config = StreamConfig(scaling=policy, retention=retention, tags=tags_of(tags))
         if create_scope:
             await self.create_scope(stream.name.scope, if_absent=True)
         try:
@@ -588,12 +317,3 @@ class AsyncStore:
             if isinstance(given.get(name), StreamCut) and not await self.controller.cuts.is_valid(name, starts[name]):
                 raise InvalidCutError("start is not a position of the stream", stream=str(name), cut=repr(starts[name]))
         return starts
-
-
-def _tags(tags: object) -> tuple[str, ...]:
-    if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise InvalidArgumentError("tags are given as a list of text", tags=repr(tags)[:60])
-    given = tuple(tags)
-    for tag in given:
-        check_printable("tag", tag)
-    return given

@@ -22,7 +22,8 @@ from penstock.client.blocking.loop_thread import LoopThread, Opener
 from penstock.client.blocking.readers import GroupReader, Reader
 from penstock.client.blocking.writers import Transaction, Writer
 from penstock.client.options import settings_of
-from penstock.client.store import AsyncStore, AsyncStream
+from penstock.client.store import AsyncStore
+from penstock.client.stream import AsyncStream
 from penstock.client.writing.settings import WriterOptions, WriterSettings
 from penstock.model.names import StreamName
 from penstock.ports.clock import Clock

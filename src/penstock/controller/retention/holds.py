@@ -10,7 +10,6 @@ Source: docs/design/0011-retention-policies.md.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from penstock.controller.streams.cuts import check_bound
 from penstock.controller.streams.tails import head_positions
 from penstock.controller.streams.workflows import exclusive, settled
 from penstock.core.cuts.order import at_or_after, passed_until
+from penstock.core.policies.hold_rules import check_hold, check_release
 from penstock.core.retention.facts import Hold
 from penstock.core.segments.placement import parent_name
 from penstock.core.streams.history import StreamHistory
@@ -34,7 +34,6 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
     CorruptDataError,
-    InvalidArgumentError,
     InvalidCutError,
     InvalidNameError,
     NotFoundError,
@@ -43,18 +42,11 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 from penstock.model.names import StreamName, parse_segment_name
-from penstock.model.policies import LONG_MAX
 from penstock.model.retention import HoldInfo, PolicyTarget
 from penstock.model.segments import SegmentId
 from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TableEntry, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
-
-ID_MAX = 128  # characters; the id is part of keys
-OWNER_MAX = 256  # characters
-REASON_MAX = 1024  # characters
-
-_ID = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,12 +190,6 @@ async def guard_of(ctx: Context, view: StreamView) -> Guard:
     return Guard(holds=holds, checks=(TableCheck(key=scope.key, version=scope.version),))
 
 
-def _is_text(text: object) -> bool:
-    """Whether it is printable text. JSON can contain lone surrogates, and control characters would garble the list of
-    holds in a terminal."""
-    return isinstance(text, str) and text.isprintable()
-
-
 class Holds:
     """Holds of all scopes.
 
@@ -236,46 +222,16 @@ class Holds:
         Raises: ScopeNotFoundError, StreamNotFoundError; AlreadyExistsError (the id is another hold's), InvalidArgumentError,
         InvalidCutError (no cut of the stream, or before its head).
         """
-        self._check(target, owner, reason, until_ms, cut, hold_id)
+        check_hold(
+            target,
+            owner=owner,
+            reason=reason,
+            until_ms=until_ms,
+            cut=cut,
+            hold_id=hold_id,
+            now_ms=self._ctx.clock.now_ms(),
+        )
         return await self._ctx.tasks.run(self._add(target, owner, reason, until_ms, cut, hold_id))
-
-    def _check(
-        self,
-        target: StreamName | str,
-        owner: str,
-        reason: str,
-        until_ms: int | None,
-        cut: StreamCut | None,
-        hold_id: str | None,
-    ) -> None:
-        for name, text, longest in (("owner", owner, OWNER_MAX), ("reason", reason, REASON_MAX)):
-            if not _is_text(text) or not text.strip() or len(text) > longest:
-                raise InvalidArgumentError(
-                    "a hold needs an owner and a reason",
-                    field=name,
-                    value=ascii(text)[:60],
-                    rule=f"1 to {longest} printable characters",
-                )
-        if hold_id is not None and not (0 < len(hold_id) <= ID_MAX and _ID.match(hold_id)):
-            raise InvalidArgumentError(
-                "id of a hold is not legal",
-                field="hold_id",
-                value=hold_id[:60],
-                rule=f"1 to {ID_MAX} letters, digits, dots, dashes and underscores",
-            )
-        now_ms = self._ctx.clock.now_ms()
-        if until_ms is not None and not now_ms < until_ms <= LONG_MAX:
-            raise InvalidArgumentError(
-                "a hold must end in the future",
-                field="until_ms",
-                value=until_ms,
-                rule=f"later than now, at most {LONG_MAX}",
-                now_ms=now_ms,
-            )
-        if cut is not None and not isinstance(target, StreamName):
-            raise InvalidArgumentError("only a hold on one stream has a cut", field="cut", value=str(target))
-        if isinstance(target, StreamName) and target.is_internal:
-            raise InvalidArgumentError("an internal stream cannot have a hold", field="stream", value=str(target))
 
     async def _add(
         self,
@@ -420,13 +376,7 @@ class Holds:
 
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
         """Release a hold, and record who did. Raises NotFoundError, InvalidArgumentError."""
-        if not _is_text(owner) or not owner.strip() or len(owner) > OWNER_MAX:
-            raise InvalidArgumentError(
-                "releasing a hold needs an owner",
-                field="owner",
-                value=ascii(owner)[:60],
-                rule=f"1 to {OWNER_MAX} printable characters",
-            )
+        check_release(owner)
         return await self._ctx.tasks.run(self._release(hold_id, owner))
 
     async def _release(self, hold_id: str, owner: str) -> HoldInfo:

@@ -1,1 +1,1 @@
-"""Policies: what applies to a stream from all levels, and one sentence that describes it. Pure."""
+"""Policies: what applies to a stream from all levels, one sentence that describes it, and which holds are legal. Pure."""

@@ -7,7 +7,8 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.spark.options import AUDIT_STREAM, READ_OPTIONS, WRITE_OPTIONS, parse_read, parse_write
+from penstock.spark.kafka import KAFKA_OPTIONS
+from penstock.spark.options import AUDIT_STREAM, READ_OPTIONS, WRITE_OPTIONS, parse_read, parse_write, plain_name
 from penstock.spark.schema import READ_MARK, check_read_schema, check_write_schema, read_columns, target_columns
 from penstock.spark.source import PenstockSource
 
@@ -90,9 +91,48 @@ def test_any_slip_of_the_hand_is_told_with_the_option_that_was_meant(name: str) 
     parse = parse_read if name in READ_OPTIONS else parse_write
     plain = name.lower().replace("_", "")
     slips = {plain[:-1], plain[1:], f"{plain}s", plain[0] + plain[2] + plain[1] + plain[3:], plain[:3] + plain[4:]}
-    for slip in sorted(slips - {plain}):
+    for slip in sorted(slips - {plain} - KAFKA_OPTIONS.keys()):
         with pytest.raises(InvalidArgumentError, match=rf"did you mean {name}\?"):
             parse({**STREAM, slip: "1"})
+
+
+@pytest.mark.parametrize(
+    ("kafka", "ours"),
+    [
+        ("subscribe", "stream"),
+        ("assign", "stream"),
+        ("kafka.bootstrap.servers", "controller"),
+        ("startingOffsets", "start_stream_cut"),
+        ("startingTimestamp", "start_timestamp"),
+        ("endingOffsets", "end_stream_cut"),
+        ("maxOffsetsPerTrigger", "max_events_per_trigger"),
+        ("kafka.group.id", "subscriber"),
+    ],
+)
+def test_an_option_of_kafka_is_refused_with_the_option_that_does_the_same_here(kafka: str, ours: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"Kafka.* use {ours}\b") as caught:
+        parse_read({**STREAM, kafka: "1"})
+    assert caught.value.fields == {"option": kafka}
+
+
+def test_options_that_kafka_and_penstock_both_have_are_taken() -> None:
+    given = parse_read({**STREAM, "failOnDataLoss": "false", "minPartitions": "7"})
+    assert (given.fail_on_data_loss, given.min_partitions) == (False, 7)
+
+
+def test_what_kafka_alone_has_is_refused_without_a_wrong_hint() -> None:
+    for name in ("kafka.security.protocol", "includeHeaders", "minOffsetsPerTrigger"):
+        with pytest.raises(InvalidArgumentError, match="Kafka") as caught:
+            parse_read({**STREAM, name: "1"})
+        assert "did you mean" not in str(caught.value)
+    with pytest.raises(InvalidArgumentError, match=r"Kafka.* use stream\b"):
+        parse_write({**STREAM, "topic": "turbine"})
+
+
+def test_every_suggestion_for_an_option_of_kafka_is_an_option() -> None:
+    for name, ours in KAFKA_OPTIONS.items():
+        assert name == plain_name(name)
+        assert not ours or ours.split()[0] in {*READ_OPTIONS, *WRITE_OPTIONS}
 
 
 def test_what_spark_itself_adds_is_no_unknown_option() -> None:

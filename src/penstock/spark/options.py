@@ -19,6 +19,7 @@ from penstock.model.errors import InvalidArgumentError, InvalidCutError, Invalid
 from penstock.model.names import SYSTEM_SCOPE, StreamName, check_name
 from penstock.model.queries import ANY_QUERY
 from penstock.ports.control.transactions import LEASE_MAX_MS, LEASE_MIN_MS
+from penstock.spark.kafka import kafka_hint
 from penstock.spark.schema import EVENT, ROUTING_KEY
 
 
@@ -258,7 +259,7 @@ class _Given:
             elif plain not in _SPARKS_OWN and not plain.startswith("option."):
                 if plain in elsewhere:
                     raise InvalidArgumentError(f"option {elsewhere[plain]} is one of {theirs}", option=name)
-                raise InvalidArgumentError(_unknown(plain, spellings), option=name)
+                raise InvalidArgumentError(kafka_hint(plain) or _unknown(plain, spellings), option=name)
         if "paths" in options:
             raise InvalidArgumentError("one read takes one stream; union several reads", paths=options["paths"])
 

@@ -20,7 +20,7 @@ FILE_LINES_MAX, CARD_LINES_MIN = 500, 3
 
 FULL_FOLDERS: set[str] = set()
 WIDE_PROTOCOLS: set[str] = set()
-WIDE_CONSTRUCTORS = {"client.reading.group_reader.AsyncGroupReader"}
+WIDE_CONSTRUCTORS: set[str] = set()
 LONG_FUNCTIONS: set[str] = set()
 LONG_FILES = {
     "app/cli/retention.py",

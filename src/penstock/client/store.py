@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 from penstock.client.erasure import AsyncErasures
 from penstock.client.options import Bound, check_printable, number, position_of, start_of, tags_of
 from penstock.client.reading.group_reset import GroupReset, ResetTo
+from penstock.client.reading.liveness import GroupTimes
 from penstock.client.reading.reader import resolve_cut
-from penstock.client.reading.reader_group import AsyncReaderGroup, GroupRetention, check_times, retention_of
+from penstock.client.reading.reader_group import AsyncReaderGroup, GroupRetention, retention_of
 from penstock.client.retention import AsyncHolds, AsyncLevelPolicy
 from penstock.client.retry import retrying
 from penstock.client.stream import AsyncStream
@@ -169,7 +170,7 @@ class AsyncStore:
         if not names:
             raise InvalidArgumentError("a reader group reads at least one stream", group=name)
         check_text(name)
-        check_times(lease_s, refresh_s)
+        times = GroupTimes(lease_s=lease_s, refresh_s=refresh_s)
         number("checkpoint_interval_s", checkpoint_interval_s, above=0)
         scope, _, short = name.rpartition("/")
         scope = scope or names[0].scope
@@ -192,7 +193,7 @@ class AsyncStore:
                 streams=[str(item) for item in sorted(stored.start_cuts)],
                 retention=stored.retention.name,
             )
-        return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
+        return await self._open(stored, times)
 
     async def open_reader_group(self, name: str, *, lease_s: float = 10.0, refresh_s: float = 1.0) -> AsyncReaderGroup:
         """The group ``scope/name``; ``lease_s`` and ``refresh_s`` as for ``reader_group``.
@@ -201,9 +202,9 @@ class AsyncStore:
 
         Raises ReaderGroupNotFoundError, GenerationMismatchError (a stream of it was deleted and made anew since).
         """
-        check_times(lease_s, refresh_s)
+        times = GroupTimes(lease_s=lease_s, refresh_s=refresh_s)
         stored = await self._group_config(name)
-        return await self._open(stored, lease_s=lease_s, refresh_s=refresh_s)
+        return await self._open(stored, times)
 
     async def reset_reader_group(
         self,
@@ -248,7 +249,7 @@ class AsyncStore:
             raise InvalidArgumentError("reader group does not read the stream", group=name, stream=str(unknown[0]))
         reset = GroupReset(self, config, self.clock, self.rng, lease_s=lease_s)
         await reset.check_state_is_ours(names)
-        await self._open(config, lease_s=lease_s, refresh_s=lease_s / 2)
+        await self._open(config, GroupTimes(lease_s=lease_s, refresh_s=lease_s / 2))
         return await reset.run(to, names, dry_run=dry_run)
 
     async def _group_config(self, name: str) -> ReaderGroupConfig:
@@ -277,10 +278,8 @@ class AsyncStore:
         check_text(scope)
         return await self.controller.groups.list(scope)
 
-    async def _open(self, config: ReaderGroupConfig, *, lease_s: float, refresh_s: float) -> AsyncReaderGroup:
-        group = AsyncReaderGroup(
-            config, self.segments, self.controller, self.clock, self.rng, lease_s=lease_s, refresh_s=refresh_s
-        )
+    async def _open(self, config: ReaderGroupConfig, times: GroupTimes) -> AsyncReaderGroup:
+        group = AsyncReaderGroup(config, self.segments, self.controller, self.clock, self.rng, times)
         await group.initialise()
         return group
 

@@ -13,7 +13,7 @@ from penstock.client.reading.blocks import Block, Event
 from penstock.client.reading.fetching import SegmentFailure, SegmentFetcher
 from penstock.client.reading.group_state import GroupState, SegmentKey
 from penstock.client.reading.group_table import GroupTable
-from penstock.client.reading.liveness import SilenceTracker
+from penstock.client.reading.liveness import GroupTimes, SilenceTracker
 from penstock.client.reading.reader import OnTruncated
 from penstock.client.retry import DEADLINE_S, retrying
 from penstock.client.tasks import TaskOwner
@@ -102,8 +102,7 @@ class AsyncGroupReader(AsyncBlockReader):
         rng: Rng,
         reported: Reported,
         *,
-        lease_s: float,
-        refresh_s: float,
+        times: GroupTimes,
         on_truncated: OnTruncated,
     ) -> None:
         self.name = name
@@ -113,7 +112,7 @@ class AsyncGroupReader(AsyncBlockReader):
         self._clock = clock
         self._rng = rng
         self._reported = reported
-        self._refresh_s = refresh_s
+        self._refresh_s = times.refresh_s
         self._fetcher = SegmentFetcher(segments, rng, skip_truncated=on_truncated == "skip")
         self._done_with: dict[SegmentKey, int] = {}
         self._ended: dict[SegmentKey, Sequence[Successor]] = {}
@@ -123,7 +122,7 @@ class AsyncGroupReader(AsyncBlockReader):
         self._deleted: dict[StreamName, None] = {}
         self._current: Block | None = None
         self._events: Iterator[Event] = iter(())
-        self._silence = SilenceTracker(lease_s=lease_s, refresh_s=refresh_s)
+        self._silence = SilenceTracker(lease_s=times.lease_s, refresh_s=times.refresh_s)
         self._incarnation = ""
         # Chosen before it is used: a cancelled change may have joined the group under this number.
         self._next_incarnation = rng.uuid().hex

@@ -6,6 +6,10 @@ These are pure decisions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.client.options import number
+from penstock.model.errors import InvalidArgumentError
 
 Beat = tuple[str, int]
 """The incarnation of a reader, and the number that grows while it lives."""
@@ -14,6 +18,24 @@ _LEASE_PARTS = 3
 """An interval between two observations counts for at most one part of the lease. So a death takes more observations."""
 
 RENEWAL_MAX_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTimes:
+    """The times of a group's readers, in seconds. Raises InvalidArgumentError unless the lease is the longer one."""
+
+    lease_s: float
+    """After this long without a report a reader counts as dead."""
+    refresh_s: float
+    """How often a reader reports."""
+
+    def __post_init__(self) -> None:
+        number("lease_s", self.lease_s, above=0)
+        number("refresh_s", self.refresh_s, above=0)
+        if self.refresh_s >= self.lease_s:
+            raise InvalidArgumentError(
+                "the lease must be longer than the refresh interval", lease_s=self.lease_s, refresh_s=self.refresh_s
+            )
 
 
 def renewal_s(idle_ms: int | None) -> float:

@@ -12,7 +12,7 @@ from penstock.client.options import check_printable, cut_of, number, one_of
 from penstock.client.reading.group_reader import AsyncGroupReader, is_deleted, log_departure
 from penstock.client.reading.group_state import GroupState, SegmentKey, initial_state
 from penstock.client.reading.group_table import GroupTable
-from penstock.client.reading.liveness import RENEWAL_MAX_S, renewal_s
+from penstock.client.reading.liveness import RENEWAL_MAX_S, GroupTimes, renewal_s
 from penstock.client.reading.reader import OnTruncated, resolve_cut
 from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
 from penstock.model.cuts import StreamCut
@@ -50,16 +50,6 @@ RETENTION_WORDS: dict[GroupRetention, ReaderGroupRetention] = {
 }
 
 
-def check_times(lease_s: float, refresh_s: float) -> None:
-    """Check that the times are consistent. Raises InvalidArgumentError."""
-    number("lease_s", lease_s, above=0)
-    number("refresh_s", refresh_s, above=0)
-    if refresh_s >= lease_s:
-        raise InvalidArgumentError(
-            "the lease must be longer than the refresh interval", lease_s=lease_s, refresh_s=refresh_s
-        )
-
-
 def retention_of(word: GroupRetention) -> ReaderGroupRetention:
     """The retention type named "none", "manual" or "automatic". Raises InvalidArgumentError."""
     found = RETENTION_WORDS.get(word)
@@ -83,18 +73,14 @@ class AsyncReaderGroup:
         controller: ControlPlane,
         clock: Clock,
         rng: Rng,
-        *,
-        lease_s: float,
-        refresh_s: float,
+        times: GroupTimes,
     ) -> None:
-        check_times(lease_s, refresh_s)
         self.config = config
         self._segments = segments
         self._controller = controller
         self._clock = clock
         self._rng = rng
-        self._lease_s = lease_s
-        self._refresh_s = refresh_s
+        self._times = times
         self._renew_at = 0.0
         self._table = GroupTable(segments, rng, config.scope, config.name, config.id)
 
@@ -204,8 +190,7 @@ class AsyncReaderGroup:
             self._clock,
             self._rng,
             self._reported,
-            lease_s=self._lease_s,
-            refresh_s=self._refresh_s,
+            times=self._times,
             on_truncated=on_truncated,
         )
 

@@ -32,7 +32,7 @@ class OneWorker:
         self.store: SegmentStore
         self._counts = counts
         self._links: list[WorkerLink] = []
-        self._telling: asyncio.Future[None] | None = None
+        self._telling: list[asyncio.Future[None]] = []
 
     async def start(self, segments: WorkerSegments) -> None:
         counts = WorkerCounts(self._counts.fileno(), worker=self.number, workers=LAYOUT.workers)
@@ -42,9 +42,13 @@ class OneWorker:
         server.serve(self.store)
         ours, theirs = socket.socketpair()
         far = await open_link(theirs, name="worker", handlers=server.handlers(), takers=server.takers())
-        near = await open_link(ours, name="server", handlers={"limits_reached": segments.note_reached})
+        handlers = {"limits_reached": segments.note_reached, "rates_reported": segments.note_rates}
+        near = await open_link(ours, name="server", handlers=handlers)
         self._links = [near, far]
-        self._telling = asyncio.ensure_future(server.tell_limits(lambda met: far.call("limits_reached", met)))
+        self._telling = [
+            asyncio.ensure_future(server.tell_limits(lambda met: far.call("limits_reached", met))),
+            asyncio.ensure_future(server.tell_rates(lambda found: far.call("rates_reported", found))),
+        ]
         self.line.attach(near)
 
     async def die(self, *, checkpoint: bool = False) -> None:
@@ -52,9 +56,10 @@ class OneWorker:
         for link in self._links:
             link.close()
         await asyncio.wait([link.closed for link in self._links])
-        if self._telling is not None:
-            self._telling.cancel()
-            await asyncio.wait([self._telling])
+        for telling in self._telling:
+            telling.cancel()
+        if self._telling:
+            await asyncio.wait(self._telling)
         await self.store.close(checkpoint=checkpoint)
 
 

@@ -26,7 +26,9 @@ from penstock.model.errors import (
     TruncatedError,
     WriterFencedError,
 )
+from penstock.model.scaling import SegmentRates
 from penstock.ports.data.limits import AppendLimit, LimitAction, SegmentChanges
+from penstock.ports.data.rates import RateWatch
 from penstock.ports.data.segments import NO_EVENT, Append, Appended, SegmentInfo, SegmentRead
 from penstock.ports.data.space import DiskSpace, SegmentSpace
 from penstock.ports.data.tables import (
@@ -85,6 +87,9 @@ class MemorySegments:
         self.limits: dict[str, AppendLimit] = {}
         self.counted = 0
         self.reads = 0
+        self.rates: dict[str, SegmentRates] = {}
+        self.watches: dict[str, RateWatch] = {}
+        self.reports: asyncio.Queue[str] = asyncio.Queue()
         self._reached: dict[str, None] = {}
         self._met = asyncio.Event()
         self._changed: dict[str, int] = {}
@@ -312,6 +317,22 @@ class MemorySegments:
             await self._met.wait()
         found, self._reached = list(self._reached), {}
         return found
+
+    async def measure_rates(self, watches: Sequence[RateWatch]) -> None:
+        self._check()
+        for watch in watches:
+            self.watches.pop(watch.stream, None)
+            if watch.segments:
+                self.watches[watch.stream] = watch
+
+    async def segment_rates(self, names: Sequence[str]) -> dict[str, SegmentRates]:
+        """What a test has put into ``rates``, of the segments that are measured."""
+        self._check()
+        measured = {name for watch in self.watches.values() for name in watch.segments}
+        return {name: self.rates[name] for name in names if name in measured and name in self.rates}
+
+    async def rates_reported(self) -> list[str]:
+        return [await self.reports.get()]
 
     async def changed_segments(self, after: int) -> SegmentChanges:
         self._check()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.core.scaling.decision import ScalingAction, ScalingDecision, ScalingFacts, decide_scaling
-from penstock.core.scaling.rates import MINUTE_MS, RateMeter, SegmentRates
+from penstock.core.scaling.decision import ScalingDecision, ScalingFacts, decide_scaling
+from penstock.core.scaling.rates import MINUTE_MS, RateMeter
 from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.core.streams.scaling import next_number, plan_scale
 from penstock.model.policies import ScalingPolicy
+from penstock.model.scaling import ScalingAction, SegmentRates
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, even_ranges, make_segment_id
 
 DAY_MINUTES = 1440

@@ -12,17 +12,16 @@ from scaling_world import DAY_MINUTES, ScalingWorld, uniform
 from penstock.core.scaling.decision import (
     MERGE_SHARE,
     RANGE_MIN,
-    Heat,
-    ScalingAction,
     ScalingDecision,
     ScalingFacts,
     decide_scaling,
     heat_of,
     split_range,
 )
-from penstock.core.scaling.rates import MINUTE_MS, RateMeter, SegmentRates
+from penstock.core.scaling.rates import MINUTE_MS, RateMeter
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import ScaleType, ScalingPolicy
+from penstock.model.scaling import Heat, ScalingAction, SegmentRates
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, make_segment_id
 
 TARGET = 100

@@ -28,9 +28,11 @@ from penstock.model.errors import (
     WriterFencedError,
 )
 from penstock.model.names import transient_segment_name
+from penstock.model.scaling import SegmentRates
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.chunks import ChunkRange
 from penstock.ports.data.limits import AppendLimit, LimitAction, SegmentChanges
+from penstock.ports.data.rates import RateWatch
 from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended, SegmentInfo, SegmentRead
 from penstock.ports.data.space import DiskSpace, SegmentSpace
 from penstock.ports.data.tables import (
@@ -45,6 +47,7 @@ from penstock.ports.data.tables import (
     TablePut,
     TableRemoval,
 )
+from penstock.segmentstore.rates import RateMeters
 from tests.flat_control import FlatControl
 
 _RECORD_BYTES = 17
@@ -138,6 +141,7 @@ class MemorySegments:
         self.reached: dict[str, None] = {}
         self.told: dict[str, None] = {}
         self.limit_met = asyncio.Event()
+        self._rates = RateMeters(self._counters)
         self.changes: list[tuple[int, str]] = []
         self.mark = 1
         self.confirmed = -1
@@ -610,6 +614,21 @@ class MemorySegments:
             await self.limit_met.wait()
         reached, self.reached = self.reached, {}
         return list(reached)
+
+    def _counters(self, name: str) -> tuple[int, int] | None:
+        segment = self.segments.get(name)
+        return None if segment is None else (segment.events, len(segment.data))
+
+    async def measure_rates(self, watches: Sequence[RateWatch]) -> None:
+        wanted = [(watch, self._rates.unknown(watch)) for watch in watches]
+        for watch, unknown in wanted:
+            self._rates.set(watch, await self.infos(unknown))
+
+    async def segment_rates(self, names: Sequence[str]) -> Mapping[str, SegmentRates]:
+        return self._rates.rates(names)
+
+    async def rates_reported(self) -> Sequence[str]:
+        return await self._rates.reported()
 
     async def changed_segments(self, after: int) -> SegmentChanges:
         complete = after in (self.mark, self.confirmed)

@@ -8,9 +8,11 @@ from typing import Any
 from importer import PARENT, TXN
 from store_world import World, writer
 
+from penstock.model.policies import ScaleType
 from penstock.ports.data.attributes import AttributeChange
 from penstock.ports.data.imports import ImportedChunk
 from penstock.ports.data.limits import AppendLimit, LimitAction
+from penstock.ports.data.rates import RateWatch
 from penstock.ports.data.segments import Append
 from penstock.ports.data.tables import ANY_VERSION, TableCheck, TableKind, TableLength, TablePut, TableRemoval
 from penstock.storage.memory.memory_log import MemoryLog
@@ -84,6 +86,13 @@ def calls(rng: random.Random, store: Any, *, local: bool = True) -> list[Any]:
         total_bytes=rng.choice([None, n]),
         total_events=rng.choice([None, m]),
     )
+    watch = RateWatch(
+        stream=name,
+        segments=tuple(some(rng, NAMES)),
+        type=rng.choice(list(ScaleType)),
+        target_rate=n,
+        minute_ms=m,
+    )
     return [
         lambda: store.create_segment(name, rollover_bytes=n),
         lambda: store.setup_append(name, who),
@@ -126,6 +135,8 @@ def calls(rng: random.Random, store: Any, *, local: bool = True) -> list[Any]:
         lambda: store.grant_import(name),
         lambda: store.adopt_chunks(name, n, chunks),
         lambda: store.limit_appends([limit] * rng.randrange(3)),
+        lambda: store.measure_rates([watch] * rng.randrange(3)),
+        lambda: store.segment_rates(some(rng, NAMES)),
         store.wipe_log,
         *([lambda: store.merge(name, rng.choice(["s/none", "", name]), updates=updates)] if local else []),
     ]

@@ -20,7 +20,7 @@ class Between:
 
     def __getattr__(self, name: str):
         method = getattr(self.world.store, name)
-        if not inspect.iscoroutinefunction(method) or name == "limits_reached":
+        if not inspect.iscoroutinefunction(method) or name in ("limits_reached", "rates_reported"):
             return method
 
         async def call(*arguments, **keywords):

@@ -51,8 +51,8 @@ def test_every_call_of_the_ports_is_made() -> None:
         for port in (SegmentService, LocalSegmentService, ChunkImports)
         for name, _ in inspect.getmembers(port, inspect.iscoroutinefunction)
     }
-    # These take no arguments, and the last one waits.
-    assert asked - names.found == {"disk", "flush", "limits_reached"}
+    # These take no arguments, and the last two wait.
+    assert asked - names.found == {"disk", "flush", "limits_reached", "rates_reported"}
 
 
 def no_argument_ends_a_container(seed: int, turns: int) -> None:

@@ -91,7 +91,9 @@ async def open_runtime(
                 endpoint_of=endpoint_of,
                 telemetry=telemetry,
                 settings=ControllerSettings(
-                    retention_cycle_ms=settings.retention_cycle_ms, deletion_grace_ms=settings.deletion_grace_ms
+                    retention_cycle_ms=settings.retention_cycle_ms,
+                    deletion_grace_ms=settings.deletion_grace_ms,
+                    scaling_minute_ms=settings.scaling_minute_ms,
                 ),
             )
         )

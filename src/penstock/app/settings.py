@@ -29,7 +29,8 @@ class EmbeddedSettings:
     which code and libraries use 80; at least 64 MiB, and 96 for a server). ``log_bytes`` limits the disk space of tier 1
     (default 256 MiB, allocated as needed). ``log_file_bytes`` must hold one frame of the largest append, 17 MiB.
     ``retention_cycle_ms`` is the time between retention cycles (default 60 s). ``deletion_grace_ms`` is how long a deleted
-    stream can be restored and keeps its disk space (default 1 h; 0: deletions are final).
+    stream can be restored and keeps its disk space (default 1 h; 0: deletions are final). ``scaling_minute_ms`` is how long
+    a minute of scaling by rate is (default 60 s; shorter in tests and demonstrations).
 
     ``tier2`` is where chunks are stored: None for the data directory (or where the store has them already),
     ``s3://bucket/prefix``, or another directory. ``tier2_endpoint`` is the URL of an S3 service other than Amazon's. In an
@@ -44,6 +45,7 @@ class EmbeddedSettings:
     chunk_bytes: int = 16 << 20
     retention_cycle_ms: int = 60_000
     deletion_grace_ms: int = 3_600_000
+    scaling_minute_ms: int = 60_000
     tier2: str | None = None
     tier2_endpoint: str | None = None
     tier2_unit_bytes: int = 8 << 20
@@ -61,6 +63,8 @@ class EmbeddedSettings:
             )
         if self.retention_cycle_ms < 10:
             raise InvalidArgumentError("retention cycle is under 10 ms", retention_cycle_ms=self.retention_cycle_ms)
+        if self.scaling_minute_ms < 10:
+            raise InvalidArgumentError("a minute of scaling is under 10 ms", scaling_minute_ms=self.scaling_minute_ms)
         if self.deletion_grace_ms < 0:
             raise InvalidArgumentError("deletion grace is negative", deletion_grace_ms=self.deletion_grace_ms)
         if not isinstance(self.tier2, str | None) or not isinstance(self.tier2_endpoint, str | None):
@@ -93,6 +97,7 @@ class EmbeddedOptions(TypedDict, total=False):
     chunk_bytes: int
     retention_cycle_ms: int
     deletion_grace_ms: int
+    scaling_minute_ms: int
     tier2: str | None
     tier2_endpoint: str | None
     tier2_unit_bytes: int

@@ -180,6 +180,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
                 settings=ControllerSettings(
                     retention_cycle_ms=settings.store.retention_cycle_ms,
                     deletion_grace_ms=settings.store.deletion_grace_ms,
+                    scaling_minute_ms=settings.store.scaling_minute_ms,
                 ),
             )
         )

@@ -39,6 +39,7 @@ class AuditKind(enum.Enum):
     ERASE_DEFERRED = "erase_deferred"
     ERASE_CONTINUED = "erase_continued"
     ERASE_WITHDRAWN = "erase_withdrawn"
+    SCALE = "scale"
     GAP = "gap"
 
 

@@ -44,6 +44,14 @@ class Attention(Protocol):
         ...
 
 
+class ScalingAttention(Protocol):
+    """Where changes report streams whose scaling policy or segments have changed."""
+
+    def changed(self, name: StreamName) -> None:
+        """Look at the stream soon, if it scales by rate."""
+        ...
+
+
 class Unattended:
     """For a controller that runs retention cycles only on request."""
 
@@ -57,6 +65,9 @@ class Unattended:
         return
 
     def kept(self, name: StreamName) -> None:
+        return
+
+    def changed(self, name: StreamName) -> None:
         return
 
 
@@ -80,6 +91,7 @@ class Context:
     retention_clock: RetentionClock
     tasks: OwnedTasks
     attention: Attention = field(default_factory=Unattended)
+    scaling: ScalingAttention = field(default_factory=Unattended)
     locks: NamedLocks = field(default_factory=NamedLocks)
     transactions: LocalTransactions = field(default_factory=LocalTransactions)
 

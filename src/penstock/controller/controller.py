@@ -26,6 +26,8 @@ from penstock.controller.retention.holds import Holds
 from penstock.controller.retention.loop import RetentionLoop
 from penstock.controller.retention.policies import Policies
 from penstock.controller.retention_calls import RetentionCalls
+from penstock.controller.scaling.loop import ScalingLoop
+from penstock.controller.scaling.scaler import Scaler
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.streams.queries import Cuts, Layout, StreamQueries
 from penstock.controller.streams.repair import repair_stream
@@ -63,9 +65,12 @@ class Controller:
         self._cycle = RetentionCycle(ctx, self._limits)
         self._loop = RetentionLoop(ctx, self._cycle, buckets)
         self._ctx.attention = self._loop
+        scaler = Scaler(ctx)
+        self._scaling = ScalingLoop(ctx, scaler, buckets)
+        self._ctx.scaling = self._scaling
         self.scopes = Scopes(ctx)
         self.streams = Streams(ctx)
-        self.layout = Layout(ctx, self.streams, endpoint_of)
+        self.layout = Layout(ctx, self.streams, endpoint_of, scaler)
         self.cuts = Cuts(ctx)
         self.transactions = Transactions(ctx)
         self.batches = Batches(ctx)
@@ -94,6 +99,9 @@ class Controller:
             loop = self._loop
             for work in (self._buckets.run, loop.run_cycles, loop.run_dirty, loop.run_sweeps, loop.run_limits):
                 ctx.tasks.start(work())
+        if looks and ctx.settings.scaling_minute_ms is not None:
+            ctx.tasks.start(self._scaling.run_reports())
+            ctx.tasks.start(self._scaling.run_looks())
 
     async def close(self) -> None:
         """Stop all work. The next controller to open finishes what has begun."""

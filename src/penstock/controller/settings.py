@@ -36,6 +36,8 @@ class ControllerSettings:
     deletion_grace_ms: how long a deleted stream can be restored; its disk space is freed afterwards (1 h: time to
     notice a mistake). 0: deletions are final. Internal streams have no grace. history_ms: least time between two points
     of a stream's history for plots and forecasts (10 min).
+    scaling_minute_ms: how long a minute of scaling by rate is: its windows, its cool-down and its pauses. Shorter in tests.
+        None: streams are scaled only on request.
     """
 
     lease_min_ms: int = LEASE_MIN_MS
@@ -55,13 +57,14 @@ class ControllerSettings:
     bucket_lease_ms: int | None = None
     deletion_grace_ms: int = DELETION_GRACE_MS
     history_ms: int = 600_000
+    scaling_minute_ms: int | None = 60_000
 
     def __post_init__(self) -> None:
         if not 0 < self.lease_min_ms <= self.lease_max_ms:
             raise InvalidArgumentError(
                 "lease limits are not ordered", lease_min_ms=self.lease_min_ms, lease_max_ms=self.lease_max_ms
             )
-        for name in ("sweep_ms", "retention_cycle_ms"):
+        for name in ("sweep_ms", "retention_cycle_ms", "scaling_minute_ms"):
             pause = getattr(self, name)
             if pause is not None and pause < 1:
                 raise InvalidArgumentError("pause must be at least 1 ms", **{name: pause})

@@ -34,7 +34,7 @@ def _check_whole(what: str, **given: object) -> None:
 
 
 class ScaleType(enum.Enum):
-    """A fixed number of segments, or a rate to follow. A rate is stored; the store does not scale by itself yet."""
+    """A fixed number of segments, or a rate per segment: the store splits segments above it and merges those below."""
 
     FIXED = "fixed"
     KILOBYTES_PER_S = "kbytes"
@@ -45,9 +45,8 @@ class ScaleType(enum.Enum):
 class ScalingPolicy:
     """How many segments, and at which rate they split and merge.
 
-    ``target_rate`` is per segment and second (events or kB); a hot segment splits into ``factor`` new ones. ``type``
-    may be
-    given by its value: "fixed", "kbytes" or "events".
+    ``target_rate`` is per segment and second (events or kB of 1000 bytes); a hot segment is split into at most
+    ``factor`` new ones. ``type`` may be given by its value: "fixed", "kbytes" or "events".
     """
 
     type: ScaleType = ScaleType.FIXED

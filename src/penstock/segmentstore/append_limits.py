@@ -271,9 +271,11 @@ class _PartGate:
 class AppendLimits:
     """The limits of a store, by stream. Segments are attached as they are loaded."""
 
-    def __init__(self, shared: SharedCounts | None = None) -> None:
-        """``shared`` reports what other stores hold of the same streams. It is borrowed."""
+    def __init__(self, shared: SharedCounts | None = None, *, left: Callable[[Segment], None] = lambda _: None) -> None:
+        """``shared`` reports what other stores hold of the same streams. It is borrowed. ``left`` is called with each
+        segment that leaves memory."""
         self._shared = shared
+        self._left = left
         self._by_stream: dict[str, StreamGate] = {}
         self._by_segment: dict[str, StreamGate] = {}
         self._met: dict[str, None] = {}
@@ -303,6 +305,7 @@ class AppendLimits:
 
     def segment_left(self, segment: Segment) -> None:
         """The segment left memory."""
+        self._left(segment)
         if isinstance(segment.gate, StreamGate):
             segment.gate.detach(segment)
 

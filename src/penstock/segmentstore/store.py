@@ -19,11 +19,13 @@ from penstock.model.errors import (
     UnsupportedError,
 )
 from penstock.model.names import transient_segment_name
+from penstock.model.scaling import SegmentRates
 from penstock.ports.data.attributes import AttributeChange
 from penstock.ports.data.chunks import LEASE_PARTS_MAX, ChunkRange
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.limits import AppendLimit, SegmentChanges
+from penstock.ports.data.rates import RateWatch
 from penstock.ports.data.segments import Append, AppendDone, Appended, SegmentInfo, SegmentRead
 from penstock.ports.data.service import Watch
 from penstock.ports.data.space import DiskSpace, SegmentSpace
@@ -49,7 +51,9 @@ from penstock.segmentstore.durability.recovery import recover
 from penstock.segmentstore.durability.shared_log import SharedLog
 from penstock.segmentstore.erasure.log_wipe import wipe_log
 from penstock.segmentstore.parts import StoreParts
+from penstock.segmentstore.rates import RateMeters
 from penstock.segmentstore.repair.scrub import Scrubber
+from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.shortage import functions_not_ready
 from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
@@ -79,7 +83,8 @@ class SegmentStore:
         self._log = log
         self._disk = disk
         self._wiping = asyncio.Lock()
-        self._limits = AppendLimits(shared)
+        self._rates = RateMeters(self._counters)
+        self._limits = AppendLimits(shared, left=self._left)
         self._changes = Changes(epoch=log.epoch, limit=settings.max_changed_segments)
         self.settings = settings
         self._memory = CacheMemory(settings.cache_bytes, settings.max_unflushed_bytes)
@@ -415,6 +420,24 @@ class SegmentStore:
 
     async def changed_segments(self, after: int) -> SegmentChanges:
         return self._changes.take(after)
+
+    def _left(self, segment: Segment) -> None:
+        self._rates.note(segment.name, segment.event_count, segment.length)
+
+    def _counters(self, name: str) -> tuple[int, int] | None:
+        segment = self._container(name).segments.visible(name)
+        return None if segment is None else (segment.event_count, segment.length)
+
+    async def measure_rates(self, watches: Sequence[RateWatch]) -> None:
+        wanted = [(watch, self._rates.unknown(watch)) for watch in watches]
+        for watch, unknown in wanted:
+            self._rates.set(watch, await self.infos(unknown))
+
+    async def segment_rates(self, names: Sequence[str]) -> Mapping[str, SegmentRates]:
+        return self._rates.rates(names)
+
+    async def rates_reported(self) -> Sequence[str]:
+        return await self._rates.reported()
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,8 +88,10 @@ class WorkerProcess:
                 store = await self._open(order, stack)
                 limits = asyncio.ensure_future(self._server.tell_limits(lambda met: link.call("limits_reached", met)))
                 stack.callback(limits.cancel)
+                rates = asyncio.ensure_future(self._server.tell_rates(lambda found: link.call("rates_reported", found)))
+                stack.callback(rates.cancel)
                 stack.push_async_exit(self._wire)
-                order = await self._run_orders(link, store, limits)
+                order = await self._run_orders(link, store, (limits, rates))
         except PenstockError as error:
             outcome = error
         except OSError as error:
@@ -142,8 +144,10 @@ class WorkerProcess:
         _answer(order, None)
         return store
 
-    async def _run_orders(self, link: WorkerLink, store: SegmentStore, limits: asyncio.Future[None]) -> _Order:
-        """Run orders until the one to close, and return that. ``limits`` reports reached limits to the server meanwhile.
+    async def _run_orders(
+        self, link: WorkerLink, store: SegmentStore, reports: Sequence[asyncio.Future[None]]
+    ) -> _Order:
+        """Run orders until the one to close, and return that. ``reports`` are tasks that report to the server meanwhile.
 
         Raises the error because of which the store or the worker cannot continue.
         """
@@ -153,8 +157,9 @@ class WorkerProcess:
             except TimeoutError:
                 if store.offline is not None:
                     raise store.offline from None
-                if limits.done():
-                    limits.result()
+                for task in reports:
+                    if task.done():
+                        task.result()
                 continue
             try:
                 if order.name == "close":

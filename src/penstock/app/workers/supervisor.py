@@ -296,7 +296,7 @@ class Workers:
         return [worker.endpoint for worker in self.workers if worker.endpoint is not None]
 
     def _handlers(self) -> Mapping[str, Callable[..., Awaitable[Any]]]:
-        return {"limits_reached": self.segments.note_reached}
+        return {"limits_reached": self.segments.note_reached, "rates_reported": self.segments.note_rates}
 
     def _removal(self, segment: str, offset: int | None) -> AbstractAsyncContextManager[None]:
         if self._guard is None:

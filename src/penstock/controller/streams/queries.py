@@ -8,6 +8,7 @@ from penstock.codec.control.streams import HIDDEN, HeadRecord, StreamRecord, Str
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.retention.facts import look
+from penstock.controller.scaling.scaler import Scaler
 from penstock.controller.streams.cuts import asked_again, check_bound, check_given, retry_if_moved
 from penstock.controller.streams.event_counts import pieces
 from penstock.controller.streams.tails import head_positions, load_tail
@@ -15,6 +16,7 @@ from penstock.controller.streams.updates import StreamChanges
 from penstock.core.cuts.order import segments_between, segments_to_delete, size_till, successors
 from penstock.core.retention.planner import HolderKind, explain
 from penstock.core.streams.history import StreamHistory
+from penstock.model.answers.scaling import StreamScaling
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoundError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
@@ -118,10 +120,13 @@ class StreamQueries:
 class Layout:
     """``ports.control.layout.Layout``, whose rules these calls keep."""
 
-    def __init__(self, ctx: Context, streams: StreamChanges, endpoint_of: Callable[[str], Endpoint]) -> None:
+    def __init__(
+        self, ctx: Context, streams: StreamChanges, endpoint_of: Callable[[str], Endpoint], scaler: Scaler
+    ) -> None:
         self._ctx = ctx
         self._streams = streams
         self._endpoint_of = endpoint_of
+        self._scaler = scaler
 
     async def _history(self, name: StreamName) -> tuple[bool, StreamHistory]:
         view = await self._ctx.streams.get(name)
@@ -174,6 +179,9 @@ class Layout:
 
     async def scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus:
         return await self._streams.scale_status(stream, epoch)
+
+    async def scaling(self, stream: StreamName) -> StreamScaling:
+        return await self._scaler.explain(stream)
 
     async def endpoint(self, segment: str) -> Endpoint:
         return self._endpoint_of(segment)

@@ -78,6 +78,8 @@ class StreamChanges:
                 await self._mark_for_deletion(view)
                 raise ScopeNotFoundError("no such scope", scope=name.scope)
             created = await finish_creation(self._ctx, view)
+        if config.scaling.type is not ScaleType.FIXED:
+            self._ctx.scaling.changed(name)
         if (await load_levels(self._ctx, created)).effective.stream_idle_ms is not None:
             # It may never be written to, so its idle time starts now. All other rules start with the first event.
             self._ctx.attention.dirty(name)
@@ -174,6 +176,8 @@ class StreamChanges:
             # Change the mark last: a mark without a policy costs one read, a policy without a mark would never be
             # applied.
             await ctx.metadata.remove_keys([keys.policy(view.name)])
+        if ScaleType.FIXED not in (had.scaling.type, config.scaling.type) or had.scaling.type != config.scaling.type:
+            ctx.scaling.changed(view.name)
         ctx.attention.dirty(view.name)
 
     async def truncate(self, stream: StreamName, cut: StreamCut) -> None:
@@ -234,6 +238,8 @@ class StreamChanges:
         ctx.telemetry.add("stream_scales")
         # Append limits apply to segments, so the new segments need theirs.
         ctx.attention.dirty(view.name)
+        if view.record.config.scaling.type is not ScaleType.FIXED:
+            ctx.scaling.changed(view.name)
         return ScaleResult(segments=fresh, epoch_before=history.active.epoch)
 
     async def scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus:

@@ -7,15 +7,14 @@ half of the target. Source: docs/design/0039-scaling-by-rate.md, "The decision".
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from penstock.core.scaling.rates import SegmentRates
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import SEGMENTS_MAX, ScaleType, ScalingPolicy
+from penstock.model.scaling import Heat, ScalingAction, SegmentRates
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange, epoch_of, number_of
 
 COOLDOWN_MINUTES = 10
@@ -29,21 +28,6 @@ MERGE_SHARE = 0.5
 
 RANGE_MIN = 1e-4
 """No split makes a range of keys narrower than this. One hot key stays hot in however narrow a range."""
-
-
-class Heat(enum.Enum):
-    """What the rates of a segment ask for. ``NEW``: it is not measured for long enough to be called cold or hot."""
-
-    HOT = "hot"
-    COLD = "cold"
-    WARM = "warm"
-    NEW = "new"
-
-
-class ScalingAction(enum.Enum):
-    SPLIT = "split"
-    MERGE = "merge"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

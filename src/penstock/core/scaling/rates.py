@@ -6,9 +6,9 @@ Source: docs/design/0039-scaling-by-rate.md, "Rates".
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.scaling import SegmentRates
 
 MINUTE_MS = 60_000
 WINDOWS = (2, 5, 10, 20)
@@ -16,26 +16,6 @@ WINDOWS = (2, 5, 10, 20)
 
 _SAMPLES = 2  # kept in each minute
 _KEPT = WINDOWS[-1] * _SAMPLES + 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentRates:
-    """Growth of one segment per second, in events or kB (1000 bytes) as the stream's policy counts.
-
-    A rate over a window that is longer than ``measured_minutes`` is the rate over that shorter time. ``minutes`` are those
-    of ``RateMeter``: a setting may make them shorter than a minute.
-    """
-
-    two: float
-    five: float
-    ten: float
-    twenty: float
-    measured_minutes: float
-
-    @property
-    def peak(self) -> float:
-        """The highest of the four."""
-        return max(self.two, self.five, self.ten, self.twenty)
 
 
 class RateMeter:

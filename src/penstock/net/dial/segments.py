@@ -18,6 +18,7 @@ from penstock.model.errors import (
     PenstockError,
     UnsupportedError,
 )
+from penstock.model.scaling import SegmentRates
 from penstock.net.dial.direct_line import DirectLine, dial_direct
 from penstock.net.dial.line_calls import LineCalls
 from penstock.net.dial.wire_append_pool import RemoteAppends
@@ -32,6 +33,7 @@ from penstock.ports.data.chunks import ChunkRange
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.imports import ChunkImports, ImportedChunk, ImportGrant
 from penstock.ports.data.limits import AppendLimit, SegmentChanges
+from penstock.ports.data.rates import RateWatch
 from penstock.ports.data.segments import Append, AppendDone, Appended, SegmentInfo, SegmentRead
 from penstock.ports.data.space import DiskSpace, SegmentSpace
 from penstock.ports.data.tables import (
@@ -378,6 +380,15 @@ class RemoteSegments:
 
     async def changed_segments(self, after: int) -> SegmentChanges:
         raise UnsupportedError(_OWN_CONTROLLER, after=after)
+
+    async def measure_rates(self, watches: Sequence[RateWatch]) -> None:
+        raise UnsupportedError(_OWN_CONTROLLER, watches=len(watches))
+
+    async def segment_rates(self, names: Sequence[str]) -> Mapping[str, SegmentRates]:
+        raise UnsupportedError(_OWN_CONTROLLER, segments=len(names))
+
+    async def rates_reported(self) -> Sequence[str]:
+        raise UnsupportedError(_OWN_CONTROLLER)
 
 
 def _check_batch(name: str, count: int) -> None:

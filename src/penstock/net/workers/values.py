@@ -15,11 +15,14 @@ from uuid import UUID
 
 from penstock.model import errors
 from penstock.model.errors import InternalError, PenstockError, ProtocolError
+from penstock.model.policies import ScaleType
+from penstock.model.scaling import SegmentRates
 from penstock.ports.data.attributes import AttributeChange
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.limits import AppendLimit, LimitAction, SegmentChanges
+from penstock.ports.data.rates import RateWatch
 from penstock.ports.data.segments import Append, Appended, SegmentInfo, SegmentRead
 from penstock.ports.data.space import DiskSpace, SegmentSpace
 from penstock.ports.data.tables import (
@@ -47,8 +50,10 @@ _RECORDS = {
         DiskSpace,
         ErasedChunk,
         Lease,
+        RateWatch,
         SegmentChanges,
         SegmentInfo,
+        SegmentRates,
         SegmentRead,
         SegmentSpace,
         TableCheck,
@@ -63,7 +68,7 @@ _RECORDS = {
 }
 _FIELDS = {name: tuple(field.name for field in fields(kind)) for name, kind in _RECORDS.items()}
 _FIELDS["DamagedEntry"] = ("key",)
-_ENUMS: Mapping[str, type[enum.Enum]] = {kind.__name__: kind for kind in (LimitAction, TableKind)}
+_ENUMS: Mapping[str, type[enum.Enum]] = {kind.__name__: kind for kind in (LimitAction, ScaleType, TableKind)}
 _ERRORS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PenstockError)
 }

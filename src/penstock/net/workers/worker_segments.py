@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.core.segments.placement import container_of, is_transaction_name
 from penstock.model.errors import ContainerOfflineError, InvalidArgumentError, NotConnectedError, PenstockError
+from penstock.model.scaling import SegmentRates
 from penstock.net.tasks import together
 from penstock.net.workers.line import WorkerLine
 from penstock.ports.data.attributes import AttributeChange
@@ -17,6 +19,7 @@ from penstock.ports.data.chunks import ChunkRange
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.limits import AppendLimit, SegmentChanges
+from penstock.ports.data.rates import RateWatch
 from penstock.ports.data.segments import Append, AppendDone, Appended, SegmentInfo, SegmentRead
 from penstock.ports.data.service import Watch
 from penstock.ports.data.space import DiskSpace, SegmentSpace
@@ -67,6 +70,8 @@ class WorkerSegments:
         self._told: dict[str, int] = {}
         self._met: dict[str, None] = {}
         self._wake = asyncio.Event()
+        self._reported: dict[str, None] = {}
+        self._rates_wake = asyncio.Event()
         self._mark = 0
         self._marks: dict[int, Mapping[int, int]] = {}
 
@@ -338,6 +343,48 @@ class WorkerSegments:
             await self._wake.wait()
         met, self._met = self._met, {}
         return list(met)
+
+    async def measure_rates(self, watches: Sequence[RateWatch]) -> None:
+        """As the port says. A worker that is away measures nothing until the next call."""
+        await together([self._measure(line, watches) for line in self._lines])
+
+    async def _measure(self, line: WorkerLine, watches: Sequence[RateWatch]) -> None:
+        link = line.link
+        if link is None:
+            return
+        own = [
+            replace(watch, segments=[name for name in watch.segments if self.worker_of(name) == line.number])
+            for watch in watches
+        ]
+        with suppress(NotConnectedError, ContainerOfflineError):
+            await link.call("measure_rates", own)
+
+    async def segment_rates(self, names: Sequence[str]) -> Mapping[str, SegmentRates]:
+        """As the port says. Segments of a worker that is away are left out."""
+        parts = await together([self._rates(line, names) for line in self._lines])
+        return {name: rates for part in parts for name, rates in part.items()}
+
+    async def _rates(self, line: WorkerLine, names: Sequence[str]) -> Mapping[str, SegmentRates]:
+        link, own = line.link, [name for name in names if self.worker_of(name) == line.number]
+        if link is None or not own:
+            return {}
+        try:
+            found: Mapping[str, SegmentRates] = await link.call("segment_rates", own)
+        except (NotConnectedError, ContainerOfflineError):
+            return {}
+        return found
+
+    async def note_rates(self, streams: Sequence[str]) -> None:
+        """A worker reports streams that have a hot or cold segment."""
+        self._reported |= dict.fromkeys(streams)
+        self._rates_wake.set()
+
+    async def rates_reported(self) -> Sequence[str]:
+        while not self._reported:
+            self._rates_wake.clear()
+            await self._rates_wake.wait()
+        found, self._reported = self._reported, {}
+        return list(found)
 
     async def changed_segments(self, after: int) -> SegmentChanges:
         """As the port says. A worker that is away delivers its reports once it is back."""

@@ -41,6 +41,8 @@ POSITIONAL = {
     "wipe_log": (),
     "erase": ("erasure",),
     "changed_segments": (),
+    "measure_rates": (),
+    "segment_rates": (),
     "disk": (),
     "flush": (),
     "create_segment": ("rollover_bytes",),
@@ -122,3 +124,8 @@ class WorkerServer:
         while True:
             names = await self._open_store.limits_reached()
             await tell([(name, self._generations.get(name, 0)) for name in names])
+
+    async def tell_rates(self, tell: Callable[[Sequence[str]], Any]) -> None:
+        """Call ``tell`` with the streams that have a hot or cold segment; runs until it is cancelled."""
+        while True:
+            await tell(await self._open_store.rates_reported())

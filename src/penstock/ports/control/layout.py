@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.model.answers.scaling import StreamScaling
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 
@@ -83,6 +84,10 @@ class Layout(Protocol):
         ...
 
     async def scale_status(self, stream: StreamName, epoch: int) -> ScaleStatus: ...
+
+    async def scaling(self, stream: StreamName) -> StreamScaling:
+        """The rates of the active segments, what scaling by rate would do now and why, and its last changes."""
+        ...
 
     async def endpoint(self, segment: str) -> Endpoint:
         """Who serves the segment. No check that it exists."""

@@ -10,6 +10,7 @@ from penstock.ports.data.chunks import LeasedChunks
 from penstock.ports.data.direct_appends import DirectAppends
 from penstock.ports.data.erasing import Erasing
 from penstock.ports.data.limits import Limits
+from penstock.ports.data.rates import Rates
 from penstock.ports.data.segments import Append, AppendDone, SegmentBatches, SegmentRead, Segments
 from penstock.ports.data.space import Space
 from penstock.ports.data.tables import Tables
@@ -39,6 +40,7 @@ class SegmentService(
     LeasedChunks,
     Erasing,
     Limits,
+    Rates,
     Space,
     Protocol,
 ):

@@ -22,6 +22,7 @@ from penstock.ports.data.limits import AppendLimit, LimitAction
 from penstock.ports.data.segments import Append, Appended, SegmentInfo
 from penstock.ports.data.service import LocalSegmentService, SegmentService
 from penstock.testing.conformance import check
+from penstock.testing.conformance.rates import RateLaws
 
 STREAM = "scope/stream"
 SEGMENT = f"{STREAM}/0.#epoch.0"
@@ -30,7 +31,7 @@ TRANSACTION = f"{SEGMENT}#transaction.{'a' * 32}"
 _PATIENCE_S = 20.0
 
 
-class SegmentLaws:
+class SegmentLaws(RateLaws):
     """Subclass and implement ``open``."""
 
     def open(self) -> AbstractAsyncContextManager[LocalSegmentService]:

@@ -66,6 +66,14 @@ LogOption = Annotated[
 RetentionCycleOption = Annotated[
     str, typer.Option("--retention-cycle", metavar="DURATION", help=f"How often retention runs. {DURATIONS}")
 ]
+ScalingMinuteOption = Annotated[
+    str,
+    typer.Option(
+        "--scaling-minute",
+        metavar="DURATION",
+        help="How long a minute of scaling by rate is; less than 60s only to try it out.",
+    ),
+]
 DeletionGraceOption = Annotated[
     str,
     typer.Option(
@@ -101,6 +109,7 @@ def standalone(
     log: LogOption = "256MiB",
     retention_cycle: RetentionCycleOption = "60s",
     deletion_grace: DeletionGraceOption = "1h",
+    scaling_minute: ScalingMinuteOption = "60s",
     tier2: Tier2Option = None,
     s3_endpoint: EndpointOption = None,
     tier2_unit: UnitOption = "8MiB",
@@ -125,6 +134,7 @@ def standalone(
             log_bytes=parse_size(log),
             retention_cycle_ms=parse_duration_ms(retention_cycle),
             deletion_grace_ms=parse_duration_ms(deletion_grace),
+            scaling_minute_ms=parse_duration_ms(scaling_minute),
             tier2=tier2,
             tier2_endpoint=s3_endpoint,
             tier2_unit_bytes=parse_size(tier2_unit),

@@ -60,6 +60,7 @@ class ControlCluster(Cluster):
             sweep_ms=self.config.sweep_ms,
             retention_cycle_ms=self.config.retention_cycle_ms,
             retention_pause_ms=100,
+            scaling_minute_ms=None,
             audit_outbox_max=_OUTBOX_MAX,
             deletion_grace_ms=int(DELETION_GRACE_S * 1000),
         )

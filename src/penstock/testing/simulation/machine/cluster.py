@@ -304,7 +304,9 @@ class Cluster:
 
     def controller_settings(self) -> ControllerSettings:
         """Settings of the controller of every node."""
-        return ControllerSettings(sweep_ms=self.config.sweep_ms, retention_cycle_ms=self.config.retention_cycle_ms)
+        return ControllerSettings(
+            sweep_ms=self.config.sweep_ms, retention_cycle_ms=self.config.retention_cycle_ms, scaling_minute_ms=None
+        )
 
     def prepare_store(self, store: SegmentStore) -> None:
         """Called for the store of every node before its controller opens. Does nothing here."""

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from penstock.ports.control.plane import ControlPlane
 
-SUBJECTS = frozenset(name for name in vars(ControlPlane) if isinstance(vars(ControlPlane)[name], property))
+SUBJECTS = frozenset(name for name, _ in inspect.getmembers(ControlPlane, lambda item: isinstance(item, property)))
 
 
 def calls_of_the_port() -> list[tuple[str, Callable[..., Awaitable[Any]]]]:
@@ -17,7 +17,7 @@ def calls_of_the_port() -> list[tuple[str, Callable[..., Awaitable[Any]]]]:
         (f"{subject}.{name}", function)
         for subject in sorted(SUBJECTS)
         for name, function in inspect.getmembers(
-            get_type_hints(vars(ControlPlane)[subject].fget)["return"], inspect.iscoroutinefunction
+            get_type_hints(getattr(ControlPlane, subject).fget)["return"], inspect.iscoroutinefunction
         )
     ]
 

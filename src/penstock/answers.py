@@ -17,4 +17,5 @@ from penstock.ports.control.layout import *
 from penstock.ports.control.scopes import *
 from penstock.ports.control.streams import *
 from penstock.ports.control.subscribers import *
+from penstock.ports.control.tables import *
 from penstock.ports.control.transactions import *

@@ -13,6 +13,7 @@ from memory_segments import MemorySegments
 from raced_segments import RacedSegments
 
 from penstock.controller.controller import Controller
+from penstock.controller.tables.key_value_tables import RECORDS, KeyValueTables, TableRecord, TableState
 from penstock.model.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -23,9 +24,9 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 from penstock.net.grpc.scopes import ScopeCalls
-from penstock.net.grpc.tables import RECORDS, KeyValueTables, TableConfig, TableRecord, TableState
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.layout import Endpoint
+from penstock.ports.control.tables import TableConfig
 from penstock.ports.data.tables import KEY_ABSENT, TablePut
 
 CONFIG = TableConfig(partitions=2, primary_key_bytes=4, secondary_key_bytes=2, rollover_bytes=0)
@@ -47,16 +48,16 @@ async def _tried(step: Step) -> bool:
 async def _check(controller: Controller, tables: KeyValueTables, segments: MemorySegments, name: str = "k") -> bool:
     """Every listed table is whole, and no segment is of none. Returns whether the table is there."""
     parts = sorted(item for item in segments.tables if "_kvtable" in item)
-    listed = await tables.names("s")
+    listed = await tables.list("s")
     if not await controller.scopes.exists("s"):
-        assert (parts, listed) == ([], [])
+        assert (parts, listed) == ([], ())
         return False
     try:
         config = await tables.get("s", name)
     except NotFoundError:
-        assert (parts, listed) == ([], [])
+        assert (parts, listed) == ([], ())
         return False
-    assert listed == [name]
+    assert listed == (name,)
     assert parts == [f"s/{name}_kvtable/{number}.#epoch.0" for number in range(config.partitions)]
     return True
 
@@ -64,8 +65,8 @@ async def _check(controller: Controller, tables: KeyValueTables, segments: Memor
 async def _raced(first: str, second: str, at: int) -> bool:
     segments = RacedSegments()
     async with opened(segments) as controller:
-        tables = KeyValueTables(controller, segments)
-        calls = ScopeCalls(controller, tables, lambda: Endpoint(host="h", port=1))
+        tables = KeyValueTables(controller.scopes, segments)
+        calls = ScopeCalls(controller, lambda: Endpoint(host="h", port=1))
         await controller.scopes.create("s")
         await tables.create("s", "other", OTHER)
         await tables.delete("s", "other")
@@ -136,7 +137,7 @@ def test_a_scope_with_a_table_is_not_deleted_by_any_caller() -> None:
     async def work() -> None:
         segments = MemorySegments()
         async with opened(segments) as controller:
-            tables = KeyValueTables(controller, segments)
+            tables = KeyValueTables(controller.scopes, segments)
             await controller.scopes.create("s")
             await tables.create("s", "k", CONFIG)
             with pytest.raises(NotEmptyError):
@@ -150,7 +151,7 @@ def test_an_interrupted_creation_leaves_nothing_that_a_later_one_uses() -> None:
     async def work() -> None:
         segments = MemorySegments()
         async with opened(segments) as controller:
-            tables = KeyValueTables(controller, segments)
+            tables = KeyValueTables(controller.scopes, segments)
             await controller.scopes.create("s")
             for done in range(1, 8):
                 attempt = asyncio.ensure_future(tables.create("s", "k", CONFIG))
@@ -192,8 +193,8 @@ def test_a_slow_creator_leaves_the_table_that_another_server_made_meanwhile(slow
     async def work() -> None:
         segments, gate = MemorySegments(), asyncio.Event()
         async with opened(segments) as controller:
-            one = KeyValueTables(controller, Slow(segments, slow, gate))
-            two = KeyValueTables(controller, segments)
+            one = KeyValueTables(controller.scopes, Slow(segments, slow, gate))
+            two = KeyValueTables(controller.scopes, segments)
             await controller.scopes.create("s")
             creation = asyncio.ensure_future(one.create("s", "k", CONFIG))
             for _ in range(100):
@@ -220,7 +221,7 @@ def test_a_table_whose_record_cannot_be_read_is_deleted_with_its_segments(rotten
     async def work() -> None:
         segments = MemorySegments()
         async with opened(segments) as controller:
-            tables = KeyValueTables(controller, segments)
+            tables = KeyValueTables(controller.scopes, segments)
             await controller.scopes.create("s")
             await tables.create("s", "k", CONFIG)
             entries = segments.tables[RECORDS].entries
@@ -240,7 +241,7 @@ def test_a_record_of_a_newer_version_is_not_deleted() -> None:
     async def work() -> None:
         segments = MemorySegments()
         async with opened(segments) as controller:
-            tables = KeyValueTables(controller, segments)
+            tables = KeyValueTables(controller.scopes, segments)
             await controller.scopes.create("s")
             await tables.create("s", "k", CONFIG)
             entries = segments.tables[RECORDS].entries

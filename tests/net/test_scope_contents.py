@@ -11,7 +11,7 @@ from penstock.client.store import AsyncStore
 from penstock.model.errors import ScopeNotFoundError
 from penstock.net.dial.controller import dial_controller
 from penstock.net.grpc.grpc_server import GrpcServer
-from penstock.net.grpc.tables import KeyValueTables, TableConfig
+from penstock.ports.control.tables import TableConfig
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 
@@ -24,8 +24,7 @@ def test_contents_are_counted_until_the_scope_can_be_deleted() -> None:
         assert (await run.expect(404, "GET", "/v1/scopes/s/contents"))["class"] == "ScopeNotFoundError"
         await with_events(run, 1)
         await subscribed(run)
-        tables = KeyValueTables(run.controller, run.store)
-        await tables.create(
+        await run.controller.tables.create(
             "s", "k", TableConfig(partitions=1, primary_key_bytes=4, secondary_key_bytes=0, rollover_bytes=0)
         )
         await scopes.create("empty")

@@ -152,7 +152,7 @@ SEGMENTS = (
         key="_system/_tables/keyvaluetables",
         value="a record for each key-value table of a user ([native-api.md](native-api.md))",
         one_for="the store, once it has such a table",
-        writers=("net.grpc.tables",),
+        writers=("controller.tables.key_value_tables",),
         ends="nothing",
     ),
     Entry(

@@ -34,6 +34,7 @@ from penstock.controller.streams.repair import repair_stream
 from penstock.controller.streams.restored import begin_restored
 from penstock.controller.streams.scopes import Scopes
 from penstock.controller.streams.updates import StreamChanges
+from penstock.controller.tables.key_value_tables import KeyValueTables
 from penstock.controller.transactions.batches import Batches
 from penstock.controller.transactions.calls import Transactions
 from penstock.controller.transactions.sweeper import Sweeper
@@ -80,6 +81,7 @@ class Controller:
         self.retention = RetentionCalls(ctx, self._cycle, self._loop)
         self.erasures = Erasures(ctx)
         self.holds = Holds(ctx, self.erasures.resume_soon, partial(undo_holds, ctx))
+        self.tables = KeyValueTables(self.scopes, ctx.segments)
         self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams)
 
     async def start(self) -> None:

@@ -86,6 +86,11 @@ def segment_name(stream: StreamName, segment: SegmentId) -> str:
     return f"{stream.scope}/{stream.stream}/{number_of(segment)}.#epoch.{epoch_of(segment)}"
 
 
+def table_segment_name(table: StreamName, partition: int) -> str:
+    """The segment of a partition of the key-value table ``scope/name``: ``scope/name_kvtable/<partition>.#epoch.0``."""
+    return segment_name(StreamName(table.scope, table.stream + TABLE_SUFFIX), make_segment_id(0, partition))
+
+
 def parse_segment_name(name: str) -> tuple[StreamName, SegmentId]:
     """Inverse of ``segment_name``; also takes the older spelling without epoch. Raises ``InvalidNameError``."""
     parts = name.split("/")

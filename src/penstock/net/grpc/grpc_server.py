@@ -16,7 +16,7 @@ from penstock.net.grpc.gate import GateLimits, GrpcGate
 from penstock.net.grpc.groups import ReaderGroupCalls, TransactionCalls
 from penstock.net.grpc.scopes import ScopeCalls
 from penstock.net.grpc.streams import SegmentCalls, StreamCalls
-from penstock.net.grpc.tables import KeyValueTableCalls, KeyValueTables
+from penstock.net.grpc.tables import KeyValueTableCalls
 from penstock.net.native.calls import REPLY_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
 from penstock.net.native.serve import answers
 from penstock.net.proto import Controller_pb2
@@ -116,14 +116,13 @@ class GrpcServer:
         return self
 
     def _handlers(self) -> tuple[grpc.GenericRpcHandler, grpc.GenericRpcHandler]:
-        tables = KeyValueTables(self._controller, self._segments)
         parts = (
-            ScopeCalls(self._controller, tables, self._own_address),
+            ScopeCalls(self._controller, self._own_address),
             StreamCalls(self._controller),
             SegmentCalls(self._controller),
             TransactionCalls(self._controller),
             ReaderGroupCalls(self._controller),
-            KeyValueTableCalls(self._controller, tables),
+            KeyValueTableCalls(self._controller),
         )
         controller = {name: handler for part in parts for name, handler in part.handlers().items()}
         more = (CALLS_CAPABILITY,) if self._line else ()

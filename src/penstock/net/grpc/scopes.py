@@ -9,7 +9,6 @@ from penstock.model.errors import InvalidArgumentError, NotFoundError, Retention
 from penstock.model.names import SYSTEM_SCOPE, StreamName, check_name
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
-from penstock.net.grpc.tables import KeyValueTables
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.control.plane import ControlPlane
@@ -18,9 +17,8 @@ from penstock.ports.control.plane import ControlPlane
 class ScopeCalls:
     """Scopes and the lists of what they hold. A list ends with an empty page; tokens are the last name of a page."""
 
-    def __init__(self, controller: ControlPlane, tables: KeyValueTables, own_address: Callable[[], Endpoint]) -> None:
+    def __init__(self, controller: ControlPlane, own_address: Callable[[], Endpoint]) -> None:
         self._controller = controller
-        self._tables = tables
         self._own_address = own_address
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -67,10 +65,16 @@ class ScopeCalls:
                 stream = StreamName(scope, name)
                 if stream.is_internal == internal:
                     await _unless_gone(self._controller.streams.delete(stream, seal=True))
-        for table in await self._tables.names(scope):
-            await _unless_gone(self._tables.delete(scope, table))
+        for table in await self._table_names(scope):
+            await _unless_gone(self._controller.tables.delete(scope, table))
         await self._controller.scopes.delete(scope)
         return pb.DeleteScopeStatus()
+
+    async def _table_names(self, scope: str) -> list[str]:
+        names: list[str] = []
+        while page := await self._controller.tables.list(scope, after=names[-1] if names else ""):
+            names.extend(page)
+        return names
 
     async def _stream_names(self, scope: str) -> list[str]:
         names: list[str] = []

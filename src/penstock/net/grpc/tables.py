@@ -1,281 +1,28 @@
-"""Pravega's calls on key-value tables: each is a set of sorted table segments, and a record in one table of ours.
+"""Pravega's calls on key-value tables, answered by a ``ControlPlane``.
 
-Clients read and write the segments through the segment store; here they are only made, found, listed and removed.
-Source of the record: docs/formats/native-api.md, "Key-value tables".
+Clients read and write the segments of a table through the segment store.
 """
 
 from __future__ import annotations
 
-import asyncio
-import enum
-import json
-import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
 
-from penstock.model.errors import (
-    AlreadyExistsError,
-    BadKeyVersionError,
-    CorruptDataError,
-    InvalidArgumentError,
-    KeyNotFoundError,
-    NotFoundError,
-    ScopeNotFoundError,
-    SegmentNotFoundError,
-    UnavailableError,
-    VersionTooNewError,
-)
-from penstock.model.names import KEY_VALUE_TABLES as RECORDS
-from penstock.model.names import TABLE_SUFFIX, StreamName, check_name, segment_name
-from penstock.model.policies import SEGMENTS_MAX
+from penstock.model.errors import ScopeNotFoundError
+from penstock.model.names import StreamName
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.plane import ControlPlane
-from penstock.ports.control.scopes import PAGE_MAX
-from penstock.ports.data.tables import KEY_ABSENT, KEY_MAX_BYTES, TableEntry, TableKind, TablePut, TableRemoval, Tables
-
-log = logging.getLogger(__name__)
-
-_VERSION = 1
-_STATES_VERSION = 2
-"""Version of records with a ``state``: to the first version of the program, such a table would look usable."""
-
-
-class TableState(enum.Enum):
-    CREATING = "creating"
-    ACTIVE = "active"
-    DELETING = "deleting"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableConfig:
-    """A key-value table. A key is a primary and a secondary part of fixed lengths; the primary chooses the partition."""
-
-    partitions: int
-    primary_key_bytes: int
-    secondary_key_bytes: int
-    rollover_bytes: int
-
-    def __post_init__(self) -> None:
-        key_bytes = self.primary_key_bytes + self.secondary_key_bytes
-        if not 1 <= self.partitions <= SEGMENTS_MAX:
-            raise InvalidArgumentError(f"a table has 1 to {SEGMENTS_MAX} partitions", partitions=self.partitions)
-        if self.primary_key_bytes < 1 or self.secondary_key_bytes < 0 or key_bytes > KEY_MAX_BYTES:
-            raise InvalidArgumentError(
-                f"a key has a primary part, and at most {KEY_MAX_BYTES} bytes in all",
-                primary_key_bytes=self.primary_key_bytes,
-                secondary_key_bytes=self.secondary_key_bytes,
-            )
-        if self.rollover_bytes < 0:
-            raise InvalidArgumentError("rollover size is negative", rollover_bytes=self.rollover_bytes)
-
-
-_LARGEST = TableConfig(partitions=SEGMENTS_MAX, primary_key_bytes=1, secondary_key_bytes=0, rollover_bytes=0)
-"""Upper bound of the segments of a table whose record cannot be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRecord:
-    """A table as it is stored. ``version``: what a change of the record is conditional on."""
-
-    config: TableConfig
-    state: TableState
-    version: int = KEY_ABSENT
-
-    def encode(self) -> bytes:
-        document = {"version": _VERSION, **asdict(self.config)}
-        if self.state is not TableState.ACTIVE:
-            document |= {"version": _STATES_VERSION, "state": self.state.value}
-        return json.dumps(document, sort_keys=True).encode()
-
-    @classmethod
-    def decode(cls, data: bytes, version: int) -> TableRecord:
-        """Raises ``CorruptDataError``, ``VersionTooNewError``."""
-        try:
-            document = json.loads(data)
-            version_of = document.pop("version")
-            if isinstance(version_of, int) and version_of > _STATES_VERSION:
-                raise VersionTooNewError("record of a key-value table is of a newer version", version=version_of)
-            if version_of not in (_VERSION, _STATES_VERSION):
-                raise CorruptDataError("record of a key-value table has an unknown version", record=data[:80])
-            state = TableState(document.pop("state", TableState.ACTIVE.value))
-            return cls(config=TableConfig(**document), state=state, version=version)
-        except (ValueError, KeyError, TypeError, AttributeError, InvalidArgumentError) as error:
-            raise CorruptDataError("record of a key-value table is not readable", record=data[:80]) from error
-
-
-class KeyValueTables:
-    """Key-value tables over a store's ``Tables``. Every change may be repeated after a crash and then completes.
-
-    A record names its state, so that a change begins with one conditional step. A creation writes its record and then looks
-    for the scope. A deletion of the scope marks the scope and then looks for records. One of the two sees the other.
-    """
-
-    def __init__(self, controller: ControlPlane, segments: Tables) -> None:
-        self._controller = controller
-        self._segments = segments
-        self._locks: dict[bytes, asyncio.Lock] = {}
-        self._using: dict[bytes, int] = {}
-
-    @asynccontextmanager
-    async def _alone(self, scope: str, name: str) -> AsyncIterator[None]:
-        """No other call of this server changes the table meanwhile. Segments of a table and its successor share names."""
-        key = _key(scope, name)
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        self._using[key] = self._using.get(key, 0) + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._using[key] -= 1
-            if not self._using[key]:
-                del self._using[key], self._locks[key]
-
-    async def create(self, scope: str, name: str, config: TableConfig) -> None:
-        """Raises: ScopeNotFoundError, InvalidNameError, AlreadyExistsError; UnavailableError (another server changed it)."""
-        check_name("stream", name)
-        if not await self._controller.scopes.exists(scope):
-            raise ScopeNotFoundError("no such scope", scope=scope)
-        async with self._alone(scope, name):
-            found = await self._record(scope, name)
-            if found is not None and found.state is TableState.ACTIVE:
-                raise AlreadyExistsError("a table has this name", scope=scope, table=name)
-            if found is not None:
-                # An interrupted creation or deletion: its segments belong to no table.
-                await self._delete_segments(scope, name, found.config, found.version)
-            begun = TableRecord(config=config, state=TableState.CREATING)
-            version = await self._put(scope, name, begun, KEY_ABSENT if found is None else found.version)
-            if not await self._controller.scopes.exists(scope):
-                await self._remove(scope, name, version)
-                raise ScopeNotFoundError("no such scope", scope=scope)
-            # An earlier version left segments without a record: they may have keys of another length.
-            await self._delete_segments(scope, name, config, version)
-            await self._create_segments(scope, name, config)
-            await self._put(scope, name, replace(begun, state=TableState.ACTIVE), version)
-
-    async def _create_segments(self, scope: str, name: str, config: TableConfig) -> None:
-        key_bytes = config.primary_key_bytes + config.secondary_key_bytes
-        for segment in _segment_names(scope, name, config):
-            try:
-                await self._segments.create_table(segment, kind=TableKind.SORTED, key_bytes=key_bytes)
-            except AlreadyExistsError as error:
-                # Leftovers are deleted: another server has taken the creation over, and its table may be in use.
-                raise _changed_meanwhile(scope, name) from error
-
-    async def _delete_segments(self, scope: str, name: str, config: TableConfig, version: int) -> None:
-        """Delete those that exist. Raises UnavailableError once the record has another version: it is another server's."""
-        for segment in _segment_names(scope, name, config):
-            with suppress(SegmentNotFoundError):
-                await self._segments.table_info(segment)
-                entry = await self._entry(scope, name)
-                if entry is None or entry.version != version:
-                    raise _changed_meanwhile(scope, name)
-                await self._segments.delete_table(segment)
-
-    async def _put(self, scope: str, name: str, record: TableRecord, version: int) -> int:
-        """Write the record if it has this version. Returns the new version. Raises UnavailableError."""
-        put = TablePut(key=_key(scope, name), value=record.encode(), version=version)
-        try:
-            try:
-                return (await self._segments.table_update(RECORDS, [put]))[0]
-            except SegmentNotFoundError:
-                with suppress(AlreadyExistsError):  # another call was first
-                    await self._segments.create_table(RECORDS)
-                return (await self._segments.table_update(RECORDS, [put]))[0]
-        except (BadKeyVersionError, KeyNotFoundError) as error:
-            raise _changed_meanwhile(scope, name) from error
-
-    async def _remove(self, scope: str, name: str, version: int) -> None:
-        # A record that has changed is another server's.
-        with suppress(BadKeyVersionError, KeyNotFoundError):
-            await self._segments.table_remove(RECORDS, [TableRemoval(key=_key(scope, name), version=version)])
-
-    async def get(self, scope: str, name: str) -> TableConfig:
-        """Raises NotFoundError."""
-        found = await self._record(scope, name)
-        if found is None or found.state is not TableState.ACTIVE:
-            raise NotFoundError("no such key-value table", scope=scope, table=name)
-        return found.config
-
-    async def _record(self, scope: str, name: str) -> TableRecord | None:
-        entry = await self._entry(scope, name)
-        return None if entry is None else TableRecord.decode(entry.value, entry.version)
-
-    async def _entry(self, scope: str, name: str) -> TableEntry | None:
-        try:
-            (entry,) = await self._segments.table_get(RECORDS, [_key(scope, name)])
-        except SegmentNotFoundError:
-            return None
-        return None if entry.version == KEY_ABSENT else entry
-
-    async def delete(self, scope: str, name: str) -> None:
-        """Delete the table, also if its record cannot be read. The record is deleted last, so that a repeat finds what is
-        left.
-
-        Raises: NotFoundError; VersionTooNewError (a newer version wrote the record); UnavailableError (another server
-        changed it).
-        """
-        async with self._alone(scope, name):
-            entry = await self._entry(scope, name)
-            if entry is None:
-                raise NotFoundError("no such key-value table", scope=scope, table=name)
-            try:
-                found = TableRecord.decode(entry.value, entry.version)
-            except CorruptDataError as error:
-                log.warning(
-                    "a key-value table whose record cannot be read is deleted",
-                    extra={"scope": scope, "table": name, "error": str(error)},
-                )
-                found = TableRecord(config=_LARGEST, state=TableState.DELETING, version=entry.version)
-            deleting = replace(found, state=TableState.DELETING)
-            version = await self._put(scope, name, deleting, found.version)
-            await self._delete_segments(scope, name, found.config, version)
-            await self._remove(scope, name, version)
-
-    async def page(self, scope: str, after: str) -> Sequence[str]:
-        """Names of the scope's tables behind ``after``, sorted. Empty: the end."""
-        try:
-            entries = await self._segments.table_scan(
-                RECORDS,
-                after=_key(scope, after) if after else None,
-                limit=PAGE_MAX,
-                first=_key(scope, ""),
-                last=_key(scope, "\x7f"),  # behind every legal name
-            )
-        except SegmentNotFoundError:
-            return ()
-        return tuple(entry.key.decode("utf-8", "backslashreplace").partition("/")[2] for entry in entries)
-
-    async def names(self, scope: str) -> Sequence[str]:
-        """All tables of the scope, sorted."""
-        found: list[str] = []
-        while page := await self.page(scope, found[-1] if found else ""):
-            found.extend(page)
-        return found
-
-
-def _changed_meanwhile(scope: str, name: str) -> UnavailableError:
-    return UnavailableError("another server changes the table at the same time; try again", scope=scope, table=name)
-
-
-def _key(scope: str, name: str) -> bytes:
-    return f"{scope}/{name}".encode()
-
-
-def _segment_names(scope: str, name: str, config: TableConfig) -> Sequence[str]:
-    stream = StreamName(scope, name + TABLE_SUFFIX)
-    return [segment_name(stream, make_segment_id(0, number)) for number in range(config.partitions)]
+from penstock.ports.control.tables import TableConfig
 
 
 class KeyValueTableCalls:
     """Pravega's calls on key-value tables."""
 
-    def __init__(self, controller: ControlPlane, tables: KeyValueTables) -> None:
+    def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
-        self._tables = tables
+        self._tables = controller.tables
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -323,7 +70,7 @@ class KeyValueTableCalls:
 
     async def list_tables(self, request: pb.KVTablesInScopeRequest) -> pb.KVTablesInScopeResponse:
         scope, token = mapping.scope_of(request.scope.scope), request.continuationToken.token
-        page = await self._tables.page(scope, token)
+        page = await self._tables.list(scope, after=token)
         if not page and not token and not await self._controller.scopes.exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
         return pb.KVTablesInScopeResponse(

@@ -55,7 +55,7 @@ class About(Protocol):
 @cache
 def control_calls() -> Mapping[str, Mapping[str, Call]]:
     """All calls of the control plane, by subject and name."""
-    subjects = {name: item for name, item in vars(ControlPlane).items() if isinstance(item, property)}
+    subjects = {name: item for name, item in inspect.getmembers(ControlPlane) if isinstance(item, property)}
     return {
         subject: {
             name: Call(f"{subject}.{name}", declared)

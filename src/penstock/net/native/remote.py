@@ -18,6 +18,7 @@ from penstock.ports.control.retention import Retention
 from penstock.ports.control.scopes import Scopes
 from penstock.ports.control.streams import Streams
 from penstock.ports.control.subscribers import Subscribers
+from penstock.ports.control.tables import KeyValueTables
 from penstock.ports.control.transactions import Transactions
 from penstock.ports.data.chunks import LeasedChunks
 from penstock.ports.data.segments import SegmentInfo
@@ -77,5 +78,6 @@ class RemoteControl:
         self.retention = cast(Retention, _Remote(calls["retention"], ask))
         self.holds = cast(Holds, _Remote(calls["holds"], ask))
         self.erasures = cast(Erasures, _Remote(calls["erasures"], ask))
+        self.tables = cast(KeyValueTables, _Remote(calls["tables"], ask))
         self.about = cast(About, _Remote({"info": info_call()}, ask))
         self.segments = cast(NativeSegments, _Remote(segment_calls(), ask))

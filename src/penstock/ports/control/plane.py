@@ -15,10 +15,30 @@ from penstock.ports.control.retention import Retention
 from penstock.ports.control.scopes import Scopes
 from penstock.ports.control.streams import Streams
 from penstock.ports.control.subscribers import Subscribers
+from penstock.ports.control.tables import KeyValueTables
 from penstock.ports.control.transactions import Transactions
 
 
-class ControlPlane(Protocol):
+class RemovalPlane(Protocol):
+    """The subjects that decide what is removed and when."""
+
+    @property
+    def subscribers(self) -> Subscribers: ...
+
+    @property
+    def policies(self) -> Policies: ...
+
+    @property
+    def retention(self) -> Retention: ...
+
+    @property
+    def holds(self) -> Holds: ...
+
+    @property
+    def erasures(self) -> Erasures: ...
+
+
+class ControlPlane(RemovalPlane, Protocol):
     """The control plane by subject, in process or over gRPC.
 
     Every change is durable when its call returns, and safe to repeat, but for ``retention.undo`` and ``undo_last``.
@@ -48,16 +68,4 @@ class ControlPlane(Protocol):
     def groups(self) -> ReaderGroups: ...
 
     @property
-    def subscribers(self) -> Subscribers: ...
-
-    @property
-    def policies(self) -> Policies: ...
-
-    @property
-    def retention(self) -> Retention: ...
-
-    @property
-    def holds(self) -> Holds: ...
-
-    @property
-    def erasures(self) -> Erasures: ...
+    def tables(self) -> KeyValueTables: ...

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.streams import routing
-from penstock.core.streams.routing import Router, hash_key, hash_primary_key
+from penstock.core.streams.routing import Router, hash_key
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import KeyRange, even_ranges
 
@@ -21,10 +21,6 @@ VECTORS = {
 @pytest.mark.parametrize(("key", "value"), list(VECTORS.items()))
 def test_hash_is_that_of_pravegas_java_client(key: str, value: float) -> None:
     assert hash_key(key) == value
-
-
-def test_hash_of_a_primary_key_is_that_of_pravegas_java_client() -> None:
-    assert hash_primary_key(b"aaaa") == 0.609972179080879
 
 
 @given(st.text())

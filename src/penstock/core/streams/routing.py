@@ -18,9 +18,6 @@ from penstock.model.segments import KeyRange
 EVENT_SEED = 1741865571
 """Java's hash code of the string ``EventRouter``."""
 
-TABLE_SEED = -2020233499 & 0xFFFFFFFF
-"""Java's hash code of the string ``KeyValueTableRouter``, as the hash takes it: unsigned."""
-
 _MANTISSA = float(1 << 52)
 _CACHE_MAX = 65_536  # routing keys whose hash is remembered
 
@@ -29,12 +26,6 @@ def hash_key(key: str) -> float:
     """The place of a routing key in [0, 1)."""
     first: int = mmh3.hash64(key.encode("utf-16-le", "surrogatepass"), EVENT_SEED, signed=False)[0]
     # 52 bits are exact in a double, and so is their quotient by a power of two.
-    return (first >> 12) / _MANTISSA
-
-
-def hash_primary_key(key: bytes) -> float:
-    """The place of the primary key of a key-value table in [0, 1): the same hash over its bytes, with another seed."""
-    first: int = mmh3.hash64(key, TABLE_SEED, signed=False)[0]
     return (first >> 12) / _MANTISSA
 
 

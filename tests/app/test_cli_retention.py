@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from retention_fakes import FIRST, NOW_MS, FakeController, FakeStream
 
-from penstock.app.cli import audit, holds, retention, subscribers
+from penstock.app.cli import audit, holds, planned_facts, retention, subscribers
 from penstock.app.cli.common.words import decision_words, moment, parse_moment, value_words
 from penstock.app.cli.main import main
 from penstock.codec.control.policy_document import decode_document, encode_document
@@ -463,7 +463,7 @@ def test_a_document_read_back_from_show_can_be_set_again(penstock: Run, world: F
 def test_lines_of_facts_that_are_no_text_or_too_long_are_answered_and_the_others_go_on(
     penstock: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "_LINE_MAX", 1000)
+    monkeypatch.setattr(planned_facts, "LINE_MAX_BYTES", 1000)
     (tmp_path / "facts").write_bytes(b"\xff\n" + b" " * 5000 + b"\n\n{}\n" + b"x" * 1001)
     status, out, _ = penstock("retention", "plan", "--facts", str(tmp_path / "facts"))
     assert status == 1

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json as jsonlib
 import shlex
 import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.app.cli.audit import audit
 from penstock.app.cli.common.loss import confirm, lost_fields
 from penstock.app.cli.common.options import AS_OF, AT, FACTS, PNG, SINCE, ReasonOption, YesOption
-from penstock.app.cli.common.output import print_answer, print_facts, print_json, print_rows, print_text, say
+from penstock.app.cli.common.output import print_answer, print_facts, print_json, print_rows, say
 from penstock.app.cli.common.policy_options import (
     LevelArgument,
     PolicyChange,
@@ -39,6 +36,7 @@ from penstock.app.cli.common.words import (
     policy_rows,
     policy_value,
 )
+from penstock.app.cli.planned_facts import plan_facts
 from penstock.app.cli.plans import Plan, loss_of, plan_change
 from penstock.app.cli.policies import as_fields, sentence
 from penstock.codec.answers import as_json
@@ -67,7 +65,6 @@ else the server. docs/formats/policy.md has every field.
 """,
 )
 
-_LINE_MAX = 64 << 20  # bytes; facts of one stream, with room for 10,000 segments and their boundaries
 _PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -293,7 +290,7 @@ def plan(
     if facts is not None:
         if stream is not None or scope is not None or server or not change.is_empty or as_of is not None:
             raise InvalidArgumentError("--facts cannot be combined with other options", facts=facts)
-        _plan_facts(facts)
+        raise typer.Exit(0 if plan_facts(facts) else 1)
     target = target_of(stream, scope, server)
     at_ms = None if as_of is None else parse_moment(as_of, now_ms=RealClock().now_ms())
     if not isinstance(target, StreamName) and change.is_empty:
@@ -309,44 +306,6 @@ def plan(
         print_json(found.as_json())
     else:
         print_facts(found.words, as_json=False)
-
-
-def _plan_facts(source: str) -> None:
-    from penstock.core.planner_json.lines import plan_text
-    from penstock.core.planner_json.requests import encode_error
-
-    if source != "-" and not Path(source).is_file():
-        raise InvalidArgumentError("no such file of facts", facts=source)
-    failed = False
-    with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as lines:
-        for line in _bounded_lines(lines):
-            text, wrong = _text(line)
-            if wrong is not None:
-                failed = True
-                print_json(encode_error(None, InvalidArgumentError(wrong)))
-            elif text.strip():
-                decision = plan_text(text)
-                failed = failed or not decision.usable
-                print_text(decision.text)
-    raise typer.Exit(1 if failed else 0)
-
-
-def _bounded_lines(source: BinaryIO) -> Iterator[bytes]:
-    """Lines, each cut one byte above the limit: one line must not fill the memory."""
-    while line := source.readline(_LINE_MAX + 1):
-        yield line
-        while len(line) > _LINE_MAX and not line.endswith(b"\n"):
-            line = source.readline(_LINE_MAX + 1)
-
-
-def _text(line: bytes) -> tuple[str, str | None]:
-    """The line as text, or what is wrong with it."""
-    if len(line) > _LINE_MAX:
-        return "", f"line is longer than {_LINE_MAX >> 20} MiB"
-    try:
-        return line.decode(), None
-    except UnicodeDecodeError:
-        return "", "line is not UTF-8"
 
 
 @app.command()

@@ -22,7 +22,7 @@ from penstock.model.segments import even_ranges, make_segment_id
 from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval
 from tests.flat_control import FlatControl
 
-LOGGER = "penstock.client.reading.group_reader"
+LOGGER = "penstock.client.reading.group_streams"
 
 
 async def fill(stream, count, start=0):

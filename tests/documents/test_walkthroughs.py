@@ -23,6 +23,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^ *```(sh|python)(?: title=\"(\S+)\")?\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 PAGES = (
     "tutorials/first-hour.md",
+    "how-to/consumers.md",
     "how-to/move-from-kafka.md",
     "how-to/move-from-pravega.md",
     "how-to/pulsar-tools.md",

@@ -169,6 +169,11 @@ class ReaderFencedError(ConflictError):
     """A newer reader of the same name is in the group. This one returns no more events. Fields: ``group``; ``reader``."""
 
 
+class NotCommittedError(ConflictError):
+    """The reader lost the segment before the commit. Nothing was recorded: undo the work since the last commit, or expect
+    its events again. The reader continues with the segments that it has now. Fields: ``group``; ``reader``."""
+
+
 class TransactionStateError(ConflictError):
     """The transaction is past the state in which this verb applies. Fields: ``txn``; ``state``."""
 

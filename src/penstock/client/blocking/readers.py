@@ -176,9 +176,10 @@ class Reader(_BlockReader[AsyncReader]):
 class GroupReader(_BlockReader[AsyncGroupReader]):
     """One reader of a group: reads the segments that the group gives it. For one thread at a time.
 
-    It reports to its group in the background. An event counts as read when the next one is requested; a clean close
-    reports the last one too. After an exception the next reader gets that event again. A block or batch counts as a
-    whole, unless the program iterates the block: then its events count one by one.
+    It reports to its group in the background. An event counts as processed when the next one is requested; a clean
+    close and ``commit`` count the last one too. After an exception the next reader gets that event again. A block or
+    batch counts as a whole, unless the program iterates the block: then its events count one by one. With
+    ``auto_commit=False`` only ``commit`` counts.
     """
 
     @property
@@ -193,6 +194,7 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
         """The segments that this reader reads now."""
         return self._inner.assigned()
 
+    commit = blocking(AsyncGroupReader.commit)
     sync = blocking(AsyncGroupReader.sync)
 
     def close(self, *, clean: bool = True) -> None:

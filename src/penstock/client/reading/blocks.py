@@ -35,16 +35,28 @@ class Block:
     """Whole events of one segment, in order: ``offset <= event < end_offset``.
 
     ``position`` is where a reader continues after the events that were read. Iterating moves it past an event when the
-    next event is requested. ``events()`` and ``framed`` leave it; ``finish()`` sets it to the end.
+    next event is requested, and a commit moves it past the events that it records. ``events()`` and ``framed`` leave
+    it; ``finish()`` sets it to the end.
     """
 
-    __slots__ = ("_handed_out", "_iterated", "_raw", "bounds", "offset", "position", "segment", "stream")
+    __slots__ = (
+        "_finished",
+        "_handed_out",
+        "_iterated",
+        "_iterated_to",
+        "_raw",
+        "bounds",
+        "offset",
+        "segment",
+        "stream",
+    )
 
     def __init__(self, stream: StreamName, segment: SegmentId, offset: int, raw: bytes, bounds: Sequence[int]) -> None:
         self.stream = stream
         self.segment = segment
         self.offset = offset
-        self.position = offset
+        self._iterated_to = offset
+        self._finished = offset
         self.bounds = bounds
         self._raw = raw
         self._iterated = False
@@ -68,25 +80,40 @@ class Block:
         """The data of each event."""
         return cut_events(self._raw, self.bounds)
 
-    def finish(self) -> None:
-        """All events are done with."""
-        self.position = self.end_offset
+    @property
+    def position(self) -> int:
+        """Where a reader continues after the events that were read."""
+        return max(self._iterated_to, self._finished)
+
+    @property
+    def returned(self) -> int:
+        """The end of the last event that the user got. A block that was only fetched returned nothing."""
+        if not self._iterated:
+            return self.end_offset if self._handed_out else self.offset
+        if self._iterated_to >= self.end_offset:
+            return self.end_offset
+        return self.offset + self.bounds[bisect_right(self.bounds, self._iterated_to - self.offset)]
+
+    def finish(self, upto: int | None = None) -> None:
+        """Mark the events before the offset ``upto`` as read; None: all events. It never moves ``position`` back."""
+        self._finished = max(self._finished, self.end_offset if upto is None else upto)
 
     def hand_out(self) -> None:
         """Record that the user got the block itself, or all of it in another form."""
         self._handed_out = True
 
-    def finish_handed_out(self) -> None:
-        """Mark as read what the user got, although the user has not asked for more.
+    def finish_returned(self) -> None:
+        """Mark as read what the user got, although the user has not asked for more. Repeating it changes nothing.
 
         With iteration, this covers the last event that it returned and those before it. Without iteration, it covers the
         whole block if it was returned as a block. A block that was only fetched stays unread.
         """
-        if self._iterated:
-            if self.position < self.end_offset:
-                self.position = self.offset + self.bounds[bisect_right(self.bounds, self.position - self.offset)]
-        elif self._handed_out:
-            self.finish()
+        self.finish(self.returned)
+
+    def begins(self, offset: int) -> bool:
+        """Whether an event of the block begins at this offset of the segment."""
+        place = bisect_right(self.bounds, offset - self.offset) - 1
+        return 0 <= place < len(self) and self.bounds[place] == offset - self.offset
 
     def __iter__(self) -> Iterator[Event]:
         self._iterated = True
@@ -95,6 +122,6 @@ class Block:
         starts = self.bounds if base == 0 else [base + bound for bound in self.bounds]
         rows = zip(data, repeat(self.stream), repeat(self.segment), starts, strict=False)
         for event in map(_event_of, rows):
-            self.position = event[3]
+            self._iterated_to = event[3]
             yield event
-        self.position = self.end_offset
+        self._iterated_to = self.end_offset

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 
 from penstock.client.reading.async_reading import AsyncBlockReader
 from penstock.client.reading.blocks import Block, Event
+from penstock.client.reading.commits import Commits
 from penstock.client.reading.fetching import SegmentFailure, SegmentFetcher
 from penstock.client.reading.group_state import GroupState, SegmentKey
+from penstock.client.reading.group_streams import check_subscribed, is_deleted, log_departure
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import GroupTimes, SilenceTracker
 from penstock.client.reading.reader import OnTruncated
 from penstock.client.retry import DEADLINE_S, retrying
 from penstock.client.tasks import TaskOwner
 from penstock.model.errors import (
+    InvalidArgumentError,
+    NotCommittedError,
     NotFoundError,
     PenstockError,
     ReaderFencedError,
     ScopeNotFoundError,
     SegmentNotFoundError,
     StreamNotFoundError,
-    SubscriberNotFoundError,
     TruncatedError,
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
-from penstock.model.segments import SegmentId, number_of
 from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.control.groups import ReaderGroupConfig
@@ -44,47 +46,15 @@ Reported = Callable[[GroupState, bool], Awaitable[None]]
 """Called after each report of a reader. The flag is True if the reader has nothing to read."""
 
 
-async def is_deleted(controller: ControlPlane, rng: Rng, stream: StreamName, segments: Iterable[SegmentId]) -> bool:
-    """Whether the stream that has, or had, these segments was deleted. Another stream may have its name now.
-
-    Raises: SegmentNotFoundError if the stream that exists should have had them; CorruptDataError, UnavailableError.
-    """
-    wanted = list(segments)
-    try:
-        try:
-            await retrying(lambda: controller.layout.ranges(stream, wanted), rng)
-        except SegmentNotFoundError:
-            first = await retrying(lambda: controller.layout.of_epoch(stream, 0), rng)
-            # Streams of one name never share a number: those of an earlier stream are all lower.
-            lowest = min(number_of(item.segment) for item in first)
-            if any(number_of(segment) < lowest for segment in wanted):
-                return True
-            raise
-    except (ScopeNotFoundError, StreamNotFoundError):
-        return True
-    return False
-
-
-def log_departure(group: str, stream: StreamName, unread: Mapping[SegmentKey, int]) -> None:
-    """Log that a deleted stream has left the group; a warning if some of its segments were not read to their end."""
-    if not unread:
-        log.info("deleted stream left its reader group", extra={"group": group, "stream": str(stream)})
-        return
-    # The segment may end at the last position: then everything was read, but not reported.
-    log.warning(
-        "stream was deleted before its reader group had reported all of it as read; data after the positions is lost",
-        extra={"group": group, "stream": str(stream), "positions": {key[1]: at for key, at in sorted(unread.items())}},
-    )
-
-
 class AsyncGroupReader(AsyncBlockReader):
     """Reads a share of the group's segments; the group's readers together read every event, in order per key.
 
-    At least once: an event counts as read when the next one is requested, or when ``async with`` ends without an
-    exception. A block or Arrow batch counts as a whole, unless the program iterates the block: then its events count
-    one by one. Events that a dead reader had not reported go to another reader. Every ``refresh_s`` the reader reports,
-    takes free segments, gives up a surplus, and removes readers that have not reported for ``lease_s``. A newer reader
-    of the same name replaces it: then it returns no more events and raises ReaderFencedError.
+    At least once: an event counts as processed when the next one is requested, when it is committed, or when
+    ``async with`` ends without an exception. A block or Arrow batch counts as a whole, unless the program iterates the
+    block: then its events count one by one. With ``auto_commit=False`` only ``commit`` counts. Every ``refresh_s`` the
+    reader records what was processed, takes free segments, gives up a surplus, and removes readers that have not
+    reported for ``lease_s``; others then read again what those had not recorded. A newer reader of the same name
+    replaces it: then it returns no more events and raises ReaderFencedError.
 
     A stream that is deleted leaves the group, and the reader continues with the others. If the group had not read all of it,
     a warning is logged with the positions. Iteration ends when all streams are sealed and read, or deleted. Not for several
@@ -104,6 +74,7 @@ class AsyncGroupReader(AsyncBlockReader):
         *,
         times: GroupTimes,
         on_truncated: OnTruncated,
+        auto_commit: bool,
     ) -> None:
         self.name = name
         self._config = config
@@ -115,6 +86,7 @@ class AsyncGroupReader(AsyncBlockReader):
         self._refresh_s = times.refresh_s
         self._fetcher = SegmentFetcher(segments, rng, skip_truncated=on_truncated == "skip")
         self._done_with: dict[SegmentKey, int] = {}
+        self._commits = Commits(auto=auto_commit)
         self._ended: dict[SegmentKey, Sequence[Successor]] = {}
         self._ending: SegmentKey | None = None
         self._cut_short = False  # The segment that ends was deleted before it was read to its end.
@@ -127,6 +99,8 @@ class AsyncGroupReader(AsyncBlockReader):
         # Chosen before it is used: a cancelled change may have joined the group under this number.
         self._next_incarnation = rng.uuid().hex
         self._finished = False
+        self._closed = False
+        self._has_lost = False  # A segment with events that wait for a commit.
         self._idle = False
         self._crash: BaseException | None = None
         self._syncing = asyncio.Lock()
@@ -138,28 +112,11 @@ class AsyncGroupReader(AsyncBlockReader):
         Raises ReaderGroupNotFoundError, UnavailableError; SubscriberNotFoundError (a rule or a person has ended the group's
         subscription, so no data is held for its readers).
         """
-        await self._check_subscribed()
+        await check_subscribed(self._controller, self._rng, self._config)
         self._incarnation = incarnation = self._rng.uuid().hex
         await self._table.update(lambda state: state.join(self.name, incarnation))
         await self.sync()
         self._tasks.start(self._keep_alive())
-
-    async def _check_subscribed(self) -> None:
-        config = self._config
-        if config.retention is ReaderGroupRetention.NONE:
-            return
-        for stream in sorted(config.start_cuts):
-            try:
-                names = await retrying(partial(self._controller.subscribers.list, stream), self._rng)
-            except StreamNotFoundError:
-                continue  # A read of the stream reports the error.
-            if config.full_name not in names:
-                raise SubscriberNotFoundError(
-                    "the group's subscription was removed, or was idle for too long, and no longer holds data; create "
-                    "the group again to register the subscription again",
-                    subscriber=config.full_name,
-                    stream=str(stream),
-                )
 
     def _crashed(self, error: BaseException) -> None:
         self._crash = error
@@ -173,13 +130,16 @@ class AsyncGroupReader(AsyncBlockReader):
     # --- sharing -------------------------------------------------------------------------------------------
 
     async def sync(self) -> None:
-        """Report to the group now, and take or give up segments.
+        """Report to the group now: record what was processed, show that this reader lives, take or give up segments.
 
-        Raises ReaderGroupNotFoundError, ReaderFencedError, UnavailableError. Cancelled: the group may know the report, and
-        the next call continues from there.
+        It happens every ``refresh_s`` by itself. It does not count the last event that was returned: ``commit`` does.
+        Raises ReaderGroupNotFoundError, ReaderFencedError, UnavailableError; InvalidArgumentError (closed). Cancelled: the
+        group may know the report, and the next call continues from there.
         """
+        self._check_usable()
         async with self._syncing:
-            ended, deleted = dict(self._ended), {stream: dict[SegmentKey, int]() for stream in self._deleted}
+            ended = self._commits.finishable(self._ended, self._done_with)
+            deleted = {stream: dict[SegmentKey, int]() for stream in self._deleted}
             try:
                 # A running reader waits for space: a disk that is full for a moment must not end it.
                 state, lost = await self._table.update(partial(self._change, ended, deleted), full_s=DEADLINE_S)
@@ -187,7 +147,7 @@ class AsyncGroupReader(AsyncBlockReader):
                 self._give_up(error)
                 raise
             for key in ended:
-                del self._ended[key]
+                self._ended.pop(key, None)
             for stream, unread in deleted.items():
                 del self._deleted[stream]
                 log_departure(self._table.full_name, stream, unread)
@@ -219,9 +179,9 @@ class AsyncGroupReader(AsyncBlockReader):
         self._begin_checkpoint(state)
         lost = not state.has(self.name, self._incarnation)
         if not lost:
-            state.report(self.name, self._positions(), self._incarnation)
-            for key, successors in ended.items():
-                state.finish(self.name, key, successors)
+            recorded = self._commits.recordable(self._positions())
+            state.report(self.name, recorded, self._incarnation)
+            state.finish_all(self.name, ended, recorded)
         elif state.fences(self.name, self._next_incarnation):
             raise ReaderFencedError(
                 "another reader of this name has joined the group; give each reader its own name",
@@ -257,10 +217,15 @@ class AsyncGroupReader(AsyncBlockReader):
             state.start_checkpoint(now_ms)
 
     def _spare(self, state: GroupState) -> list[SegmentKey]:
-        """Segments that can be given up now: not the one whose events are being handed out. The youngest first."""
+        """Segments that can be given up now, the youngest first: not the one whose events are being handed out, and none
+        with events that wait for a commit, which another reader would return again."""
         current = None if self._current is None else (self._current.stream, self._current.segment)
-        held = state.members[self.name].held
-        return [key for key in sorted(held, reverse=True) if key not in (current, self._ending)]
+        held, here = state.members[self.name].held, self._positions()
+        return [
+            key
+            for key in sorted(held, reverse=True)
+            if key not in (current, self._ending) and self._commits.covers(key, here.get(key, 0))
+        ]
 
     def _dead(self, state: GroupState) -> list[str]:
         now = asyncio.get_running_loop().time()
@@ -279,20 +244,28 @@ class AsyncGroupReader(AsyncBlockReader):
 
     def _follow(self, state: GroupState, *, lost: bool) -> None:
         """Read what the state says that we hold, and nothing else."""
-        held, here = state.members[self.name].held, self._positions()
+        held, here = dict(state.members[self.name].held), self._positions()
+        if not lost and (waiting := self._commits.waiting(self._ended)):
+            # Nobody else can read what follows a segment that only waits for a commit: this reader reads on there.
+            state = GroupState.decode(state.encode())
+            held |= state.finish_all(self.name, waiting, None)
         for key in list(self._done_with):
             # The state is ahead: a change whose answer was lost gave the segment up, and another reader then read on.
             if lost or key not in held or held[key] > here[key]:
+                self._has_lost |= state.reads(key[0]) and not self._commits.covers(key, self._returned(key))
                 self._drop(key)
         for key, offset in held.items():
             if key not in self._done_with:
                 self._done_with[key] = offset
+                self._commits.begin(key, offset)
                 self._fetcher.add(*key, offset)
         self._finished = not (state.free or state.future or any(other.held for other in state.members.values()))
         self._fetcher.wake()
 
     def _drop(self, key: SegmentKey) -> None:
         del self._done_with[key]
+        self._ended.pop(key, None)
+        self._commits.forget(key)
         self._fetcher.remove(*key)
         if self._ending == key:
             self._ending = None
@@ -304,6 +277,79 @@ class AsyncGroupReader(AsyncBlockReader):
     def assigned(self) -> list[SegmentKey]:
         """The segments that this reader reads now."""
         return sorted(self._done_with)
+
+    # --- commits -------------------------------------------------------------------------------------------
+
+    async def commit(self, event: Event | None = None) -> None:
+        """Record with the group that the program has processed all events that were returned, the last one included.
+
+        ``event``: only this event and those before it in its segment. When this returns, a reader that takes over begins
+        behind them, also after a crash. What a block, an iteration or a batch returned counts as in ``AsyncGroupReader``.
+        Raises:
+            NotCommittedError: The group has given a segment to another reader, because this one did not report for
+                ``lease_s``; or this reader has not returned the event. Nothing was recorded. All events since the last
+                commit are returned again, by this reader or another.
+            InvalidArgumentError: This is no event of a reader, or the reader is closed. Nothing was recorded.
+            ReaderFencedError, ReaderGroupNotFoundError: As ``sync``.
+            UnavailableError: It may be recorded; the reader continues to try with each report.
+
+        Cancelled: as UnavailableError. Source: docs/design/0031-reader-groups.md, "Commits".
+        """
+        self._check_usable()
+        if self._crash is not None:
+            raise self._crash
+        incarnation = self._incarnation
+        if not incarnation and event is None:
+            return  # Not opened: it has returned nothing.
+        is_lost, self._has_lost = self._has_lost and event is None, self._has_lost and event is not None
+        if is_lost:
+            # Begin again behind the last commit: the program gives up its work since then.
+            for key in list(self._done_with):
+                self._drop(key)
+        else:
+            self._mark(event)
+        await self.sync()
+        if is_lost or self._incarnation != incarnation:
+            raise self._not_committed()
+
+    def _returned(self, key: SegmentKey) -> int:
+        """The end of the last event of the segment that the program got."""
+        block = self._current
+        return block.returned if block is not None and (block.stream, block.segment) == key else self._done_with[key]
+
+    def _mark(self, event: Event | None) -> None:
+        """Mark all returned events as processed, or the one and those before it in its segment."""
+        block = self._current
+        if event is None:
+            if block is not None:
+                block.finish_returned()
+            self._commits.commit(self._positions())
+            return
+        if not isinstance(event, Event):
+            raise InvalidArgumentError("commit takes an event that this reader returned", event=repr(event)[:60])
+        key = (event.stream, event.segment)
+        if key not in self._done_with:
+            raise self._not_committed()
+        if event.next_offset > self._returned(key):
+            raise self._not_committed()  # It was returned before the segment went to another reader and came back.
+        if block is not None and (block.stream, block.segment) == key and event.next_offset > block.offset:
+            if not block.begins(event.offset):
+                raise InvalidArgumentError("no event begins there", stream=str(event.stream), offset=event.offset)
+            block.finish(event.next_offset)
+        self._commits.commit({key: event.next_offset})
+
+    def _not_committed(self) -> NotCommittedError:
+        return NotCommittedError(
+            "nothing was committed: this reader has lost the segment; its events since the last commit are returned again",
+            group=self._table.full_name,
+            reader=self.name,
+        )
+
+    def _check_usable(self) -> None:
+        if self._fetcher.is_inherited:
+            raise forks.refusal()
+        if self._closed:
+            raise InvalidArgumentError("reader is closed", group=self._table.full_name, reader=self.name)
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -392,16 +438,17 @@ class AsyncGroupReader(AsyncBlockReader):
 
     async def close(self, *, clean: bool = True) -> None:
         """Leave the group; its other readers continue where this one was. ``clean``: the program has processed all
-        events.
+        events that were returned, which counts only with automatic commits.
 
         Raises UnavailableError if the departure could not be reported: the group removes the reader after ``lease_s``.
         """
         if self._fetcher.is_inherited:
             return
+        self._closed = True
         await self._tasks.close()
         await self._fetcher.close()
         if clean and self._current is not None:
-            self._current.finish_handed_out()
+            self._current.finish_returned()
         try:
             async with self._syncing:
                 await self._table.update(self._leave)
@@ -410,9 +457,9 @@ class AsyncGroupReader(AsyncBlockReader):
 
     def _leave(self, state: GroupState) -> None:
         if state.has(self.name, self._incarnation):
-            state.report(self.name, self._positions(), self._incarnation)
-            for key, successors in self._ended.items():
-                state.finish(self.name, key, successors)
+            recorded = self._commits.recordable(self._positions())
+            state.report(self.name, recorded, self._incarnation)
+            state.finish_all(self.name, self._commits.finishable(self._ended, self._done_with), recorded)
             state.leave(self.name)
         elif state.has(self.name, self._next_incarnation):
             state.leave(self.name)  # A cancelled call joined us again. Positions from before no longer count.
@@ -421,6 +468,7 @@ class AsyncGroupReader(AsyncBlockReader):
         """Stop without a report, as in a crash: the group removes the reader after ``lease_s``."""
         if self._fetcher.is_inherited:
             return
+        self._closed = True
         await self._tasks.close()
         await self._fetcher.close()
 

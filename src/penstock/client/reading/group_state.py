@@ -164,6 +164,25 @@ class GroupState:
             self.free[stream, segment] = self.future.pop((stream, segment))
         self._forget_ranges()
 
+    def finish_all(
+        self, reader: str, ended: Mapping[SegmentKey, Sequence[Successor]], begun: Mapping[SegmentKey, int] | None
+    ) -> Positions:
+        """``finish`` each, in order. Of the segments that can be read thereby, the reader keeps those that it has
+        ``begun``, at these positions (None: all, from their start); returns them."""
+        kept: Positions = {}
+        for key, successors in ended.items():
+            before = set(self.free)
+            self.finish(reader, key, successors)
+            for new in sorted(self.free.keys() - before):
+                if begun is None or new in begun:
+                    kept[new] = max(self.free.pop(new), 0 if begun is None else begun[new])
+                    self.members[reader].held[new] = kept[new]
+        return kept
+
+    def reads(self, stream: StreamName) -> bool:
+        """Whether the stream has not left the group."""
+        return any(key[0] == stream for key in (*self._unfinished_positions(), *self.done))
+
     def remove_stream(self, stream: StreamName) -> Positions:
         """Forget a deleted stream; returns its segments that were not read to their end, with their last positions."""
         unread = {key: offset for key, offset in self._unfinished_positions().items() if key[0] == stream}

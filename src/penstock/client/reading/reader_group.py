@@ -9,8 +9,9 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from penstock.client.options import check_printable, cut_of, number, one_of
-from penstock.client.reading.group_reader import AsyncGroupReader, is_deleted, log_departure
+from penstock.client.reading.group_reader import AsyncGroupReader
 from penstock.client.reading.group_state import GroupState, SegmentKey, initial_state
+from penstock.client.reading.group_streams import is_deleted, log_departure
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import RENEWAL_MAX_S, GroupTimes, renewal_s
 from penstock.client.reading.reader import OnTruncated, resolve_cut
@@ -171,16 +172,25 @@ class AsyncReaderGroup:
         found = await retrying(lambda: self._controller.groups.get(config.scope, config.name), self._rng)
         return found.id == config.id
 
-    def reader(self, name: str, *, on_truncated: OnTruncated = "raise") -> AsyncGroupReader:
+    def reader(self, name: str, *, on_truncated: OnTruncated = "raise", auto_commit: bool = True) -> AsyncGroupReader:
         """A reader that has not joined yet: use it in a ``with`` or ``async with`` block. A second reader of the
         ``name`` replaces the first, which raises ReaderFencedError.
 
-        ``on_truncated``: if data was truncated before it was read, "raise" TruncatedError or "skip" it.
+        Args:
+            name: A text that no other running reader of the group has.
+            on_truncated: If data was truncated before it was read, "raise" TruncatedError or "skip" it.
+            auto_commit: An event counts as processed when the next one is requested, and is recorded every ``refresh_s``
+                of the group. False: only ``commit`` records what was processed. A segment with uncommitted events stays
+                with its reader until the next commit, unless the reader is dead.
+        Raises:
+            InvalidArgumentError: Anything else.
         """
         if not name or not isinstance(name, str):
             raise InvalidArgumentError("a reader has a name", name=repr(name)[:60])
         check_printable("name", name)
         one_of(on_truncated, "on_truncated", ("raise", "skip"))
+        if not isinstance(auto_commit, bool):
+            raise InvalidArgumentError("auto_commit is True or False", auto_commit=repr(auto_commit)[:60])
         return AsyncGroupReader(
             name,
             self.config,
@@ -192,6 +202,7 @@ class AsyncReaderGroup:
             self._reported,
             times=self._times,
             on_truncated=on_truncated,
+            auto_commit=auto_commit,
         )
 
     async def readers(self) -> list[str]:
@@ -208,8 +219,10 @@ class AsyncReaderGroup:
         return (await self._table.load()).cuts()
 
     async def checkpoint(self, *, deadline_s: float = DEADLINE_S) -> Mapping[StreamName, StreamCut]:
-        """Collect the positions of all readers, one consistent cut per stream. They must stay open during the call.
+        """Collect what all readers have processed by now, as one consistent cut per stream. They must stay open during the
+        call.
 
+        It records nothing about single events (``commit`` of a reader does) and deletes nothing (``publish`` allows that).
         Raises DeadlineExceededError after ``deadline_s``, naming the readers that did not take part. Under automatic
         retention the cuts are published.
         """
@@ -229,7 +242,8 @@ class AsyncReaderGroup:
             await backoff.sleep()
 
     async def publish(self, cuts: StreamCut | str | Mapping[StreamName, StreamCut]) -> None:
-        """Acknowledge everything before the cuts, so that retention may release it.
+        """Acknowledge everything before the cuts, so that retention may delete it. It moves no reader: readers continue
+        behind what they have committed.
 
         ``cuts``: one cut, its text, or a mapping as ``positions`` returns it. Raises UnsupportedError (retention is not
         manual), InvalidCutError (before the last one, or not a position of its stream), SubscriberNotFoundError,

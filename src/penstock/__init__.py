@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
     from penstock.client.blocking.readers import GroupReader, Reader
     from penstock.client.blocking.stores import Store, Stream
+    from penstock.client.blocking.tables import Table
     from penstock.client.blocking.writers import Transaction, Writer
     from penstock.client.erasure import AsyncErasures
     from penstock.client.erasure_proof import Verification
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
     from penstock.client.store import AsyncStore
     from penstock.client.stream import AsyncStream
+    from penstock.client.tables.entries import Entry, Insert, Put, Remove, Replace
+    from penstock.client.tables.table import AsyncTable
     from penstock.client.writing.settings import WriterOptions, WriterSettings
     from penstock.client.writing.transaction import AsyncTransaction
     from penstock.client.writing.writer import AsyncWriter
@@ -68,6 +71,7 @@ _HOMES = {
     "client.blocking.levels": "Holds LevelPolicy Retention",
     "client.blocking.readers": "GroupReader Reader",
     "client.blocking.stores": "Store Stream",
+    "client.blocking.tables": "Table",
     "client.blocking.writers": "Transaction Writer",
     "client.erasure": "AsyncErasures",
     "client.erasure_proof": "Verification",
@@ -78,6 +82,8 @@ _HOMES = {
     "client.retention": "AsyncHolds AsyncLevelPolicy AsyncRetention",
     "client.store": "AsyncStore",
     "client.stream": "AsyncStream",
+    "client.tables.entries": "Entry Insert Put Remove Replace",
+    "client.tables.table": "AsyncTable",
     "client.writing.settings": "WriterOptions WriterSettings",
     "client.writing.transaction": "AsyncTransaction",
     "client.writing.writer": "AsyncWriter",
@@ -107,6 +113,7 @@ __all__ = [
     "AsyncRetention",
     "AsyncStore",
     "AsyncStream",
+    "AsyncTable",
     "AsyncTransaction",
     "AsyncWriter",
     "Backlog",
@@ -115,6 +122,7 @@ __all__ = [
     "Combine",
     "EffectivePolicy",
     "EmbeddedOptions",
+    "Entry",
     "Erasures",
     "Event",
     "GroupReader",
@@ -122,6 +130,7 @@ __all__ = [
     "Holds",
     "Idle",
     "IdleWhen",
+    "Insert",
     "KeyRange",
     "Level",
     "LevelPolicy",
@@ -129,8 +138,11 @@ __all__ = [
     "OnExceed",
     "PenstockError",
     "PolicyDocument",
+    "Put",
     "Reader",
     "ReaderGroup",
+    "Remove",
+    "Replace",
     "Retain",
     "Retention",
     "RetentionPolicy",
@@ -143,6 +155,7 @@ __all__ = [
     "StreamConfig",
     "StreamCut",
     "StreamName",
+    "Table",
     "Transaction",
     "Unsubscribed",
     "Verification",

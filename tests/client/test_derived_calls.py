@@ -30,6 +30,7 @@ ASYNC_ONLY = {
     "Reader": {"abandon", "take_block", "usable"},
     "ReaderGroup": {"initialise", "retention"},
     "Stream": {"layout"},
+    "Table": {"pages"},
     "Transaction": {"abandon", "check"},
     "Writer": {"adopt", "prepare", "take"},
 }

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
     from penstock.client.blocking.readers import GroupReader, Reader
     from penstock.client.blocking.stores import Store, Stream
+    from penstock.client.blocking.tables import Table
     from penstock.client.blocking.writers import Transaction, Writer
     from penstock.client.erasure import AsyncErasures
     from penstock.client.erasure_proof import Verification
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
     from penstock.client.store import AsyncStore
     from penstock.client.stream import AsyncStream
+    from penstock.client.tables.entries import Entry, Insert, Put, Remove, Replace
+    from penstock.client.tables.table import AsyncTable
     from penstock.client.writing.settings import WriterOptions, WriterSettings
     from penstock.client.writing.transaction import AsyncTransaction
     from penstock.client.writing.writer import AsyncWriter
@@ -38,19 +41,26 @@ __all__ = [
     "AsyncRetention",
     "AsyncStore",
     "AsyncStream",
+    "AsyncTable",
     "AsyncTransaction",
     "AsyncWriter",
     "Block",
+    "Entry",
     "Erasures",
     "Event",
     "GroupReader",
     "Holds",
     "LevelPolicy",
+    "Insert",
+    "Put",
     "Reader",
     "ReaderGroup",
+    "Remove",
+    "Replace",
     "Retention",
     "Store",
     "Stream",
+    "Table",
     "Transaction",
     "Verification",
     "Writer",

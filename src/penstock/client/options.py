@@ -110,6 +110,21 @@ def check_printable(name: str, given: object) -> None:
         ) from error
 
 
+def as_bytes(given: object, name: str = "event") -> bytes:
+    """The bytes of what a user gives: text as UTF-8, other buffers copied. Raises InvalidArgumentError for any other type."""
+    if isinstance(given, str):
+        try:
+            return given.encode()
+        except UnicodeEncodeError:
+            check_printable(name, given)
+            raise
+    if isinstance(given, bytes):
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    raise InvalidArgumentError(f"{name} must be bytes or text", type=type(given).__name__)
+
+
 def settings_of(kind: type[T], what: str, options: Mapping[str, Any], **fixed: Any) -> T:
     """``kind(**fixed, **options)``, a dataclass of numbers with defaults.
 

@@ -1,8 +1,9 @@
-"""The asynchronous API of one store, embedded or remote: its scopes, streams and reader groups."""
+"""The asynchronous API of one store, embedded or remote: its scopes, streams, reader groups and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -15,6 +16,8 @@ from penstock.client.reading.reader_group import AsyncReaderGroup, GroupRetentio
 from penstock.client.retention import AsyncHolds, AsyncLevelPolicy
 from penstock.client.retry import retrying
 from penstock.client.stream import AsyncStream
+from penstock.client.tables.entries import whole
+from penstock.client.tables.table import AsyncTable
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -31,6 +34,7 @@ from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.scopes import ScopeContents
 from penstock.ports.control.streams import DeletedStream, RestoredStream
+from penstock.ports.control.tables import TableConfig
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
@@ -258,6 +262,60 @@ class AsyncStore:
         if not slash:
             raise InvalidArgumentError("a reader group is written SCOPE/GROUP", name=name)
         return await retrying(lambda: self.controller.groups.get(scope, short), self.rng)
+
+    async def create_table(
+        self,
+        name: str | StreamName,
+        *,
+        primary_key_bytes: int,
+        secondary_key_bytes: int = 0,
+        partitions: int = 1,
+        if_absent: bool = False,
+        create_scope: bool = False,
+    ) -> AsyncTable:
+        """Create the key-value table ``scope/name``. It is a table of Pravega: its Java client reads and changes it too.
+
+        Args:
+            primary_key_bytes: Length of each primary key. Entries of one primary key can change in one step.
+            secondary_key_bytes: Length of each secondary key. 0: keys have only the primary part.
+            partitions: Number of segments over which primary keys are spread by their hash. It never changes.
+            if_absent: Open an existing table that has this configuration.
+            create_scope: Create the scope where it is missing.
+        Raises:
+            AlreadyExistsError: A table has the name; with ``if_absent``, one of another configuration. It is unchanged.
+            ScopeNotFoundError, InvalidNameError; InvalidArgumentError: keys of less than 1 or more than 8192 bytes.
+        """
+        table = self.table(name)
+        table.name.checked()
+        config = TableConfig(
+            partitions=whole("partitions", partitions, least=1),
+            primary_key_bytes=whole("primary_key_bytes", primary_key_bytes, least=1),
+            secondary_key_bytes=whole("secondary_key_bytes", secondary_key_bytes),
+            rollover_bytes=0,
+        )
+        if create_scope:
+            await self.create_scope(table.name.scope, if_absent=True)
+        try:
+            await self.controller.tables.create(table.name.scope, table.name.stream, config)
+        except AlreadyExistsError:
+            if not if_absent or replace(await table.config(), rollover_bytes=0) != config:
+                raise
+        return table
+
+    def table(self, name: str | StreamName) -> AsyncTable:
+        """The key-value table ``scope/name``, whether it exists or not. Raises InvalidNameError."""
+        parsed = name if isinstance(name, StreamName) else StreamName.parse(name)
+        return AsyncTable(parsed, self.segments, self.controller, self.rng)
+
+    async def tables(self, scope: str) -> list[str]:
+        """Names of the scope's key-value tables, sorted. Raises ScopeNotFoundError, InvalidNameError (no text)."""
+        check_text(scope)
+        found: list[str] = []
+        while page := await self.controller.tables.list(scope, after=found[-1] if found else ""):
+            found += page
+        if not found and not await self.controller.scopes.exists(scope):
+            raise ScopeNotFoundError("no such scope", scope=scope)
+        return found
 
     def policy(self, scope: str | None = None) -> AsyncLevelPolicy:
         """The policy that streams inherit: from their scope, or (None) from the server."""

@@ -104,6 +104,10 @@ class ReaderGroupNotFoundError(NotFoundError):
     """No such reader group, or it was deleted and created anew under this name."""
 
 
+class TableNotFoundError(NotFoundError):
+    """No such key-value table."""
+
+
 class SubscriberNotFoundError(NotFoundError):
     """The reader group is not a subscriber of the stream."""
 

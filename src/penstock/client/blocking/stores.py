@@ -20,6 +20,7 @@ from penstock.client.blocking.groups import ReaderGroup
 from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
 from penstock.client.blocking.loop_thread import LoopThread, Opener
 from penstock.client.blocking.readers import GroupReader, Reader
+from penstock.client.blocking.tables import Table
 from penstock.client.blocking.writers import Transaction, Writer
 from penstock.client.options import settings_of
 from penstock.client.store import AsyncStore
@@ -38,6 +39,7 @@ __all__ = [
     "Retention",
     "Store",
     "Stream",
+    "Table",
     "Transaction",
     "Writer",
 ]
@@ -157,6 +159,9 @@ class Store(Blocking[AsyncStore]):
     reader_group = blocking_as(AsyncStore.reader_group, ReaderGroup)
     open_reader_group = blocking_as(AsyncStore.open_reader_group, ReaderGroup)
     reset_reader_group = blocking(AsyncStore.reset_reader_group)
+    create_table = blocking_as(AsyncStore.create_table, Table)
+    table = counterpart_of(AsyncStore.table, Table)
+    tables = blocking(AsyncStore.tables)
     policy = counterpart_of(AsyncStore.policy, LevelPolicy)
     holds = counterpart_of(AsyncStore.holds, Holds)
     erasures = counterpart_of(AsyncStore.erasures, Erasures)

@@ -11,11 +11,12 @@ from uuid import UUID
 
 from penstock.client.blocking.derived import Blocking, blocking
 from penstock.client.blocking.loop_thread import POLL_S, LoopThread
+from penstock.client.options import as_bytes
 from penstock.client.retry import DEADLINE_S
 from penstock.client.writing.lanes import ForkedLanes, WriterNotOpenError, check_key
 from penstock.client.writing.layout import Layout
 from penstock.client.writing.local_line import direct_lines
-from penstock.client.writing.prepare import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
+from penstock.client.writing.prepare import Prepared, count_unsent, prepare_events, prepare_large
 from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.transaction import AsyncTransaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.client.options import check_printable
+from penstock.client.options import as_bytes
 from penstock.client.writing.lanes import LaneMap, check_key
 from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.write_blocks import WriteBlock, close_blocks
@@ -16,21 +16,6 @@ LARGE_EVENT_MAX_BYTES = 64 << 20
 """Largest event at all. Up to 8 MiB an event shares blocks with others; above it costs a segment and a merge."""
 
 Prepared = list[tuple[Lane, WriteBlock]]
-
-
-def as_bytes(event: Buffer | str) -> bytes:
-    """The event's bytes: text as UTF-8, other buffers copied. Raises InvalidArgumentError for any other type."""
-    if isinstance(event, str):
-        try:
-            return event.encode()
-        except UnicodeEncodeError:
-            check_printable("event", event)
-            raise
-    if isinstance(event, bytes):
-        return event
-    if isinstance(event, bytearray | memoryview):
-        return bytes(event)
-    raise InvalidArgumentError("an event is bytes or text", type=type(event).__name__)
 
 
 def prepare_large(lanes: LaneMap, event: bytes, key: str | None) -> Prepared:

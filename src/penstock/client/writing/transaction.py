@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from penstock.client.options import number
+from penstock.client.options import as_bytes, number
 from penstock.client.retry import DEADLINE_S, FULL_S, Backoff, retrying
 from penstock.client.tasks import TaskOwner
 from penstock.client.writing.lanes import check_key
-from penstock.client.writing.prepare import Prepared, as_bytes, checked_events
+from penstock.client.writing.prepare import Prepared, checked_events
 from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.writer import AsyncWriter
 from penstock.codec.events import HEADER_BYTES

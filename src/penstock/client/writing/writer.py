@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from penstock.client.options import as_bytes
 from penstock.client.writing.lanes import WriterNotOpenError, check_key
 from penstock.client.writing.layout import Layout
-from penstock.client.writing.prepare import Prepared, as_bytes, count_unsent, prepare_events, prepare_large
+from penstock.client.writing.prepare import Prepared, count_unsent, prepare_events, prepare_large
 from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.writer_core import WriterCore

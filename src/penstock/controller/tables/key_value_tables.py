@@ -19,9 +19,9 @@ from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
     KeyNotFoundError,
-    NotFoundError,
     ScopeNotFoundError,
     SegmentNotFoundError,
+    TableNotFoundError,
     UnavailableError,
     VersionTooNewError,
 )
@@ -168,10 +168,10 @@ class KeyValueTables:
             await self._segments.table_remove(RECORDS, [TableRemoval(key=_key(scope, name), version=version)])
 
     async def get(self, scope: str, name: str) -> TableConfig:
-        """Raises NotFoundError."""
+        """Raises TableNotFoundError."""
         found = await self._record(scope, name)
         if found is None or found.state is not TableState.ACTIVE:
-            raise NotFoundError("no such key-value table", scope=scope, table=name)
+            raise TableNotFoundError("no such key-value table", scope=scope, table=name)
         return found.config
 
     async def _record(self, scope: str, name: str) -> TableRecord | None:
@@ -189,13 +189,13 @@ class KeyValueTables:
         """Delete the table, also if its record cannot be read. The record is deleted last, so that a repeat finds what is
         left.
 
-        Raises: NotFoundError; VersionTooNewError (a newer version wrote the record); UnavailableError (another server
+        Raises: TableNotFoundError; VersionTooNewError (a newer version wrote the record); UnavailableError (another server
         changed it).
         """
         async with self._alone(scope, name):
             entry = await self._entry(scope, name)
             if entry is None:
-                raise NotFoundError("no such key-value table", scope=scope, table=name)
+                raise TableNotFoundError("no such key-value table", scope=scope, table=name)
             try:
                 found = TableRecord.decode(entry.value, entry.version)
             except CorruptDataError as error:

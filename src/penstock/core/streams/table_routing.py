@@ -13,7 +13,11 @@ _SEED = -2020233499 & (1 << 64) - 1
 """Java's hash code of the string ``KeyValueTableRouter``, as 64 bits."""
 
 _ALL = (1 << 64) - 1
-_C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
+"""Mask of 64 bits."""
+_C1 = 0x87C37B91114253D5
+"""The hash's first constant."""
+_C2 = 0x4CF5AD432745937F
+"""The hash's second constant."""
 _BLOCK = struct.Struct("<QQ")
 _MANTISSA = float(1 << 52)
 

@@ -49,13 +49,13 @@ class KeyValueTables(Protocol):
         ...
 
     async def get(self, scope: str, name: str) -> TableConfig:
-        """The configuration of the table. Raises NotFoundError."""
+        """The configuration of the table. Raises TableNotFoundError."""
         ...
 
     async def delete(self, scope: str, name: str) -> None:
         """Delete the table with its entries, also if its record cannot be read.
 
-        Raises: NotFoundError; VersionTooNewError (a newer version wrote the record); UnavailableError (another server
+        Raises: TableNotFoundError; VersionTooNewError (a newer version wrote the record); UnavailableError (another server
         changed it).
         """
         ...

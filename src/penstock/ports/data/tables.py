@@ -20,6 +20,10 @@ VALUE_MAX_BYTES = (1 << 20) - 8192
 TABLE_BATCH_MAX = 256  # items of one batch, so that a step of the store stays short
 
 
+TABLE_BATCH_MAX_BYTES = (1 << 24) - 1 - KEY_MAX_BYTES
+"""Keys and values of one batch: what a frame of Pravega's wire protocol can carry."""
+
+
 ANY_VERSION = -(1 << 63)
 
 

@@ -27,6 +27,7 @@ from penstock.ports.data.tables import (
     KEY_ABSENT,
     KEY_MAX_BYTES,
     TABLE_BATCH_MAX,
+    TABLE_BATCH_MAX_BYTES,
     VALUE_MAX_BYTES,
     DamagedEntry,
     TableCheck,
@@ -42,7 +43,6 @@ from penstock.segmentstore.calls.segments import Operations
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import KIND_SORTED, TABLE_KINDS, Segment, TableState
 
-BATCH_MAX_BYTES = (1 << 24) - 1 - KEY_MAX_BYTES
 _PAGE_MAX = 10_000  # entries of one scan
 
 
@@ -137,8 +137,10 @@ def _check_sizes(segment: Segment, items: Sequence[tuple[bytes, bytes | None]]) 
             raise InvalidArgumentError(
                 "key has another length than the table's keys", key_bytes=len(key), expected=segment.key_bytes
             )
-    if total > BATCH_MAX_BYTES:
-        raise EventTooLargeError("batch is too large", segment=segment.name, size_bytes=total, limit=BATCH_MAX_BYTES)
+    if total > TABLE_BATCH_MAX_BYTES:
+        raise EventTooLargeError(
+            "batch is too large", segment=segment.name, size_bytes=total, limit=TABLE_BATCH_MAX_BYTES
+        )
 
 
 async def _versions(

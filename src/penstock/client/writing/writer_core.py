@@ -10,6 +10,7 @@ from uuid import UUID
 
 from penstock.client.retry import retrying
 from penstock.client.tasks import TaskOwner
+from penstock.client.writing.deadline import Deadline
 from penstock.client.writing.direct import DirectPath
 from penstock.client.writing.lanes import ForkedLanes, LaneMap, NoLanes, Piece, replace_pieces
 from penstock.client.writing.layout import Layout
@@ -21,14 +22,11 @@ from penstock.client.writing.write_blocks import WriteBlock, close_blocks
 from penstock.codec.events import split_events
 from penstock.core.streams.routing import hash_key
 from penstock.model.errors import (
-    DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
     NotConnectedError,
     PenstockError,
     QuotaExceededError,
-    QuotaHeldError,
-    StorageFullError,
 )
 from penstock.model.segments import SegmentId, SegmentRange
 from penstock.ports import forks
@@ -79,8 +77,7 @@ class WriterCore:
         self._flushes: list[tuple[int, Callable[[], None]]] = []
         self._room: deque[asyncio.Future[None]] = deque()
         self._turns: dict[str, asyncio.Future[None]] = {}
-        self._last_trouble: BaseException | None = None
-        self._watchdog: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(settings.deadline_s, self._is_waiting, self.fail)
         self._rounds: LaneRounds | None = None
         self._unflushed_events = 0
         self._last_lane: Lane | None = None
@@ -101,7 +98,6 @@ class WriterCore:
     async def open(self) -> None:
         """Find the segments. Raises StreamNotFoundError, StreamSealedError, UnavailableError."""
         self._loop = asyncio.get_running_loop()
-        self._progress_at = self._loop.time()
         rounds = LaneRounds(
             self._loop,
             self.settings.linger_s,
@@ -202,11 +198,13 @@ class WriterCore:
 
     def _count(self, block: WriteBlock) -> None:
         if not self.pending_bytes:
-            self._progress_at = self._loop.time()
-            self._watch()
+            self._deadline.begin(self._loop)
         self.pending_bytes += block.size
         self._open_blocks += 1
         self._group_events[block.group] = self._group_events.get(block.group, 0) + block.count
+
+    def _is_waiting(self) -> bool:
+        return self.pending_bytes > 0 and self.error is None
 
     def adopt(self, sender: SegmentSender, block: WriteBlock) -> None:
         """Take over a block that the writing thread has sent, and that may or may not be stored."""
@@ -292,37 +290,6 @@ class WriterCore:
             return  # A thread that waits for room would wake for nothing, at each of thousands of acknowledgements.
         self._on_change()
 
-    def _watch(self) -> None:
-        if self._watchdog is None:
-            self._watchdog = self._loop.call_at(self._progress_at + self.settings.deadline_s, self._look)
-
-    def _look(self) -> None:
-        self._watchdog = None
-        if not self.pending_bytes or self.error is not None:
-            return
-        if self._loop.time() < self._progress_at + self.settings.deadline_s:
-            self._watch()
-            return
-        self.fail(self._overdue())
-
-    def _overdue(self) -> PenstockError:
-        """The error for a passed deadline. A full disk or a quota has its own error, because waiting longer will not
-        help."""
-        trouble, deadline_s = self._last_trouble, self.settings.deadline_s
-        error: PenstockError
-        if isinstance(trouble, StorageFullError):
-            error = StorageFullError("events are not acknowledged: disk is full", deadline_s=deadline_s)
-        elif isinstance(trouble, QuotaHeldError):
-            fields = trouble.fields | {"deadline_s": deadline_s}
-            error = QuotaHeldError("events are not acknowledged: backlog quota is reached", **fields)
-        else:
-            error = DeadlineExceededError("events are not acknowledged", deadline_s=deadline_s)
-        if trouble is None:
-            # A slow store stops reading from the connection, and its protocol has no message to report that.
-            error.fields["hint"] = "the store sent no answer and may be overloaded; see its log"
-        error.__cause__ = trouble
-        return error
-
     def unacknowledged(self) -> Mapping[str, object]:
         """The events that are not durable: stream, events, bytes, segments, and the last failure."""
         busy = [sender for sender in self._senders.values() if sender.in_flight or sender.queue]
@@ -331,7 +298,7 @@ class WriterCore:
             "unacked_events": sum(self._group_events.values()),
             "unacked_bytes": unacknowledged_bytes(busy),
             "segments": [sender.name for sender in busy],
-            "last_error": None if self._last_trouble is None else str(self._last_trouble),
+            "last_error": None if self._deadline.trouble is None else str(self._deadline.trouble),
         }
 
     # --- calls from senders ------------------------------------------------------------------------------
@@ -373,8 +340,8 @@ class WriterCore:
         self._tasks.start(sender.recover() if recover else sender.send_large())
 
     def settled(self, block: WriteBlock) -> None:
-        self._progress_at = self._loop.time()
-        self._last_trouble = None
+        self._deadline.progress_at = self._loop.time()
+        self._deadline.trouble = None
         self._resolved(block)
         self._forget(block)
         self._wake_waiters()
@@ -394,7 +361,7 @@ class WriterCore:
             self.drain(sender.lane)
 
     def note(self, error: BaseException) -> None:
-        self._last_trouble = error
+        self._deadline.trouble = error
 
     def reject(self, error: QuotaExceededError) -> None:
         if self.error is not None:
@@ -411,7 +378,7 @@ class WriterCore:
     def dropped(self, block: WriteBlock) -> None:
         self.rejections.add(block)
         self._resolved(block)
-        self._progress_at = self._loop.time()
+        self._deadline.progress_at = self._loop.time()
         self._forget(block)
         self._wake_waiters()
 
@@ -517,9 +484,7 @@ class WriterCore:
         if self.is_inherited:
             return
         await self.direct.give_back()
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            self._watchdog = None
+        self._deadline.cancel()
         if self.error is None:
             self.fail(InvalidArgumentError("writer is closed", stream=str(self.layout.stream)))
         self.lanes = NoLanes()  # a late event finds no lane to be lost in

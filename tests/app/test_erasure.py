@@ -32,6 +32,19 @@ def store(tmp_path):
         yield opened
 
 
+@pytest.mark.parametrize(
+    "positions", [{0: [-1]}, {0: [3]}, {0: [0, 10**9]}, {0: [2**70]}, {0: [0], 7: [0]}, {0: list(range(60_000))}]
+)
+def test_a_refused_erasure_leaves_no_trace(store, positions):
+    stream = store.create_stream("s/t", segments=1, create_scope=True)
+    with stream.writer() as writer:
+        writer.write(b"kept", "k")
+    with pytest.raises(InvalidArgumentError):
+        stream.erase(positions, who="ann", why="request 17")
+    assert list(store.erasures().list()) == []
+    assert [event.data for event in events_of(stream)] == [b"kept"]
+
+
 def test_erased_events_are_gone_for_readers_and_from_every_file(tmp_path):
     data = tmp_path / "data"
     with penstock.open(data) as store:

@@ -158,12 +158,12 @@ class Erasures:
     ) -> Erasure:
         """See ``ControlPlane.erasures.erase``."""
         request = checked_request(stream, asked, positions, is_whole=last and not page)
-        _check_length(positions)
+        _check_positions(positions)
         return await self._ctx.tasks.run(self._take(request, positions, page=page or 0, last=last))
 
     async def preview(self, stream: StreamName, positions: Mapping[SegmentId, Sequence[int]]) -> ErasurePreview:
         """See ``ControlPlane.erasures.preview``."""
-        _check_length(positions)
+        _check_positions(positions)
         view = await self._ctx.streams.get(stream)
         parts = [await self._part(view, segment, offsets) for segment, offsets in sorted(positions.items())]
         judgement = await judge(self._ctx, view, ends_of(parts))
@@ -192,16 +192,22 @@ class Erasures:
         first that is complete decides. The others join it if their request is the same."""
         ctx, erasure, stream = self._ctx, request.erasure, request.stream
         async with ctx.locks.hold(f"erasure/{erasure}"):
+            found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
+            parts, run = list[ErasurePartRecord](), ""
+            if found.value is None or found.value.state is ErasureState.GATHERING:
+                # Before anything is written: a refused page leaves no erasure behind.
+                view = await ctx.streams.get(stream)
+                run = request.run(view.record.incarnation)
+                parts = [await self._part(view, segment, offsets) for segment, offsets in sorted(positions.items())]
+                if last and not page:
+                    check_receipt_fits(self._asked(request, view), parts)
             known = await changing(lambda: self._begin(request, page))
             if known.state is not ErasureState.GATHERING:
                 # Another run has decided, or an earlier call whose answer was lost. A repeat is no second erasure.
                 await self._repeats.check(request, known, positions, last=last)
                 return self._status(erasure, await self._deferrals.look_alone(erasure) or known)
-            view = await ctx.streams.get(stream)
-            run = request.run(view.record.incarnation)
-            for segment, offsets in sorted(positions.items()):
-                part = await self._part(view, segment, offsets)
-                await ctx.metadata.put(overwrite(keys.erasure_part(erasure, run, page, segment), part))
+            for part in parts:
+                await ctx.metadata.put(overwrite(keys.erasure_part(erasure, run, page, part.segment), part))
             if last:
                 async with exclusive(ctx, stream):
                     known = await changing(lambda: self._decide(request, positions))
@@ -242,15 +248,7 @@ class Erasures:
         parts = await self._parts.of_run(erasure, run)
         check_complete(request, parts)
         ends = ends_of(parts)
-        asked = ErasureRecord(
-            stream=str(request.stream),
-            incarnation=view.record.incarnation,
-            state=ErasureState.ASKED,
-            asked=request.asked,
-            asked_ms=ctx.clock.now_ms(),
-            run=run,
-            request=request.fields(),
-        )
+        asked = self._asked(request, view)
         check_receipt_fits(asked, parts)
         judgement = await judge(ctx, view, ends)
         decided = judgement.applied_to(asked, ends, now_ms=asked.asked_ms)
@@ -258,6 +256,18 @@ class Erasures:
         await ctx.metadata.put(found.put(decided), *judgement.checks, *ctx.audit.puts(entries))
         ctx.audit.soon()
         return decided
+
+    def _asked(self, request: Request, view: StreamView) -> ErasureRecord:
+        """The record of the request once it is decided."""
+        return ErasureRecord(
+            stream=str(request.stream),
+            incarnation=view.record.incarnation,
+            state=ErasureState.ASKED,
+            asked=request.asked,
+            asked_ms=self._ctx.clock.now_ms(),
+            run=request.run(view.record.incarnation),
+            request=request.fields(),
+        )
 
     async def _forget(self, erasure: str, old: ErasureRecord) -> None:
         """Remove an erasure that was never decided, unless a run has started it again."""
@@ -453,9 +463,12 @@ class Erasures:
         await ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
 
 
-def _check_length(positions: Mapping[SegmentId, Sequence[int]]) -> None:
+def _check_positions(positions: Mapping[SegmentId, Sequence[int]]) -> None:
     if sum(map(len, positions.values())) > PAGE_POSITIONS_MAX:
         raise InvalidArgumentError("a page of positions is too long", limit=PAGE_POSITIONS_MAX)
+    for segment, offsets in positions.items():
+        if min(offsets, default=0) < 0:
+            raise InvalidArgumentError("offset is negative", segment=segment, offset=min(offsets))
 
 
 def _marked(entry: TableEntry) -> str:

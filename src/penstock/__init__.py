@@ -62,6 +62,8 @@ if TYPE_CHECKING:
         Unsubscribed,
     )
     from penstock.model.segments import KeyRange, SegmentId
+    from penstock.ports.control.transactions import NotedTime
+    from penstock.ports.control.watermarks import TimeWindow
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
@@ -97,6 +99,8 @@ _HOMES = {
         "PolicyDocument Retain Unsubscribed"
     ),
     "model.segments": "KeyRange SegmentId",
+    "ports.control.transactions": "NotedTime",
+    "ports.control.watermarks": "TimeWindow",
 }
 
 _MODULES = {"answers": "answers", "errors": "model.errors"}
@@ -135,6 +139,7 @@ __all__ = [
     "Level",
     "LevelPolicy",
     "Measure",
+    "NotedTime",
     "OnExceed",
     "PenstockError",
     "PolicyDocument",
@@ -156,6 +161,7 @@ __all__ = [
     "StreamCut",
     "StreamName",
     "Table",
+    "TimeWindow",
     "Transaction",
     "Unsubscribed",
     "Verification",

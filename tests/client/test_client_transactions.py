@@ -57,9 +57,9 @@ class Refusing(FlatControl):
         self._inner, self._segments, self._errors = inner, segments, errors
         self.asked = 0
 
-    async def transactions_commit(self, stream, txn, *, blocks=()):
+    async def transactions_commit(self, stream, txn, *, blocks=(), noted=None):
         if not blocks:
-            return await self._inner.transactions.commit(stream, txn)
+            return await self._inner.transactions.commit(stream, txn, noted=noted)
         self.asked += 1
         block = blocks[0]
         await self._segments.append(

@@ -31,7 +31,7 @@ STREAM = StreamName("s", "t")
 GROUP_ID = UUID(int=3)
 START_MS = 1_700_000_000_000
 QUIET = ControllerSettings(
-    sweep_ms=None, retention_cycle_ms=None, lease_min_ms=1000, clock_slack_ms=0, deletion_grace_ms=0
+    watermark_ms=None, sweep_ms=None, retention_cycle_ms=None, lease_min_ms=1000, clock_slack_ms=0, deletion_grace_ms=0
 )
 
 

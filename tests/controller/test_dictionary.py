@@ -109,6 +109,8 @@ async def live(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
         await policies_and_holds(controller, disks)
         await transactions(controller, disks, store, monkeypatch)
         await subscribers_and_truncations(controller, disks, store)
+        await controller.cuts.note_time(STREAM, "w/1", 5)
+        await controller.advance_watermarks()
         await erasures(controller, disks, store)
         await deletions(controller, disks, store, monkeypatch)
         await store.flush()

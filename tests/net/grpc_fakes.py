@@ -27,6 +27,7 @@ from penstock.model.errors import (
     StreamNotSealedError,
     StreamSealedError,
     SubscriberNotFoundError,
+    TimeGoesBackError,
     TransactionNotFoundError,
     TransactionStateError,
 )
@@ -44,10 +45,12 @@ from penstock.ports.control.transactions import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
     EventBlock,
+    NotedTime,
     PingStatus,
     Transaction,
     TransactionStatus,
 )
+from penstock.ports.control.watermarks import TimeWindow
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.segments import SegmentInfo
@@ -84,6 +87,7 @@ class MemoryController(MemoryRetention):
     def __init__(self) -> None:
         super().__init__()
         self.made: dict[str, dict[str, Stream]] = {}
+        self.noted: dict[str, int] = {}
         self.made_groups: dict[tuple[str, str], ReaderGroupConfig] = {}
 
     def _scope(self, scope: str) -> dict[str, Stream]:
@@ -130,6 +134,25 @@ class MemoryController(MemoryRetention):
         ]
         head = {item.segment: 0 for item in ranges}
         self.made[stream.scope][stream.stream] = Stream(config=config, epochs=[ranges], head=head)
+
+    async def cuts_note_time(
+        self, stream: StreamName, writer: str, time_ms: int, *, position: StreamCut | None = None
+    ) -> None:
+        if not writer:
+            raise InvalidArgumentError("a writer needs a name", stream=str(stream))
+        self._stream(stream)
+        if time_ms < self.noted.get(writer, time_ms):
+            raise TimeGoesBackError("writer has noted a later time", time_ms=time_ms)
+        self.noted[writer] = time_ms
+
+    async def cuts_remove_writer(self, stream: StreamName, writer: str) -> None:
+        self._stream(stream)
+        self.noted.pop(writer, None)
+
+    async def cuts_time_window(self, position: StreamCut, *, place: int = 0) -> TimeWindow:
+        self._stream(position.stream)
+        times = sorted(self.noted.values())
+        return TimeWindow(lower_ms=times[0] if times else None, upper_ms=None, place=place + 1)
 
     async def streams_update(self, stream: StreamName, config: StreamConfig) -> None:
         self._open(stream).config = config
@@ -311,8 +334,10 @@ class MemoryController(MemoryRetention):
         transactions[txn] = wanted
 
     async def transactions_commit(
-        self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = ()
+        self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = (), noted: NotedTime | None = None
     ) -> TransactionStatus:
+        if noted is not None:
+            await self.cuts_note_time(stream, noted.writer, noted.time_ms)
         if blocks:
             self._stream(stream).filled[txn] = tuple(blocks)
         again = self._stream(stream).transactions.get(txn) is TransactionStatus.COMMITTED

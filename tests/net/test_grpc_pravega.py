@@ -185,6 +185,8 @@ def test_what_only_pravegas_clients_ask_is_answered() -> None:
                 pb.TimestampFromWriter(writer="w", position=pb.StreamCut(streamInfo=INFO, cut={0: -1}))
             )
             assert noted.result == pb.TimestampResponse.SUCCESS
+            early = pb.TimestampFromWriter(writer="w", position=CUT, timestamp=-1)
+            assert (await stub.noteTimestampFromWriter(early)).result == pb.TimestampResponse.INVALID_TIME
             wrong = pb.TimestampFromWriter(writer="w", position=pb.StreamCut(streamInfo=INFO, cut={0: -2}))
             assert (await stub.noteTimestampFromWriter(wrong)).result == pb.TimestampResponse.INVALID_POSITION
             writer = pb.RemoveWriterRequest(writer="w", stream=INFO)

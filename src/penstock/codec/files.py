@@ -178,9 +178,9 @@ SEGMENTS = (
     ),
     Entry(
         key="{scope}/_MARK{stream}/{segment}",
-        value="the mark stream that Pravega's clients expect; nothing is written to it",
+        value="the stream's watermarks, as events in Pravega's form (`codec/watermarks.py`)",
         one_for="each stream",
-        writers=("controller.streams.updates",),
+        writers=("controller.streams.updates", "controller.watermarks.mark_segment"),
         ends="the deletion of the stream",
     ),
 )

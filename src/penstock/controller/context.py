@@ -17,6 +17,7 @@ from penstock.controller.stream_records import StreamRecords
 from penstock.controller.streams.event_counts import EventCounts
 from penstock.controller.tasks import NamedLocks, OwnedTasks
 from penstock.controller.transactions.local import LocalTransactions
+from penstock.controller.watermarks.due import DueWatermarks
 from penstock.model.names import StreamName
 from penstock.ports.clock import Clock
 from penstock.ports.data.service import SegmentService
@@ -94,6 +95,7 @@ class Context:
     scaling: ScalingAttention = field(default_factory=Unattended)
     locks: NamedLocks = field(default_factory=NamedLocks)
     transactions: LocalTransactions = field(default_factory=LocalTransactions)
+    watermarks: DueWatermarks = field(default_factory=DueWatermarks)
 
     async def removals_passed(self, target: str) -> None:
         """Wait until every removal by segment (``Holds.removal``) that has begun in the scope or stream has ended."""

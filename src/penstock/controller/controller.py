@@ -38,6 +38,8 @@ from penstock.controller.tables.key_value_tables import KeyValueTables
 from penstock.controller.transactions.batches import Batches
 from penstock.controller.transactions.calls import Transactions
 from penstock.controller.transactions.sweeper import Sweeper
+from penstock.controller.watermarks.advancing import Advancing
+from penstock.controller.watermarks.watermarks import Watermarks
 from penstock.controller.wiring import context_of
 from penstock.core.segments.placement import is_transaction_name, is_transient_name, parent_name
 from penstock.model.callers import unattributed
@@ -56,6 +58,10 @@ class Streams(StreamChanges, StreamQueries, DeletedStreams):
     """``ports.control.streams.Streams``: changes, queries, and deleted streams."""
 
 
+class CutsAndTimes(Cuts, Watermarks):
+    """``ports.control.cuts.Cuts``: positions, and the times that writers note at them."""
+
+
 class Controller:
     """``ports.control.plane.ControlPlane``. Opened by ``open_controller``; the ports state the rules of its calls."""
 
@@ -72,7 +78,7 @@ class Controller:
         self.scopes = Scopes(ctx)
         self.streams = Streams(ctx)
         self.layout = Layout(ctx, self.streams, endpoint_of, scaler)
-        self.cuts = Cuts(ctx)
+        self.cuts = CutsAndTimes(ctx)
         self.transactions = Transactions(ctx)
         self.batches = Batches(ctx)
         self.subscribers = Subscribers(ctx, self._limits)
@@ -82,6 +88,7 @@ class Controller:
         self.erasures = Erasures(ctx)
         self.holds = Holds(ctx, self.erasures.resume_soon, partial(undo_holds, ctx))
         self.tables = KeyValueTables(self.scopes, ctx.segments)
+        self._advancing = Advancing(ctx)
         self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams)
 
     async def start(self) -> None:
@@ -95,6 +102,9 @@ class Controller:
         await ctx.audit.start(self.streams.ensure, now=looks)
         await self._limits.restore()
         await self.erasures.start()
+        await self._advancing.start()
+        if ctx.settings.watermark_ms is not None:
+            ctx.tasks.start(self._advancing.run())
         if ctx.settings.sweep_ms is not None:
             ctx.tasks.start(self._sweeper.run())
         if looks:
@@ -123,6 +133,10 @@ class Controller:
     async def run_retention_cycles(self) -> int:
         """One retention cycle of every stream with a policy, now; returns the number of streams checked."""
         return await self._loop.run_once()
+
+    async def advance_watermarks(self) -> int:
+        """Look now at the watermarks of all streams that are due; returns how many advanced."""
+        return await self._advancing.run_once()
 
     async def repair_stream(self, stream: StreamName) -> Mapping[str, Any]:
         """Remove records that block the stream: see ``controller.streams.repair.repair_stream``."""

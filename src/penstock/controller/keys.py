@@ -17,6 +17,7 @@ TRANSACTION_COUNTER = b"counter/transaction"
 NUMBER_FLOOR = b"counter/number"
 NUMBERS = b"number/"
 ERASURES = b"erasure/"
+WRITER_MARKS = b"writer-mark/"
 ERASURE_MARKS = b"erasure-work/"
 ERASURE_CHAIN = b"erasure-chain"
 
@@ -193,6 +194,25 @@ def subscriber(name: StreamName, group: str) -> bytes:
     return encoded(f"subscriber/{name}/{group}")
 
 
+def writer_marks(name: StreamName) -> bytes:
+    return encoded(f"writer-mark/{name}/")
+
+
+def writer_mark(name: StreamName, writer: str) -> bytes:
+    """What the writer, whose name may hold a slash, has noted."""
+    return encoded(f"writer-mark/{name}/{writer}")
+
+
+def stream_of_mark(key: bytes) -> StreamName:
+    """The stream of a ``writer_mark``. Raises ValueError where the key has none."""
+    scope_name, stream_name, _ = key[len(WRITER_MARKS) :].decode().split("/", 2)
+    return StreamName(scope_name, stream_name)
+
+
+def watermark(name: StreamName) -> bytes:
+    return encoded(f"watermark/{name}")
+
+
 def tails(name: StreamName) -> bytes:
     return encoded(f"tail/{name}/")
 
@@ -251,6 +271,7 @@ def owned_by(name: StreamName) -> tuple[bytes, ...]:
         forgotten(name),
         subscribers(name),
         tails(name),
+        writer_marks(name),
     )
 
 
@@ -264,6 +285,7 @@ def owned_singly(name: StreamName) -> tuple[bytes, ...]:
         retention_set(name),
         past_truncations(name),
         left(name),
+        watermark(name),
     )
 
 

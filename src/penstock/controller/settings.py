@@ -38,6 +38,7 @@ class ControllerSettings:
     of a stream's history for plots and forecasts (10 min).
     scaling_minute_ms: how long a minute of scaling by rate is: its windows, its cool-down and its pauses. Shorter in tests.
         None: streams are scaled only on request.
+    watermark_ms: pause between looks at what writers have noted (1 s: Pravega's own is 10 s). None: only when asked.
     """
 
     lease_min_ms: int = LEASE_MIN_MS
@@ -58,13 +59,14 @@ class ControllerSettings:
     deletion_grace_ms: int = DELETION_GRACE_MS
     history_ms: int = 600_000
     scaling_minute_ms: int | None = 60_000
+    watermark_ms: int | None = 1000
 
     def __post_init__(self) -> None:
         if not 0 < self.lease_min_ms <= self.lease_max_ms:
             raise InvalidArgumentError(
                 "lease limits are not ordered", lease_min_ms=self.lease_min_ms, lease_max_ms=self.lease_max_ms
             )
-        for name in ("sweep_ms", "retention_cycle_ms", "scaling_minute_ms"):
+        for name in ("sweep_ms", "retention_cycle_ms", "scaling_minute_ms", "watermark_ms"):
             pause = getattr(self, name)
             if pause is not None and pause < 1:
                 raise InvalidArgumentError("pause must be at least 1 ms", **{name: pause})

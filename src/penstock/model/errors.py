@@ -72,6 +72,10 @@ class InvalidCutError(InvalidArgumentError):
     """A stream cut does not describe one consistent position of its stream, or lies outside the allowed range."""
 
 
+class TimeGoesBackError(InvalidArgumentError):
+    """A writer notes a time before the one that it noted last. Times of one writer only grow."""
+
+
 class EventTooLargeError(InvalidArgumentError):
     """One event, key or value exceeds its limit."""
 

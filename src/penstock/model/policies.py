@@ -115,8 +115,9 @@ class RetentionPolicy:
 class StreamConfig:
     """Everything a user sets on a stream. ``retention=None`` keeps all data forever.
 
-    ``rollover_bytes=0`` means the store's default chunk size; ``timestamp_aggregation_ms`` is kept for Pravega's
-    clients and returned as it was set. ``tags`` is a set in the order in which the tags were given: repeats are dropped.
+    ``rollover_bytes=0`` means the store's default chunk size. ``timestamp_aggregation_ms``: how long a writer that notes
+    no time holds back the watermark; 0 means a minute. ``tags`` is a set in the order in which the tags were given:
+    repeats are dropped.
     """
 
     scaling: ScalingPolicy = ScalingPolicy()

@@ -25,7 +25,7 @@ from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
 from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.testing.fakes import FakeClock, InlineOffload, SeededRng
 
-QUIET = ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
+QUIET = ControllerSettings(sweep_ms=None, retention_cycle_ms=None, watermark_ms=None)
 """Settings of a controller that does nothing by itself: tests start each sweep and each retention cycle."""
 _SETTINGS: dict[str, Any] = {
     "containers": 2,

@@ -83,7 +83,7 @@ async def restore_backup(backup: Path, data: Path, *, progress: Progress | None 
 async def _settle(data: Path) -> None:
     """Move the streams to new segments now, without running a retention cycle or a sweep."""
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
-    quiet = ControllerSettings(sweep_ms=None, retention_cycle_ms=None)
+    quiet = ControllerSettings(sweep_ms=None, retention_cycle_ms=None, watermark_ms=None)
     async with AsyncExitStack() as stack:
         directory = DataDirectory.open(data)
         stack.callback(directory.close)

@@ -40,6 +40,7 @@ class ReaderGroup(Blocking[AsyncReaderGroup]):
     readers = blocking(AsyncReaderGroup.readers)
     remove_reader = blocking(AsyncReaderGroup.remove_reader)
     positions = blocking(AsyncReaderGroup.positions)
+    time_windows = blocking(AsyncReaderGroup.time_windows)
     checkpoint = blocking(AsyncReaderGroup.checkpoint)
     publish = blocking(AsyncReaderGroup.publish)
     delete = blocking(AsyncReaderGroup.delete)

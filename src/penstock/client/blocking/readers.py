@@ -21,6 +21,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import ForkedError
 from penstock.model.names import StreamName
 from penstock.ports import forks
+from penstock.ports.control.watermarks import TimeWindow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,6 +162,11 @@ class Reader(_BlockReader[AsyncReader]):
     def position(self) -> StreamCut:
         """The cut after the events that were read."""
         return self._inner.position()
+
+    def time_window(self) -> TimeWindow:
+        """What is known of the times of the events up to ``position``. See ``AsyncReader.time_window``."""
+        self.open()
+        return self._thread.call(self._inner.time_window())
 
     def close(self) -> None:
         """Stop reading and drop what was fetched ahead. Idempotent."""

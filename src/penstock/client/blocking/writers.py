@@ -19,11 +19,13 @@ from penstock.client.writing.local_line import direct_lines
 from penstock.client.writing.prepare import Prepared, count_unsent, prepare_events, prepare_large
 from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.settings import WriterSettings
+from penstock.client.writing.times import NotedTimes
 from penstock.client.writing.transaction import AsyncTransaction
 from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
 from penstock.ports import forks
+from penstock.ports.control.transactions import NotedTime
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
 
@@ -52,6 +54,7 @@ class Writer:
         dial = direct_lines(thread.loop, segments, local=thread.is_local)
         self._core = WriterCore(layout, segments, rng, settings, on_change=self._on_change, open_direct=dial)
         self._lanes = self._core.lanes
+        self._times = NotedTimes(layout, rng)
         self._closed = False
         self._opened = False
         self._memory: PieceMemory | None = None
@@ -217,16 +220,24 @@ class Writer:
             raise
         self._end()
 
-    def _end(self) -> None:
+    def note_time(self, time_ms: int) -> None:
+        """Flush, then state that all events written so far have times up to ``time_ms``. See ``AsyncWriter.note_time``."""
+        self.open()
+        self.flush()
+        self._thread.call(self._times.note(time_ms))
+
+    def _end(self, *, leaves: bool = True) -> None:
         self._closed = True
         self._thread.call(self._core.close())
+        if leaves:
+            self._thread.call(self._times.leave())
         # This comes last, so that the store still closes the writer if this call is interrupted.
         self._thread.disown(self)
 
     def abort(self) -> None:
         """Close without sending the buffered events."""
         if not self._closed and not self._thread.is_inherited:
-            self._end()
+            self._end(leaves=False)
 
     def __enter__(self) -> Self:
         self.open()
@@ -320,19 +331,21 @@ class Transaction(Blocking[AsyncTransaction]):
     ping = blocking(AsyncTransaction.ping)
     status = blocking(AsyncTransaction.status)
 
-    def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
+    def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S, noted: NotedTime | None = None) -> None:
         """Make all events readable at once. ``wait``: return when they are; else when it is decided.
+
+        ``noted``: a time that a writer notes with the commit. See ``AsyncTransaction.commit``.
 
         Raises TransactionStateError (decided before), TransactionNotFoundError (its lease ran out), DeadlineExceededError
         (after ``deadline_s``: decided, readable later), InvalidArgumentError (not open), UnavailableError,
         StorageFullError. After the last two it may be called again until the lease ends.
         """
-        self._thread.call(self._commit(wait=wait, deadline_s=deadline_s))
+        self._thread.call(self._commit(wait=wait, deadline_s=deadline_s, noted=noted))
         self._thread.disown(self)
 
-    async def _commit(self, *, wait: bool, deadline_s: float) -> None:
+    async def _commit(self, *, wait: bool, deadline_s: float, noted: NotedTime | None) -> None:
         await self._write_taken()
-        await self._inner.commit(wait=wait, deadline_s=deadline_s)
+        await self._inner.commit(wait=wait, deadline_s=deadline_s, noted=noted)
 
     def abort(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
         """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.

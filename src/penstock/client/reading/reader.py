@@ -19,6 +19,7 @@ from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports import forks
 from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.watermarks import TimeWindow
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
@@ -84,6 +85,7 @@ class AsyncReader(AsyncBlockReader):
         self._events: Iterator[Event] = iter(())
         self._ending: SegmentEnd | None = None
         self._opened = False
+        self._place = 0
 
     async def open(self) -> None:
         """Find start and end; the first read does it too. Raises StreamNotFoundError, InvalidCutError."""
@@ -178,6 +180,19 @@ class AsyncReader(AsyncBlockReader):
         if self._current is not None:
             positions[self._current.segment] = self._current.position
         return StreamCut(self.stream, normalised(positions, self._ranges))
+
+    async def time_window(self) -> TimeWindow:
+        """What is known of the times of the events up to ``position``, as their writers noted them.
+
+        ``lower_ms``: every event that an active writer wrote before it noted this time has been read. ``upper_ms``: no
+        event read so far is later. None: nothing is known yet. Neither goes back. Raises StreamNotFoundError,
+        UnavailableError.
+        """
+        await self.open()
+        position = self.position()
+        found = await retrying(lambda: self._controller.cuts.time_window(position, place=self._place), self._rng)
+        self._place = found.place
+        return found
 
     def usable(self, block: Block) -> Iterator[Event]:
         """The events of the block. Raises ForkedError in a forked child."""

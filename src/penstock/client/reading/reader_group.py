@@ -36,6 +36,7 @@ from penstock.model.segments import KeyRange
 from penstock.ports.clock import Clock
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.watermarks import TimeWindow
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
@@ -217,6 +218,15 @@ class AsyncReaderGroup:
     async def positions(self) -> Mapping[StreamName, StreamCut]:
         """The position of the group, as its readers last reported it: one cut per stream."""
         return (await self._table.load()).cuts()
+
+    async def time_windows(self) -> Mapping[StreamName, TimeWindow]:
+        """What is known of the times of the events that the group has read, by stream, as ``AsyncReader.time_window``.
+
+        The slowest reader of the group decides, by what the readers last reported. Raises StreamNotFoundError,
+        UnavailableError.
+        """
+        cuts = await self.positions()
+        return {stream: await self._controller.cuts.time_window(cut) for stream, cut in cuts.items()}
 
     async def checkpoint(self, *, deadline_s: float = DEADLINE_S) -> Mapping[StreamName, StreamCut]:
         """Collect what all readers have processed by now, as one consistent cut per stream. They must stay open during the

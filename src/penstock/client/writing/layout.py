@@ -33,6 +33,10 @@ class Layout(Protocol):
         """Raises the error that ends the writer if there are no successors."""
         ...
 
+    async def note_time(self, writer: str, time_ms: int | None) -> None:
+        """Note the time at the tail; None: the writer leaves. Raises as ``Watermarks.note_time``."""
+        ...
+
 
 class StreamLayout:
     """The active segments of a stream; sealed ones are followed by their successors."""
@@ -59,3 +63,9 @@ class StreamLayout:
         if not found:
             raise StreamSealedError("stream is sealed", stream=str(self.stream), segment=segment) from cause
         return [item.range for item in found]
+
+    async def note_time(self, writer: str, time_ms: int | None) -> None:
+        if time_ms is None:
+            await self._controller.cuts.remove_writer(self.stream, writer)
+        else:
+            await self._controller.cuts.note_time(self.stream, writer, time_ms)

@@ -36,6 +36,7 @@ from penstock.ports.control.transactions import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
     EventBlock,
+    NotedTime,
     PingStatus,
     Transaction,
     TransactionStatus,
@@ -76,6 +77,9 @@ class _TransactionLayout:
 
     async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
         raise TransactionStateError("transaction takes no more events", txn=self._transaction.id) from cause
+
+    async def note_time(self, writer: str, time_ms: int | None) -> None:
+        raise TransactionStateError("a transaction notes its time with its commit", txn=self._transaction.id)
 
 
 class _Held:
@@ -279,8 +283,13 @@ class AsyncTransaction:
             writer.take(writer.prepare(held.events, held.given_keys))
         self._held = None
 
-    async def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
+    async def commit(
+        self, *, wait: bool = True, deadline_s: float = DEADLINE_S, noted: NotedTime | None = None
+    ) -> None:
         """Make all events readable at once. ``wait``: return when they are; else when it is decided.
+
+        ``noted``: a time that a writer notes with the commit, as ``AsyncWriter.note_time``; the first call counts. All
+        transactions of a writer give the same name.
 
         On a full disk its events wait as those of a writer do; the decision fails within seconds.
 
@@ -290,30 +299,34 @@ class AsyncTransaction:
         at all.
         """
         number("deadline_s", deadline_s, least=0)
-        status = None if self._commits else await self._commit_written(deadline_s)
+        status = None if self._commits else await self._commit_written(deadline_s, noted)
         if status is None:
             txn, writer = self.id, self._opened()[1]
             await self._decide_end()
             await writer.close()
             status = await retrying(
-                lambda: self._controller.transactions.commit(self.stream, txn), self._rng, deadline_s=deadline_s
+                lambda: self._controller.transactions.commit(self.stream, txn, noted=noted),
+                self._rng,
+                deadline_s=deadline_s,
             )
             self._commits = False
         if wait and status is not TransactionStatus.COMMITTED:
             await self._wait_for(TransactionStatus.COMMITTED, deadline_s)
 
-    async def _commit_written(self, deadline_s: float) -> TransactionStatus | None:
+    async def _commit_written(self, deadline_s: float, noted: NotedTime | None) -> TransactionStatus | None:
         """Commit together with the waiting events, if possible. None: nothing is decided, and all events are
         durable."""
         writer = self._writable()
-        status = await self._commit_held(writer, deadline_s)
+        status = await self._commit_held(writer, deadline_s, noted)
         if status is None:
             # Not with ``close``: a second call would treat it as done, even if it was only partly done.
             await writer.flush()
             self._commits = True
         return status
 
-    async def _commit_held(self, writer: AsyncWriter, deadline_s: float) -> TransactionStatus | None:
+    async def _commit_held(
+        self, writer: AsyncWriter, deadline_s: float, noted: NotedTime | None
+    ) -> TransactionStatus | None:
         """Commit with all events in one call. None: nothing is decided, and the writer has the events."""
         if self._asked is None:
             held = self._held
@@ -338,7 +351,7 @@ class AsyncTransaction:
 
         async def whole() -> TransactionStatus | None:
             try:
-                return await self._controller.transactions.commit(self.stream, txn, blocks=blocks)
+                return await self._controller.transactions.commit(self.stream, txn, blocks=blocks, noted=noted)
             except (UnsupportedError, ThrottledError, StorageFullError, QuotaHeldError):
                 return None
 

@@ -13,6 +13,7 @@ from penstock.client.writing.layout import Layout
 from penstock.client.writing.prepare import Prepared, count_unsent, prepare_events, prepare_large
 from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.settings import WriterSettings
+from penstock.client.writing.times import NotedTimes
 from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, QuotaExceededError
@@ -50,6 +51,7 @@ class AsyncWriter:
         self._opening = asyncio.Lock()
         self._memory: PieceMemory | None = None
         self._core = WriterCore(layout, segments, rng, settings, on_change=_nothing)
+        self._times = NotedTimes(layout, rng)
 
     async def open(self) -> None:
         """Find the stream's segments; the first write does it too. Repeating does nothing.
@@ -162,6 +164,20 @@ class AsyncWriter:
         """Return once every event written so far is durable. Raises the error that ended the writer."""
         await self._core.flush()
 
+    async def note_time(self, time_ms: int) -> None:
+        """Flush, then state that all events written so far have times up to ``time_ms``: milliseconds since the Unix
+        epoch, or whatever the readers of the stream expect.
+
+        Once all writers that note times have noted one, readers that have read this far get it as the lower bound of
+        their ``time_window``. A writer that notes nothing for ``timestamp_aggregation_ms`` of the stream (0: a minute) no
+        longer holds the others back, nor does one that is closed.
+
+        Raises TimeGoesBackError, InvalidArgumentError (no whole number of 64 bits), and what ``flush`` raises.
+        """
+        await self.open()
+        await self.flush()
+        await self._times.note(time_ms)
+
     async def close(self) -> None:
         """Flush and close. The writer is closed even if this raises, as ``flush`` does."""
         if self._closed or self._core.is_inherited:
@@ -171,6 +187,7 @@ class AsyncWriter:
             await self._core.flush()
         finally:
             await self._core.close()
+            await self._times.leave()
 
     async def abort(self) -> None:
         """Close without sending the buffered events."""

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin
 from uuid import UUID
 
 from penstock.codec.control.erasures import (
+    WITHOUT_ANNOTATIONS,
     ErasureChainRecord,
     ErasureChunksRecord,
     ErasureMarkRecord,
@@ -51,6 +52,7 @@ from penstock.codec.control.truncations import (
     OutboxRecord,
     PointRecord,
 )
+from penstock.codec.control.watermarks import WatermarkRecord, WriterMarkRecord
 from penstock.codec.dictionary import Entry, JsonValue
 
 
@@ -334,6 +336,20 @@ TABLE = (
         ends="the group leaves the stream or is deleted, a rule drops it, or the deletion of the stream",
     ),
     Entry(
+        key="writer-mark/{scope}/{stream}/{writer}",
+        value=WriterMarkRecord,
+        one_for="each writer that has noted a time, until the watermark passes it by",
+        writers=("controller.watermarks.notes", "controller.watermarks.watermarks"),
+        ends=f"the writer leaves or is silent, and the watermark has reached its time, or {_WITH_STREAM}",
+    ),
+    Entry(
+        key="watermark/{scope}/{stream}",
+        value=WatermarkRecord,
+        one_for="each stream with a watermark: the last one",
+        writers=("controller.watermarks.advancing",),
+        ends=_WITH_STREAM,
+    ),
+    Entry(
         key="work/{scope}/{stream}",
         value=MarkerRecord,
         one_for="each workflow of a stream that has begun and not ended; stale ones are harmless",
@@ -440,55 +456,6 @@ TABLE = (
     ),
 )
 """All rows of the table, as the page lists them."""
-
-WITHOUT_ANNOTATIONS: Mapping[type, JsonValue] = {
-    ErasureRecord: JsonValue(
-        name="ErasureRecord",
-        fields=(
-            ("stream", "text", "scope and name of the stream"),
-            ("incarnation", "int", "incarnation of the stream"),
-            ("state", "text", "`gathering`, `deferred`, `asked`, `done` or `withdrawn`"),
-            ("asked", "object", "who requested it, why, and the search"),
-            ("asked_ms", "int", "wall clock, ms"),
-            ("receipt", "object or null", "the receipt (erasure.md)"),
-            ("run", "text", "the run whose parts were decided; empty before the decision and in older records"),
-            ("request", "object or null", "digest of the decided request (erasure.md); null in older records"),
-            (
-                "deferred",
-                "object",
-                "why it waits (erasure.md), and `ends`: by segment, where the last range ends; in the state `deferred` only",
-            ),
-            ("withdrawn", "object", "`who`, `why`, `at_ms` of the withdrawal; in the state `withdrawn` only"),
-        ),
-    ),
-    ErasurePartRecord: JsonValue(
-        name="ErasurePartRecord",
-        fields=(
-            ("segment", "int", "the segment"),
-            ("events", "int", "how many events were requested, those without payload included"),
-            ("count", "int", "how many ranges there are"),
-            ("ranges", "text", "base64 of ERASED RANGES: the payloads of the events"),
-            ("empty", "list", "offsets of events without payload; absent: there are none"),
-        ),
-    ),
-    ErasureChunksRecord: JsonValue(
-        name="ErasureChunksRecord",
-        fields=(
-            ("segment", "int", "the segment of the first chunk"),
-            ("chunks", "list", "an object for each chunk, as in the receipt (erasure.md)"),
-        ),
-    ),
-    ErasureMarkRecord: JsonValue(name="ErasureMarkRecord", fields=()),
-    ErasureChainRecord: JsonValue(
-        name="ErasureChainRecord",
-        fields=(
-            ("sequence", "int", "number of the receipt"),
-            ("erasure", "text", "id of its erasure"),
-            ("sha256", "text", "its digest, which the next receipt continues"),
-        ),
-    ),
-}
-"""The fields of records whose classes do not annotate them."""
 
 
 def value_of(kind: type) -> JsonValue:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from penstock.codec.control.record import Fields, dump_record, load_record
+from penstock.codec.dictionary import JsonValue
 from penstock.codec.events import HEADER_BYTES
 from penstock.codec.store.erased import decode_ranges, encode_ranges
 from penstock.model.answers.erasure import ErasureDigest, ErasureHold, ErasureWithdrawal
@@ -218,3 +219,53 @@ class ErasureMarkRecord:
     @classmethod
     def decode(cls, data: bytes) -> ErasureMarkRecord:
         return load_record("erasure mark", data, lambda _: cls())
+
+
+WITHOUT_ANNOTATIONS: Mapping[type, JsonValue] = {
+    ErasureRecord: JsonValue(
+        name="ErasureRecord",
+        fields=(
+            ("stream", "text", "scope and name of the stream"),
+            ("incarnation", "int", "incarnation of the stream"),
+            ("state", "text", "`gathering`, `deferred`, `asked`, `done` or `withdrawn`"),
+            ("asked", "object", "who requested it, why, and the search"),
+            ("asked_ms", "int", "wall clock, ms"),
+            ("receipt", "object or null", "the receipt (erasure.md)"),
+            ("run", "text", "the run whose parts were decided; empty before the decision and in older records"),
+            ("request", "object or null", "digest of the decided request (erasure.md); null in older records"),
+            (
+                "deferred",
+                "object",
+                "why it waits (erasure.md), and `ends`: by segment, where the last range ends; in the state `deferred` only",
+            ),
+            ("withdrawn", "object", "`who`, `why`, `at_ms` of the withdrawal; in the state `withdrawn` only"),
+        ),
+    ),
+    ErasurePartRecord: JsonValue(
+        name="ErasurePartRecord",
+        fields=(
+            ("segment", "int", "the segment"),
+            ("events", "int", "how many events were requested, those without payload included"),
+            ("count", "int", "how many ranges there are"),
+            ("ranges", "text", "base64 of ERASED RANGES: the payloads of the events"),
+            ("empty", "list", "offsets of events without payload; absent: there are none"),
+        ),
+    ),
+    ErasureChunksRecord: JsonValue(
+        name="ErasureChunksRecord",
+        fields=(
+            ("segment", "int", "the segment of the first chunk"),
+            ("chunks", "list", "an object for each chunk, as in the receipt (erasure.md)"),
+        ),
+    ),
+    ErasureMarkRecord: JsonValue(name="ErasureMarkRecord", fields=()),
+    ErasureChainRecord: JsonValue(
+        name="ErasureChainRecord",
+        fields=(
+            ("sequence", "int", "number of the receipt"),
+            ("erasure", "text", "id of its erasure"),
+            ("sha256", "text", "its digest, which the next receipt continues"),
+        ),
+    ),
+}
+"""The fields of records whose classes do not annotate them."""

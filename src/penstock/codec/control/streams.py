@@ -264,6 +264,8 @@ class TransactionRecord(JsonRecord):
     incarnation: Annotated[
         int | None, Field("the stream in which it began; absent in records of the first release", optional=True)
     ] = None
+    noted_by: Annotated[str, Field("the writer that notes a time with the commit; absent: none", optional=True)] = ""
+    noted_ms: Annotated[int, Field("the noted time; ms by convention", optional=True)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

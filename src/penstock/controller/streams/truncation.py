@@ -113,6 +113,7 @@ async def finish_truncation(ctx: Context, view: StreamView) -> StreamView:
     done = HeadRecord(cut=pending, pending=None, truncated_bytes=head.value.truncated_bytes + freed)
     ctx.telemetry.add("truncated_bytes", freed)
     ended = await end_work(ctx, view, replace(view.record, work=None), head.put(done))
+    ctx.watermarks.soon(view.name)
     if keep:
         ctx.attention.kept(view.name)
     return ended

@@ -45,7 +45,14 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, SegmentRange
-from penstock.ports.control.transactions import EventBlock, OpenTransaction, PingStatus, Transaction, TransactionStatus
+from penstock.ports.control.transactions import (
+    EventBlock,
+    NotedTime,
+    OpenTransaction,
+    PingStatus,
+    Transaction,
+    TransactionStatus,
+)
 from penstock.ports.data.segments import NO_EVENT, Append
 
 COMPLETED_MAX = 500  # transactions that one call lists, newest first
@@ -225,7 +232,9 @@ class Transactions:
                 await ctx.metadata.put(found.put(replace(found.value, expires_ms=until)))
         return PingStatus[verdict.name]
 
-    async def commit(self, stream: StreamName, txn: UUID, blocks: Sequence[EventBlock] = ()) -> TransactionStatus:
+    async def commit(
+        self, stream: StreamName, txn: UUID, blocks: Sequence[EventBlock] = (), noted: NotedTime | None = None
+    ) -> TransactionStatus:
         """Append the blocks and decide to commit; the merge follows. COMMITTED: the merge is done; COMMITTING: it
         continues.
 
@@ -234,7 +243,7 @@ class Transactions:
         if blocks:
             await self._fill(stream, txn, blocks)
         with self._ctx.transactions.outcomes.of(txn) as ended:
-            if await self._end(stream, txn, Verb.COMMIT) is TransactionState.COMMITTED:
+            if await self._end(stream, txn, Verb.COMMIT, noted) is TransactionState.COMMITTED:
                 return TransactionStatus.COMMITTED
             # Waiting a little here costs less than a later status request.
             await asyncio.wait({ended}, timeout=COMMIT_S)
@@ -280,13 +289,15 @@ class Transactions:
         """Decide to abort; the removal follows. Raises as ``commit``."""
         await self._end(stream, txn, Verb.ABORT)
 
-    async def _end(self, name: StreamName, txn: UUID, verb: Verb) -> TransactionState | None:
+    async def _end(
+        self, name: StreamName, txn: UUID, verb: Verb, noted: NotedTime | None = None
+    ) -> TransactionState | None:
         ctx = self._ctx
         view = await ctx.streams.get(name)
         if view.record.state is StreamState.SEALED and await abort_if_open(ctx, name, txn):
             # Begun during sealing by a controller that crashed then: there is no segment left to merge it into.
             settle_soon(ctx, name)
-        decided = await ctx.tasks.run(decide(ctx, name, txn, verb))
+        decided = await ctx.tasks.run(decide(ctx, name, txn, verb, noted=noted))
         settle_soon(ctx, name)
         return decided
 

@@ -27,14 +27,17 @@ from penstock.controller.metadata import CHUNK, overwrite, stored
 from penstock.controller.segments import create_segments, delete_segments
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import end_work, epoch_put, lengths_put, load_epoch, put_stream, seal_segments
+from penstock.controller.streams.tails import tail_positions
 from penstock.controller.tasks import each
 from penstock.controller.transactions.decisions import load_transactions
+from penstock.controller.watermarks.notes import note_commit
 from penstock.core.streams.history import EpochRecord
 from penstock.core.streams.scaling import rolling_epochs
 from penstock.core.streams.transactions import TransactionFacts, commit_runs, is_stray, merge_targets, transaction_epoch
 from penstock.model.errors import InternalError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.segments import SegmentId, number_of
+from penstock.ports.control.transactions import NotedTime
 from penstock.ports.data.tables import KEY_ABSENT, TABLE_BATCH_MAX, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
@@ -100,11 +103,22 @@ async def _perform(ctx: Context, view: StreamView, entries: Sequence[tuple[bytes
         else:
             await _merge(ctx, view.name, targets, txns)
             outcomes.update(dict.fromkeys(txns, TransactionState.COMMITTED))
+    await _note_times(ctx, view, [item for item in facts if decided[item.txn] and item.txn not in strays])
     shared = [item.record.key for item in facts if item.record is not None and item.record.key is not None]
     gone = [*(key for key, _ in entries), *(keys.join(view.name, key) for key in shared)]
     await _complete(ctx, view.name, outcomes, list(decided), gone, [key for key, _ in entries])
     await _prune_sometimes(ctx, view.name, len(decided))
     return view
+
+
+async def _note_times(ctx: Context, view: StreamView, committed: Sequence[TransactionFacts]) -> None:
+    """Note the times of committed transactions, in their order, at the tail behind them. Repeatable."""
+    records = [item.record for item in committed if item.record is not None and item.record.noted_by]
+    if not records:
+        return
+    tail = await tail_positions(ctx, view, await ctx.histories.remaining(view))
+    for record in records:
+        await note_commit(ctx, view.name, NotedTime(writer=record.noted_by, time_ms=record.noted_ms), tail)
 
 
 async def _strays(ctx: Context, view: StreamView, facts: Sequence[TransactionFacts]) -> list[UUID]:

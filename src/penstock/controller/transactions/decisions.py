@@ -18,6 +18,7 @@ from penstock.controller.context import Context
 from penstock.controller.metadata import Metadata, Stored, changing, create, stored
 from penstock.core.streams.transactions import TransactionFacts, Verb, has_expired, must_decide
 from penstock.model.names import StreamName
+from penstock.ports.control.transactions import NotedTime
 from penstock.ports.data.tables import TablePut
 
 NO_BATCH = -1
@@ -85,7 +86,9 @@ async def put_queued(ctx: Context, name: StreamName, decision: DecisionRecord, *
     ctx.transactions.queues.added(name, place)
 
 
-async def decide(ctx: Context, name: StreamName, txn: UUID, verb: Verb) -> TransactionState | None:
+async def decide(
+    ctx: Context, name: StreamName, txn: UUID, verb: Verb, *, noted: NotedTime | None = None
+) -> TransactionState | None:
     """Decide to commit or to abort. If that was decided before, return the current state.
 
     Raises: TransactionNotFoundError, TransactionStateError (the opposite was decided).
@@ -95,20 +98,30 @@ async def decide(ctx: Context, name: StreamName, txn: UUID, verb: Verb) -> Trans
         loaded = await load_transactions(ctx.metadata, name, [txn])
         if not must_decide(loaded.facts[0], verb):
             return loaded.facts[0].state
-        await _decide_open(ctx, name, loaded, txn, verb)
+        await _decide_open(ctx, name, loaded, txn, verb, noted)
         return None
 
     return await changing(attempt)
 
 
-async def _decide_open(ctx: Context, name: StreamName, loaded: LoadedTransactions, txn: UUID, verb: Verb) -> None:
+async def _decide_open(
+    ctx: Context,
+    name: StreamName,
+    loaded: LoadedTransactions,
+    txn: UUID,
+    verb: Verb,
+    noted: NotedTime | None = None,
+) -> None:
     found = loaded.records[txn]
     record = found.value
     if record is None:
         return
     commit = verb is Verb.COMMIT
     state = TransactionState.COMMITTING if commit else TransactionState.ABORTING
-    puts = [found.put(replace(record, state=state))]
+    decided = replace(record, state=state)
+    if noted is not None:
+        decided = replace(decided, noted_by=noted.writer, noted_ms=noted.time_ms)
+    puts = [found.put(decided)]
     if not commit and record.pin is not None:
         # A batch that is being decided depends on this transaction: changing its record makes it check again.
         batch = loaded.batches[record.pin.writer]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.model.errors import InvalidArgumentError, StreamNotFoundError
-from penstock.model.names import StreamName
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.plane import ControlPlane
-from penstock.ports.control.transactions import TransactionStatus
+from penstock.ports.control.transactions import NotedTime, TransactionStatus
 
 _COMPLETED = {
     TransactionStatus.COMMITTED: pb.ListCompletedTxnResponse.TxnResponse.COMMITTED,
@@ -46,7 +44,11 @@ class TransactionCalls:
 
     async def commit(self, request: pb.TxnRequest) -> pb.TxnStatus:
         stream = mapping.stream_of(request.streamInfo)
-        await self._controller.transactions.commit(stream, mapping.transaction_of(request.txnId))
+        # Clients that note no time send none, or the smallest of all.
+        noted = None
+        if request.writerId and request.timestamp > 0:
+            noted = NotedTime(writer=request.writerId, time_ms=request.timestamp)
+        await self._controller.transactions.commit(stream, mapping.transaction_of(request.txnId), noted=noted)
         return pb.TxnStatus()
 
     async def abort(self, request: pb.TxnRequest) -> pb.TxnStatus:
@@ -73,21 +75,13 @@ class TransactionCalls:
         return reply
 
     async def note_time(self, request: pb.TimestampFromWriter) -> pb.TimestampResponse:
-        """Checked and accepted, but not kept: watermarks do not advance. Clients work without them."""
         position = mapping.cut_of(request.position)
-        await self._check_writer(request.writer, position.stream)
+        await self._controller.cuts.note_time(position.stream, request.writer, request.timestamp, position=position)
         return pb.TimestampResponse()
 
     async def remove_writer(self, request: pb.RemoveWriterRequest) -> pb.RemoveWriterResponse:
-        """Checked and accepted; there is nothing to forget, see ``note_time``."""
-        await self._check_writer(request.writer, mapping.stream_of(request.stream))
+        await self._controller.cuts.remove_writer(mapping.stream_of(request.stream), request.writer)
         return pb.RemoveWriterResponse()
-
-    async def _check_writer(self, writer: str, stream: StreamName) -> None:
-        if not writer:
-            raise InvalidArgumentError("a writer needs a name", stream=str(stream))
-        if not await self._controller.streams.exists(stream):
-            raise StreamNotFoundError("no such stream", stream=str(stream))
 
 
 class ReaderGroupCalls:

@@ -9,6 +9,7 @@ from typing import Protocol
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.ports.control.watermarks import Watermarks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +22,11 @@ class SegmentSpan:
     events: int | None
 
 
-class Cuts(Protocol):
-    """Cuts of a stream. All calls may raise ScopeNotFoundError and StreamNotFoundError."""
+class Cuts(Watermarks, Protocol):
+    """Cuts of a stream, and the times that writers note at them.
+
+    All calls may raise ScopeNotFoundError and StreamNotFoundError.
+    """
 
     async def head(self, stream: StreamName) -> StreamCut: ...
 

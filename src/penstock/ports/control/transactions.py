@@ -19,6 +19,8 @@ LEASE_MIN_MS = 10_000
 
 LEASE_MAX_MS = 600_000
 
+WRITER_NAME_MAX = 255  # characters
+
 
 class TransactionStatus(enum.Enum):
     """The state of a transaction. ``COMMITTING`` and ``ABORTING`` are decided; ``UNKNOWN``: it never existed or is
@@ -65,6 +67,18 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotedTime:
+    """A time that a writer notes with a commit, as ``Watermarks.note_time``; the position is the tail after the merge."""
+
+    writer: str
+    time_ms: int
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.writer) <= WRITER_NAME_MAX:
+            raise InvalidArgumentError("a writer needs a name of 1 to 255 characters", characters=len(self.writer))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventBlock:
     """Framed events of a transaction for one of its segments: everything that ``writer`` ever appends there."""
 
@@ -97,14 +111,17 @@ class Transactions(Protocol):
 
     async def ping(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus: ...
 
-    async def commit(self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = ()) -> TransactionStatus:
+    async def commit(
+        self, stream: StreamName, txn: UUID, *, blocks: Sequence[EventBlock] = (), noted: NotedTime | None = None
+    ) -> TransactionStatus:
         """Decide to commit; the merge follows, and survives any crash. Can be repeated. Returns COMMITTED if the events
         are already readable, else COMMITTING.
 
         ``blocks`` are appended first, each exactly once even if the call is repeated, as event number ``event_count``
         of its writer. Raises TransactionNotFoundError, TransactionStateError (aborted); with blocks also
         InvalidArgumentError (no segment of the transaction), UnsupportedError (an older server), and what an append
-        raises: then nothing is decided.
+        raises: then nothing is decided. ``noted`` counts once the events are readable; a time before the one that the
+        writer noted last is not noted, and the commit stands. Of repeated calls the one that decides counts.
         """
         ...
 

@@ -57,6 +57,7 @@ class ControlCluster(Cluster):
 
     def controller_settings(self) -> ControllerSettings:
         return ControllerSettings(
+            watermark_ms=None,
             sweep_ms=self.config.sweep_ms,
             retention_cycle_ms=self.config.retention_cycle_ms,
             retention_pause_ms=100,

@@ -305,7 +305,10 @@ class Cluster:
     def controller_settings(self) -> ControllerSettings:
         """Settings of the controller of every node."""
         return ControllerSettings(
-            sweep_ms=self.config.sweep_ms, retention_cycle_ms=self.config.retention_cycle_ms, scaling_minute_ms=None
+            sweep_ms=self.config.sweep_ms,
+            retention_cycle_ms=self.config.retention_cycle_ms,
+            scaling_minute_ms=None,
+            watermark_ms=None,
         )
 
     def prepare_store(self, store: SegmentStore) -> None:

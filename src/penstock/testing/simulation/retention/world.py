@@ -42,7 +42,10 @@ class RetentionCluster(Cluster):
     def __init__(self, loop: SimLoop, config: SimConfig, history: History) -> None:
         super().__init__(loop, config, history)
         self.settings = ControllerSettings(
-            sweep_ms=config.sweep_ms, retention_cycle_ms=config.retention_cycle_ms, scaling_minute_ms=None
+            sweep_ms=config.sweep_ms,
+            retention_cycle_ms=config.retention_cycle_ms,
+            scaling_minute_ms=None,
+            watermark_ms=None,
         )
 
     def controller_settings(self) -> ControllerSettings:

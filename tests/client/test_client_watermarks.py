@@ -1,0 +1,106 @@
+"""Times that our writers note, and the windows that our readers get, in an embedded store and over a server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import penstock
+from penstock.model.errors import InvalidArgumentError, TimeGoesBackError
+from penstock.testing.server import ServerProcess
+
+
+@pytest.fixture
+def stream(tmp_path) -> Iterator[penstock.Stream]:
+    with penstock.open(tmp_path / "data") as store:
+        store.create_scope("s")
+        yield store.create_stream("s/t", segments=2)
+
+
+def until(look: Callable[[], object], expected: object) -> None:
+    """Wait for the store's next looks at the watermark."""
+    deadline = time.monotonic() + 20
+    while (found := look()) != expected:
+        assert time.monotonic() < deadline, (found, expected)
+        time.sleep(0.05)
+
+
+def bounds(window) -> tuple[int | None, int | None]:
+    return window.lower_ms, window.upper_ms
+
+
+def read_all(reader: penstock.Reader, count: int) -> None:
+    for _ in range(count):
+        assert reader.read(10) is not None
+
+
+def at_tail(stream: penstock.Stream) -> tuple[int | None, int | None]:
+    with stream.reader(start="latest") as reader:
+        return bounds(reader.time_window())
+
+
+def check_bounds_follow_the_slower_writer(stream: penstock.Stream) -> None:
+    with stream.writer() as one, stream.writer() as other, stream.reader() as reader:
+        one.write(b"a", key="k")
+        one.note_time(10)
+        until(lambda: at_tail(stream), (10, None))
+        assert bounds(reader.time_window()) == (None, 10)
+        other.write(b"b", key="l")
+        other.note_time(12)
+        one.write(b"c", key="k")
+        one.note_time(20)
+        until(lambda: at_tail(stream), (12, None))
+        one.note_time(30)
+        other.note_time(25)
+        until(lambda: at_tail(stream), (25, None))
+        assert bounds(reader.time_window()) == (None, 10)
+        read_all(reader, 3)
+        assert reader.read(0) is None  # the last event counts as read when the next one is asked for
+        assert bounds(reader.time_window()) == (25, None)
+        with pytest.raises(TimeGoesBackError):
+            one.note_time(19)
+        for wrong in (1.5, True, "now", None, 1 << 63):
+            with pytest.raises(InvalidArgumentError):
+                one.note_time(wrong)
+        # A writer that is closed holds nothing back.
+        other.close()
+        one.note_time(40)
+        until(lambda: at_tail(stream)[0], 40)
+
+
+def test_bounds_follow_the_slower_writer(stream: penstock.Stream) -> None:
+    check_bounds_follow_the_slower_writer(stream)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("options", [[], ["--workers", "2"]], ids=["one process", "workers"])
+def test_bounds_follow_the_slower_writer_of_a_server(tmp_path, options) -> None:
+    with ServerProcess(tmp_path / "data", *options) as server, penstock.connect(server.address) as store:
+        store.create_scope("s")
+        check_bounds_follow_the_slower_writer(store.create_stream("s/t", segments=2))
+
+
+def test_a_commit_notes_the_time_of_its_events(stream: penstock.Stream) -> None:
+    for time_ms in (10, 20):
+        with stream.transaction() as transaction:
+            transaction.write(b"x" * 100)
+            transaction.commit(noted=penstock.NotedTime(writer="ingest", time_ms=time_ms))
+    until(lambda: stream.reader(start="latest").time_window().lower_ms, 20)
+
+
+def test_a_group_knows_the_window_of_its_slowest_reader(tmp_path) -> None:
+    with penstock.open(tmp_path / "data") as store:
+        store.create_scope("s")
+        stream = store.create_stream("s/t")
+        with stream.writer() as writer:
+            writer.write(b"x")
+            writer.note_time(10)
+            group = store.reader_group("s/g", ["s/t"])
+            until(lambda: bounds(group.time_windows()[stream.name]), (None, 10))
+            with group.reader("r") as reader:
+                assert reader.read(10) is not None
+                assert reader.read(0) is None
+                reader.sync()
+                until(lambda: bounds(group.time_windows()[stream.name]), (10, None))

@@ -31,10 +31,12 @@ from penstock.ports.control.layout import Successor
 from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services
 from penstock.spark.options import parse_read
-from penstock.spark.reading import stream as spark_stream
+from penstock.spark.reading import one_stream
+from penstock.spark.reading.boundaries import Limit, Places
+from penstock.spark.reading.following import check_offset
+from penstock.spark.reading.one_stream import OneStream
 from penstock.spark.reading.planning import batch_ranges, left_of
 from penstock.spark.reading.positions import Offset, ranges_of
-from penstock.spark.reading.stream import StreamReader
 from tests.example_answers import explanation
 from tests.flat_control import FlatControl
 
@@ -360,10 +362,10 @@ class _Boundaries:
 
     rng: random.Random
 
-    def __init__(self, segments: Any, stream: StreamName) -> None:
+    def __init__(self, segments: Any) -> None:
         self._segments = segments
 
-    async def advance(self, start: Positions, ends: Positions, limit: Any, *, turn: int) -> dict[SegmentId, int]:
+    async def advance(self, start: Places, ends: Places, limit: Any, *, turn: int) -> Places:
         some = {item: self.rng.randrange(start[item], end + 1) for item, end in ends.items()}
         return {**start, **(ends if self.rng.random() < 0.2 else some)}
 
@@ -379,15 +381,15 @@ class StreamingSource:
 
     def _start(self) -> None:
         given = {"path": str(STREAM), "fail_on_data_loss": "false"}
-        self._reader = StreamReader(cast(Any, None), parse_read(given), cast(Any, None))
+        self._streams = {STREAM: OneStream(parse_read(given), is_one=True)}
 
     async def step(self) -> bool:
         world, begin = self._world, self._log[-1]
         services = _services(world)
-        end = await self._reader._advanced(services, begin, spark_stream.Limit())
+        end = (await one_stream.advance(services, self._streams, {STREAM: begin}, Limit(), turn=0))[STREAM]
         if end.positions == begin.positions:
             return False
-        await spark_stream.check_offset(services.controller, STREAM, end.positions)
+        await check_offset(services.controller, STREAM, end.positions)
         self._log.append(Offset.from_json(STREAM, json.loads(json.dumps(end.to_json(STREAM)))))
         if world.may_truncate and world.rng.random() < 0.1:
             world.truncate()
@@ -435,7 +437,7 @@ async def play(seed: int) -> None:
     world = World(rng, truncated=seed % 2 == 1)
     _Boundaries.rng = rng
     readers: list[Reader] = [kind(world) for kind in READERS]
-    with mock.patch.object(spark_stream, "Boundaries", _Boundaries):
+    with mock.patch.object(one_stream, "Boundaries", _Boundaries):
         for _ in range(rng.randrange(4, 40)):
             choice = rng.random()
             if choice < 0.25:

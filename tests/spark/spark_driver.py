@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from spark_world import open_here
 
 from penstock.model.names import StreamName
-from penstock.spark.options import parse_read
+from penstock.spark.options import parse_source
 from penstock.spark.reading.stream import StreamReader
 
 SCHEMA = StructType().add("event", "binary").add("segment_id", "long").add("offset", "long")
@@ -23,7 +23,7 @@ class Driver:
 
     def __init__(self, data: Path, stream: StreamName, **options: str) -> None:
         given = {"controller": str(data), "path": str(stream), "start_stream_cut": "earliest", **options}
-        self.reader = StreamReader(open_here, parse_read({k: v for k, v in given.items() if v}), SCHEMA)
+        self.reader = StreamReader(open_here, parse_source({k: v for k, v in given.items() if v}), SCHEMA)
         self.log: list[dict[str, Any]] = []
 
     def batch(self, limit: ReadLimit | None = None) -> list[bytes] | None:

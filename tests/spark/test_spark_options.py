@@ -7,8 +7,9 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.spark.choice import AUDIT_STREAM
 from penstock.spark.kafka import KAFKA_OPTIONS
-from penstock.spark.options import AUDIT_STREAM, READ_OPTIONS, WRITE_OPTIONS, parse_read, parse_write, plain_name
+from penstock.spark.options import READ_OPTIONS, WRITE_OPTIONS, parse_read, parse_write, plain_name
 from penstock.spark.schema import READ_MARK, check_read_schema, check_write_schema, read_columns, target_columns
 from penstock.spark.source import PenstockSource
 
@@ -26,7 +27,7 @@ def test_contradicting_names_of_the_stream_are_refused() -> None:
             parse_read(given)
     with pytest.raises(InvalidNameError, match="option stream"):
         parse_read({"path": "plant"})
-    with pytest.raises(InvalidArgumentError, match="one stream"):
+    with pytest.raises(InvalidArgumentError, match="one path"):
         parse_read({**STREAM, "paths": '["a/b","c/d"]'})
 
 

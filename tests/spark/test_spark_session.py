@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from spark_world import World, in_order, keyed
 
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
+from penstock.spark.reading.progress import lags
 from penstock.spark.reasons import reason
 
 pytestmark = pytest.mark.spark
@@ -270,6 +272,47 @@ def test_an_unbounded_query_takes_what_comes(spark: Any, address: str, world: Wo
         assert sorted(bytes(row.event) for row in spark.table("live").collect()) == sorted(keyed(0, 40))
     finally:
         query.stop()
+
+
+def test_one_source_reads_several_streams_and_those_that_come_later(
+    spark: Any, address: str, world: World, tmp_path: Path
+) -> None:
+    first, second, third = (StreamName("plant", f"many-{name}") for name in "abc")
+    for stream in (first, second):
+        world.create(stream.stream)
+        world.write(stream, keyed(0, 20))
+    given = {"controller": address, "streamPattern": "plant/many-.*", "subscriber": "many"}
+    frame = spark.readStream.format("penstock").options(**given, start_stream_cut="earliest").load()
+    query = (
+        frame.writeStream.format("memory").queryName("many").option("checkpointLocation", str(tmp_path / "c")).start()
+    )
+    try:
+        query.processAllAvailable()
+        world.create(third.stream)
+        world.write(third, keyed(0, 5))
+        deadline = time.monotonic() + WAIT_S
+        while spark.table("many").count() < 45 and time.monotonic() < deadline:
+            query.processAllAvailable()
+        found = {
+            (row.scope, row.stream): row["count"]
+            for row in spark.table("many").groupBy("scope", "stream").count().collect()
+        }
+        assert found == {("plant", first.stream): 20, ("plant", second.stream): 20, ("plant", third.stream): 5}
+        assert [item.stream for item in lags(query, address)] == [first, second, third]
+    finally:
+        query.stop()
+    batch = spark.read.format("penstock").option("controller", address).option("stream", f"{first},{third}").load()
+    assert batch.count() == 25
+    wrong = (
+        spark.readStream.format("penstock")
+        .option("controller", address)
+        .option("streamPattern", "plant/none-.*")
+        .load()
+    )
+    failed = wrong.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "n")).start()
+    with pytest.raises(Exception, match="no stream matches option stream_pattern") as caught:
+        failed.awaitTermination(WAIT_S)
+    assert (reason(caught.value) or "").startswith("StreamNotFoundError")
 
 
 def test_the_java_from_the_package_index_runs_spark(address: str, world: World, tmp_path: Path) -> None:

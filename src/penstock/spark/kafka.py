@@ -10,6 +10,7 @@ _START_TIME, _END_TIME = "start_timestamp", "end_timestamp"
 
 KAFKA_OPTIONS = {
     "subscribe": "stream",
+    "subscribepattern": "stream_pattern (over whole names, SCOPE/STREAM)",
     "assign": "stream",
     "topic": "stream",
     "kafka.bootstrap.servers": "controller",

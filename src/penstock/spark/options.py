@@ -9,16 +9,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from penstock.model.cuts import ENDS, StreamCut
-from penstock.model.errors import InvalidArgumentError, InvalidCutError, InvalidNameError
-from penstock.model.names import SYSTEM_SCOPE, StreamName, check_name
+from penstock.model.errors import InternalError, InvalidArgumentError, InvalidCutError, InvalidNameError
+from penstock.model.names import StreamName, check_name
 from penstock.model.queries import ANY_QUERY
 from penstock.ports.control.transactions import LEASE_MAX_MS, LEASE_MIN_MS
+from penstock.spark.choice import Matching, Named, StreamChoice, all_named, checked_pattern, name_of
 from penstock.spark.kafka import kafka_hint
 from penstock.spark.schema import EVENT, ROUTING_KEY
 
@@ -44,15 +45,13 @@ Direct: TypeAlias = Literal["true", "false", "always"]
 """Read chunks where they lie: where that is possible, never, or else fail."""
 
 DEFAULT_CONTROLLER = "localhost:9090"
-AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
-"""Of the store itself; it can be read as any other, and nothing else. Source: docs/formats/audit.md."""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 READ_OPTIONS = (
     "controller",
     "scope",
     "stream",
+    "stream_pattern",
     "path",
     "start_stream_cut",
     "end_stream_cut",
@@ -113,7 +112,7 @@ class ReadOptions:
     """What to read, and in which portions. Sizes in bytes; None is "not said"."""
 
     controller: str
-    stream: StreamName
+    choice: StreamChoice
     start: CutChoice | None
     end: CutChoice | None
     subscriber: str | None
@@ -129,6 +128,22 @@ class ReadOptions:
     only_direct: bool
     lease_ms: int
     application: str | None
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether the read is of one stream, given by name. Its offsets have the form that they always had."""
+        return isinstance(self.choice, Named) and len(self.choice.streams) == 1
+
+    @property
+    def stream(self) -> StreamName:
+        """The stream of a read of one. Raises InternalError for a read of several: see ``of``."""
+        if not (isinstance(self.choice, Named) and len(self.choice.streams) == 1):
+            raise InternalError("a read of several streams was taken for one of one stream", choice=self.choice)
+        return self.choice.streams[0]
+
+    def of(self, stream: StreamName) -> ReadOptions:
+        """The same options for one of the streams."""
+        return replace(self, choice=Named((stream,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +170,21 @@ class WriteOptions:
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
-    """Options of a read. Raises InvalidArgumentError and InvalidNameError, each naming the option and what it may be."""
+    """Options of a read of one stream. Raises InvalidArgumentError and InvalidNameError, each naming the option and what it
+    may be."""
     given = _Given(options, READ_OPTIONS, WRITE_OPTIONS, "writing")
-    stream = given.stream(own=True)
-    start = given.place("start_stream_cut", "start_timestamp", stream)
-    end = given.place("end_stream_cut", "end_timestamp", stream)
+    return _read_options(given, Named((given.stream(own=True),)))
+
+
+def parse_source(options: Mapping[str, str]) -> ReadOptions:
+    """As ``parse_read``, for a read of one stream or several: see ``_Given.choice``."""
+    given = _Given(options, READ_OPTIONS, WRITE_OPTIONS, "writing")
+    return _read_options(given, given.choice())
+
+
+def _read_options(given: _Given, choice: StreamChoice) -> ReadOptions:
+    start = given.place("start_stream_cut", "start_timestamp", choice)
+    end = given.place("end_stream_cut", "end_timestamp", choice)
     if isinstance(start, Moment) and isinstance(end, Moment) and start.time_ms > end.time_ms:
         raise InvalidArgumentError(
             "the time range ends before it begins",
@@ -168,7 +193,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         )
     return ReadOptions(
         controller=given.text("controller") or DEFAULT_CONTROLLER,
-        stream=stream,
+        choice=choice,
         start=start,
         end=end,
         subscriber=given.group("subscriber"),
@@ -261,7 +286,10 @@ class _Given:
                     raise InvalidArgumentError(f"option {elsewhere[plain]} is one of {theirs}", option=name)
                 raise InvalidArgumentError(kafka_hint(plain) or _unknown(plain, spellings), option=name)
         if "paths" in options:
-            raise InvalidArgumentError("one read takes one stream; union several reads", paths=options["paths"])
+            raise InvalidArgumentError(
+                "load takes one path; name several streams in option stream, with commas between",
+                paths=options["paths"],
+            )
 
     def text(self, name: str) -> str | None:
         """The value without blanks around it; None where absent or blank."""
@@ -325,26 +353,49 @@ class _Given:
             stream = f"{scope}/{stream}"
         full = stream or path
         if full is None:
-            raise InvalidArgumentError(
-                "which stream? give options scope and stream, or load('SCOPE/STREAM'). Spark keeps the options of a "
-                "catalog's table from sources in Python: use a temporary view, or "
-                "SELECT ... FROM table WITH ('path' = 'SCOPE/STREAM')"
-            )
+            raise InvalidArgumentError(_WHICH_STREAM)
         if stream is not None and path is not None and stream != path:
             raise InvalidArgumentError("options name two streams", stream=stream, path=path)
-        try:
-            name = StreamName.parse(full)
-            if not (own and name == AUDIT_STREAM):
-                name.checked()
-        except InvalidNameError as error:
-            raise InvalidNameError(f"option stream: {error.message}", **error.fields) from None
-        if scope is not None and scope != name.scope:
-            raise InvalidArgumentError("options name two scopes", scope=scope, stream=name)
-        return name
+        if "," in full:
+            raise InvalidArgumentError("one stream is read or written here, and several are named", stream=full[:80])
+        return name_of(full, scope, own=own)
 
-    def place(self, cut: str, moment: str, stream: StreamName) -> CutChoice | None:
-        """A position in the stream, given by a cut or by a time."""
-        chosen, time_ms = self.cut(cut, stream), self.moment(moment)
+    def choice(self) -> StreamChoice:
+        """What a source reads: ``stream`` or ``path`` with one name or several between commas, the streams that
+        ``stream_pattern`` matches, or with ``scope`` alone all of its streams.
+
+        Raises: InvalidArgumentError (no choice, or two; a name given twice; a pattern that is no regular expression),
+        InvalidNameError.
+        """
+        scope, pattern = self.text("scope"), self.text("stream_pattern")
+        names = self.text("stream") or self.text("path")
+        if pattern is not None:
+            if names is not None:
+                raise InvalidArgumentError(
+                    "options stream and stream_pattern both choose streams; drop one",
+                    stream=names,
+                    stream_pattern=pattern,
+                )
+            return Matching(scope=self._scope(scope), pattern=checked_pattern(pattern))
+        if names is None:
+            if scope is None:
+                raise InvalidArgumentError(_WHICH_STREAM)
+            return Matching(scope=self._scope(scope), pattern=None)
+        if "," not in names:
+            return Named((self.stream(own=True),))
+        if self.text("path") not in (None, names):
+            raise InvalidArgumentError("options name two sets of streams", stream=names, path=self.text("path"))
+        return Named(all_named(names, scope))
+
+    def _scope(self, scope: str | None) -> str | None:
+        try:
+            return None if scope is None else check_name("scope", scope)
+        except InvalidNameError as error:
+            raise InvalidNameError(f"option scope: {error.message}", **error.fields) from None
+
+    def place(self, cut: str, moment: str, choice: StreamChoice) -> CutChoice | None:
+        """A position in the streams, given by a cut, if it is one stream, or by a time."""
+        chosen, time_ms = self.cut(cut, choice), self.moment(moment)
         if chosen is not None and time_ms is not None:
             raise InvalidArgumentError(f"options {cut} and {moment} say the same; drop one", value=self.text(moment))
         return chosen if time_ms is None else Moment(time_ms)
@@ -370,7 +421,7 @@ class _Given:
                 f"option {name} is a time as 2026-05-01T12:00:00Z, or in milliseconds since 1970", value=text
             ) from None
 
-    def cut(self, name: str, stream: StreamName) -> CutChoice | None:
+    def cut(self, name: str, choice: StreamChoice) -> CutChoice | None:
         text = self.text(name)
         if text is None:
             return None
@@ -389,12 +440,24 @@ class _Given:
             raise InvalidCutError(
                 f"option {name} is earliest, latest, unbounded or the text of a stream cut{hint}", value=text[:60]
             ) from error
-        if cut.stream != stream:
-            raise InvalidArgumentError(f"option {name} is a cut of another stream", stream=stream, cut=cut.stream)
+        if not (isinstance(choice, Named) and len(choice.streams) == 1):
+            raise InvalidArgumentError(
+                f"option {name} is a cut of one stream, and several are read; use earliest, latest or a time",
+                cut=cut.stream,
+            )
+        if cut.stream != choice.streams[0]:
+            raise InvalidArgumentError(
+                f"option {name} is a cut of another stream", stream=choice.streams[0], cut=cut.stream
+            )
         return "unbounded" if cut.is_unbounded else cut
 
 
 _WORDS_OF_CUTS = (*ENDS, "unbounded")
+_WHICH_STREAM = (
+    "which stream? give options scope and stream, or load('SCOPE/STREAM'). Spark keeps the options of a "
+    "catalog's table from sources in Python: use a temporary view, or "
+    "SELECT ... FROM table WITH ('path' = 'SCOPE/STREAM')"
+)
 
 
 def _within(name: str, text: str, value: int, most: int) -> int:

@@ -20,15 +20,19 @@ from penstock.model.errors import (
     InvalidArgumentError,
     PenstockError,
 )
+from penstock.model.segments import SegmentId
 from penstock.ports.data.chunks import LEASE_PARTS_MAX
+from penstock.spark.choice import chosen_at_start
 from penstock.spark.connect import Connector, Services, dial, link
-from penstock.spark.options import ReadOptions, WriteOptions, parse_read, parse_write
+from penstock.spark.options import ReadOptions, WriteOptions, parse_source, parse_write
 from penstock.spark.reading.partition import read_partition, release_lease
+from penstock.spark.reading.plan import Share, together
 from penstock.spark.reading.planning import (
     batch_ranges,
     holder_of,
     plan_shares,
     resolve,
+    shares_for,
     without_lost,
 )
 from penstock.spark.reading.pruning import Wanted, wanted_of
@@ -49,7 +53,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from penstock.spark.reading.plan import Share
     from penstock.spark.reading.stream import StreamReader
     from penstock.spark.writing.sink import BatchWriter, StreamWriter
 
@@ -77,7 +80,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         from pyspark.sql.types import StructType
 
         schema = StructType()
-        for name, kind in read_columns(parse_read(self.options).columns):
+        for name, kind in read_columns(parse_source(self.options).columns):
             schema.add(name, "long" if kind == "bigint" else kind, True, {READ_MARK: True})
         return schema
 
@@ -126,7 +129,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
 
     def _read_options(self, schema: StructType) -> ReadOptions:
         check_read_schema(_columns(schema))
-        return parse_read(self.options)
+        return parse_source(self.options)
 
     def _write_options(
         self, schema: StructType, overwrite: bool, instead: str
@@ -145,7 +148,7 @@ def _columns(schema: StructType) -> list[tuple[str, str]]:
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
-    """A bounded read between two cuts. Each action on the data frame resolves "earliest" and "latest" anew."""
+    """A bounded read between two cuts of each stream. Each action on the data frame resolves "earliest" and "latest" anew."""
 
     def __init__(self, connector: Connector, options: ReadOptions, schema: StructType) -> None:
         self._connector = connector
@@ -174,21 +177,33 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     async def _plan(self, services: Services, lease: UUID) -> Sequence[Share]:
         options = self._options
+        ranges = {
+            item: await self._ranges(services, options.of(item))
+            for item in await chosen_at_start(services, options.choice)
+        }
+        sizes = {stream: sum(high - low for _, low, high in found) for stream, found in ranges.items()}
+        total = sum(sizes.values())
+        shares: list[Share] = []
+        for stream, found in ranges.items():
+            if found:
+                shares += await plan_shares(
+                    services,
+                    replace(options.of(stream), min_partitions=max(1, options.min_partitions * sizes[stream] // total)),
+                    found,
+                    lease=lease,
+                    holder=holder_of(options.of(stream), "batch read"),
+                    with_times=APPEND_TIME in self._schema.names,
+                    wanted=self._wanted,
+                )
+        return together(shares, goal_bytes=max(1, -(-total // shares_for(options, total))))
+
+    async def _ranges(self, services: Services, options: ReadOptions) -> Sequence[tuple[SegmentId, int, int]]:
+        """What to read of one stream."""
         start = await resolve(services, options.stream, options.start, "earliest")
         end = await resolve(services, options.stream, options.end, "latest", end=True)
         ranges = await batch_ranges(services, options.stream, start, end)
         kept = await without_lost(services, options.stream, ranges, fail=options.fail_on_data_loss)
-        if self._wanted is not None:
-            kept = [item for item in kept if self._wanted.segment_id.holds(item[0])]
-        return await plan_shares(
-            services,
-            options,
-            kept,
-            lease=lease,
-            holder=holder_of(options, "batch read"),
-            with_times=APPEND_TIME in self._schema.names,
-            wanted=self._wanted,
-        )
+        return [item for item in kept if self._wanted is None or self._wanted.segment_id.holds(item[0])]
 
     @readable_items
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from penstock.codec.events import HEADER_BYTES, event_bounds, missing_bytes
 from penstock.model.errors import UnavailableError
@@ -12,7 +13,12 @@ from penstock.model.segments import SegmentId
 from penstock.ports.data.chunks import ChunkBlock
 from penstock.ports.data.segments import READ_MAX_BYTES
 from penstock.ports.data.service import SegmentService
-from penstock.spark.reading.positions import Positions
+
+Place: TypeAlias = tuple[StreamName, SegmentId]
+"""A segment of a stream."""
+
+Places: TypeAlias = dict[Place, int]
+"""Offsets of segments of one or several streams."""
 
 _LOOK_BYTES = 64 << 20
 _SHARE_BYTES_MIN = 64 << 10
@@ -54,17 +60,16 @@ class Limit:
 
 
 class Boundaries:
-    """Event boundaries of one stream, found in the chunks' block lists, by asking the store, or by reading headers."""
+    """Event boundaries of segments, found in the chunks' block lists, by asking the store, or by reading headers."""
 
-    def __init__(self, segments: SegmentService, stream: StreamName) -> None:
+    def __init__(self, segments: SegmentService) -> None:
         self._segments = segments
-        self._stream = stream
 
-    async def advance(self, start: Positions, ends: Mapping[SegmentId, int], limit: Limit, *, turn: int) -> Positions:
+    async def advance(self, start: Places, ends: Mapping[Place, int], limit: Limit, *, turn: int) -> Places:
         """Where a batch from ``start`` ends: at event boundaries, at most at ``ends``, within ``limit``.
 
-        Segments share the limit evenly; what some do not need goes to the others. ``turn`` says which is served first, so
-        that a small limit starves none. At least one event goes through, however large.
+        Segments, of all streams, share the limit evenly; what some do not need goes to the others. ``turn`` says which is
+        served first, so that a small limit starves none. At least one event goes through, however large.
         """
         if limit.is_none:
             return {**start, **ends}
@@ -87,12 +92,12 @@ class Boundaries:
                 result[segment], _ = await self._read_on(segment, start[segment], ends[segment], Limit(events=1))
         return result
 
-    def _open(self, at: Positions, ends: Mapping[SegmentId, int], turn: int) -> Sequence[SegmentId]:
+    def _open(self, at: Places, ends: Mapping[Place, int], turn: int) -> Sequence[Place]:
         found = [segment for segment in sorted(ends) if at[segment] < ends[segment]]
         first = turn % len(found) if found else 0
         return [*found[first:], *found[:first]]
 
-    async def reach(self, segment: SegmentId, start: int, end: int, limit: Limit) -> tuple[int, int]:
+    async def reach(self, segment: Place, start: int, end: int, limit: Limit) -> tuple[int, int]:
         """The last event boundary from ``start`` to ``end`` that is known to lie within ``limit``, and the events up to it
         (counted only where they are limited)."""
         at, events = start, 0
@@ -113,9 +118,9 @@ class Boundaries:
             events += more
         return at, events
 
-    async def _blocks(self, segment: SegmentId, start: int, end: int, limit: Limit) -> Sequence[ChunkBlock]:
+    async def _blocks(self, segment: Place, start: int, end: int, limit: Limit) -> Sequence[ChunkBlock]:
         look = min(end, start + (_LOOK_BYTES if limit.bytes is None else limit.bytes))
-        chunks = await self._segments.chunk_ranges(segment_name(self._stream, segment), start, look)
+        chunks = await self._segments.chunk_ranges(segment_name(*segment), start, look)
         blocks = [item for chunk in chunks for item in chunk.blocks if start < item.end_offset <= end]
         # A hole between blocks is not tiered: its events are not counted, so nothing behind it may be skipped.
         usable: list[ChunkBlock] = []
@@ -127,17 +132,17 @@ class Boundaries:
             at = block.end_offset
         return usable
 
-    async def _asked(self, segment: SegmentId, at: int, end: int, room_bytes: int) -> int:
+    async def _asked(self, segment: Place, at: int, end: int, room_bytes: int) -> int:
         """A boundary that the store knows in the last part of the room, or ``at``."""
         if end - at <= room_bytes:
             return end
         wanted = max(at + 1, at + room_bytes - room_bytes // 8)
-        found = await self._segments.next_event_boundary(segment_name(self._stream, segment), wanted)
+        found = await self._segments.next_event_boundary(segment_name(*segment), wanted)
         return found if wanted <= found <= min(end, at + room_bytes) else at
 
-    async def _read_on(self, segment: SegmentId, start: int, end: int, limit: Limit) -> tuple[int, int]:
+    async def _read_on(self, segment: Place, start: int, end: int, limit: Limit) -> tuple[int, int]:
         """The last event boundary from ``start`` on within ``limit``, by reading the headers of events."""
-        name = segment_name(self._stream, segment)
+        name = segment_name(*segment)
         at, events = start, 0
         carry = b""
         while at < end:

@@ -19,7 +19,7 @@ from penstock.model.errors import InvalidCutError, SegmentNotFoundError, Unsuppo
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark.connect import Services
-from penstock.spark.reading.positions import Loss
+from penstock.spark.reading.positions import Loss, each_offset
 
 log = logging.getLogger("penstock.spark")
 
@@ -106,5 +106,7 @@ def _ours(offset: Any) -> Iterable[Mapping[str, Any]]:
             offset = json.loads(offset)
         except ValueError:
             return
-    if isinstance(offset, Mapping) and {"v", "stream", "segments"} <= offset.keys():
+    if isinstance(offset, Mapping) and {"v", "streams"} <= offset.keys():
+        yield from each_offset(offset)
+    elif isinstance(offset, Mapping) and {"v", "stream", "segments"} <= offset.keys():
         yield offset

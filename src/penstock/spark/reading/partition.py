@@ -43,15 +43,21 @@ def read_partition(
     connector: Connector, options: ReadOptions, schema: StructType, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """What a task does with its partition. Spark makes a partition without value where there is nothing to read."""
+    share: Share | None = partition.value
+    if share is None:
+        return
+    server = link(connector, options.controller)
+    for part in (share, *share.more):
+        yield from _read_share(server, options, schema, part)
+    _finish_part(server, share)
+
+
+def _read_share(server: Link, options: ReadOptions, schema: StructType, share: Share) -> Iterator[pa.RecordBatch]:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from penstock.spark.reading.scan import Shape, read_share
 
-    share: Share | None = partition.value
-    if share is None:
-        return
     shape = Shape(to_arrow_schema(schema, timezone="UTC"), share.stream, options.batch_rows)
-    server = link(connector, options.controller)
     _extend_lease(server, share, options.lease_ms)
 
     def fetch(segment: SegmentId, offset: int, size: int) -> bytes:
@@ -71,7 +77,6 @@ def read_partition(
 
     lost = None if options.fail_on_data_loss else lose
     yield from read_share(share, shape, fetch, erased, lost)
-    _finish_part(server, share)
 
 
 def _finish_part(server: Link, share: Share) -> None:

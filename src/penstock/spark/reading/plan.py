@@ -58,7 +58,8 @@ class Piece:
 class Share:
     """What one task reads, in this order. The lease keeps its chunk files until that wall time. ``only_direct``: fail where
     these cannot be read, rather than ask the store for what they hold. ``part``: the number of this task, from 0, and
-    the number of tasks under the lease; None: the lease is released elsewhere."""
+    the number of tasks under the lease; None: the lease is released elsewhere. ``more``: what the same task reads behind
+    it, of other streams."""
 
     stream: StreamName
     pieces: tuple[Piece, ...]
@@ -66,6 +67,12 @@ class Share:
     lease_until_ms: int
     only_direct: bool = False
     part: tuple[int, int] | None = None
+    more: tuple[Share, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of this share alone."""
+        return sum(piece.size_bytes for piece in self.pieces)
 
 
 def pieces_of(
@@ -151,3 +158,20 @@ def pack(pieces: Iterable[Piece], *, shares: int) -> Sequence[tuple[Piece, ...]]
         current.append(part)
         filled += part.size_bytes
     return [*packed, tuple(current)] if current else packed
+
+
+def together(shares: Sequence[Share], *, goal_bytes: int) -> Sequence[Share]:
+    """Let one task read several small shares of different streams, up to about ``goal_bytes``. Order and bytes stay.
+
+    Each task costs 23 ms, and a batch of many streams often has only a few events of each.
+    """
+    found: list[list[Share]] = []
+    filled = 0
+    for share in shares:
+        if found and filled + share.size_bytes // 2 <= goal_bytes and share.stream != found[-1][-1].stream:
+            found[-1].append(share)
+            filled += share.size_bytes
+        else:
+            found.append([share])
+            filled = share.size_bytes
+    return [replace(first, more=tuple(rest)) if rest else first for first, *rest in found]

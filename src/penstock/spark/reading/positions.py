@@ -9,20 +9,23 @@ Source: docs/design/0009-spark.md, docs/design/0019-order-of-readers.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidCutError
+from penstock.model.errors import InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.spark.choice import StreamChoice
 
 VERSION = 1
 AHEAD_VERSION = 2
 """Version of offsets with segments that were read in part too early. An earlier program would read those parts twice."""
 START_VERSION = 3
 """Version of offsets that hold the start of the first batch. An earlier program would begin that batch elsewhere."""
+MANY_VERSION = 4
+"""Version of offsets of several streams: a list with one offset, of the versions before, for each."""
 Positions: TypeAlias = dict[SegmentId, int]
 
 
@@ -98,6 +101,11 @@ class Offset:
     begun: Positions | None = None
 
     @property
+    def is_over(self) -> bool:
+        """Whether the stream was deleted and the query goes on without it: the offset only reports what was lost."""
+        return not self.positions
+
+    @property
     def is_start(self) -> bool:
         """Whether no batch with data ended before it: the batch behind it records where it began."""
         return self.begun == self.positions
@@ -146,6 +154,58 @@ class Offset:
             raise InvalidCutError(
                 "checkpoint holds offsets that are not ours", offset=str(dict(offset))[:200]
             ) from error
+
+
+Offsets: TypeAlias = Mapping[StreamName, Offset]
+"""The offset of a query, by stream."""
+
+
+def many_to_json(offsets: Offsets) -> dict[str, Any]:
+    """An offset of several streams, sorted by name: equal offsets give equal text."""
+    return {"v": MANY_VERSION, "streams": [offsets[stream].to_json(stream) for stream in sorted(offsets)]}
+
+
+def each_offset(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The offsets of single streams in an offset of one or several. Raises InvalidCutError if it is not ours."""
+    if found.get("v") != MANY_VERSION:
+        return [found]
+    entries = found.get("streams")
+    if not isinstance(entries, list) or not all(isinstance(item, Mapping) for item in entries):
+        raise InvalidCutError("checkpoint holds offsets that are not ours", offset=str(dict(found))[:200])
+    return entries
+
+
+def offsets_of(
+    found: Mapping[str, Any], choice: StreamChoice, *, only: StreamName | None = None
+) -> dict[StreamName, Offset]:
+    """Inverse of ``many_to_json`` and, for a checkpoint of one stream, of ``Offset.to_json``.
+
+    ``only``: the stream of a query that reads one. Raises InvalidCutError: not ours, or of a stream that the query's options
+    do not choose.
+    """
+    offsets: dict[StreamName, Offset] = {}
+    for entry in each_offset(found):
+        if only is not None and found is entry:
+            return {only: Offset.from_json(only, entry)}
+        try:
+            stream = StreamName.parse(entry.get("stream", ""))
+        except InvalidNameError as error:
+            raise InvalidCutError(
+                "checkpoint holds offsets that are not ours", offset=str(dict(entry))[:200]
+            ) from error
+        offset = Offset.from_json(stream, entry)
+        if not (offset.is_over or choice.holds(stream)):
+            raise InvalidCutError(
+                "checkpoint holds a stream that the options do not choose; choose it again, or use a new checkpoint location",
+                stream=stream,
+            )
+        offsets[stream] = offset
+    return offsets
+
+
+def is_new(begins: Offsets, ends: Offsets) -> bool:
+    """Whether a batch between the offsets has anything to record: events, a loss, or a stream that joined or ended."""
+    return begins.keys() != ends.keys() or any(ends[stream].positions != begins[stream].positions for stream in ends)
 
 
 def _named(positions: Positions) -> dict[str, int]:

@@ -82,6 +82,8 @@ async def _lags(services: Services, offsets: Sequence[Mapping[str, Any]]) -> lis
     for value in offsets:
         stream = StreamName.parse(str(value["stream"]))
         offset = Offset.from_json(stream, value)
+        if offset.is_over:
+            continue
         spans = await services.controller.cuts.measure(stream, to_cut(stream, offset.positions), StreamCut(stream, {}))
         counts = [item.events for item in spans]
         known = [count for count in counts if count is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from uuid import UUID, uuid4, uuid5
 
 from penstock.client.reading.liveness import renewal_s
@@ -29,6 +30,7 @@ from penstock.spark.reading.positions import Positions
 
 log = logging.getLogger("penstock.spark")
 
+_TRIES = 8  # times that others may change a group during one registration
 _MADE_BY_QUERY = UUID("6f1d5a52-7d1c-4e35-9a43-1f0b6e3c5d27")
 
 
@@ -158,20 +160,73 @@ async def subscribe(
     Raises: InvalidArgumentError (a reader group of that name does something else), WriterInUseError (it belongs to another
     query than ``source``, or to none and was made by hand).
     """
-    registered = False
+    return await _subscription(services, await _group(services, stream.scope, name, {stream: cut}), stream, cut, source)
+
+
+async def subscribe_all(
+    services: Services, name: str, cuts: Mapping[StreamName, StreamCut | None], source: QuerySource | None = None
+) -> dict[StreamName, Subscription]:
+    """As ``subscribe`` for several streams: one subscriber of this name in each of their scopes.
+
+    A subscriber that a query has made takes more streams; streams that were deleted leave it. Raises as ``subscribe``.
+    """
+    found: dict[StreamName, Subscription] = {}
+    for scope in sorted({stream.scope for stream in cuts}):
+        of_scope = {stream: cuts[stream] for stream in sorted(cuts) if stream.scope == scope}
+        group = await _extended(services, await _group(services, scope, name, of_scope), of_scope)
+        for stream, cut in of_scope.items():
+            found[stream] = await _subscription(services, group, stream, cut, source)
+    return found
+
+
+async def _group(
+    services: Services, scope: str, name: str, cuts: Mapping[StreamName, StreamCut | None]
+) -> ReaderGroupConfig:
+    """The reader group of that name, created if there is none."""
     try:
-        group = await services.controller.groups.get(stream.scope, name)
+        return await services.controller.groups.get(scope, name)
     except ReaderGroupNotFoundError:
-        start = cut or await services.controller.cuts.tail(stream)
-        group = await services.controller.groups.create(
+        return await services.controller.groups.create(
             ReaderGroupConfig(
-                scope=stream.scope,
+                scope=scope,
                 name=name,
                 id=uuid5(_MADE_BY_QUERY, uuid4().hex),
                 retention=ReaderGroupRetention.MANUAL,
-                start_cuts={stream: start},
+                start_cuts=await _starts(services, cuts),
             )
         )
+
+
+async def _starts(services: Services, cuts: Mapping[StreamName, StreamCut | None]) -> dict[StreamName, StreamCut]:
+    return {stream: cut or await services.controller.cuts.tail(stream) for stream, cut in cuts.items()}
+
+
+async def _extended(
+    services: Services, group: ReaderGroupConfig, cuts: Mapping[StreamName, StreamCut | None]
+) -> ReaderGroupConfig:
+    """The group, registered with all these streams, unless it was made by hand or does something else."""
+    controller = services.controller
+    for _ in range(_TRIES):
+        if group.retention is not ReaderGroupRetention.MANUAL or not is_made_by_query(group.id):
+            break
+        known = {stream: group.full_name in await controller.subscribers.list(stream) for stream in cuts}
+        missing = {stream: cut for stream, cut in cuts.items() if stream not in group.start_cuts or not known[stream]}
+        if not missing:
+            break
+        there = {stream: cut for stream, cut in group.start_cuts.items() if await controller.streams.exists(stream)}
+        wanted = replace(group, start_cuts=there | await _starts(services, missing))
+        try:
+            return replace(wanted, generation=await controller.groups.update(wanted))
+        except GenerationMismatchError:
+            # Another query with this subscriber, or a person, has changed the group meanwhile.
+            group = await controller.groups.get(group.scope, group.name)
+    return group
+
+
+async def _subscription(
+    services: Services, group: ReaderGroupConfig, stream: StreamName, cut: StreamCut | None, source: QuerySource | None
+) -> Subscription:
+    registered = False
     if group.retention is not ReaderGroupRetention.MANUAL or stream not in group.start_cuts:
         raise InvalidArgumentError(
             "option subscriber names a reader group that is no manual subscriber of this stream; choose another name",

@@ -19,13 +19,14 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
+from penstock.spark.choice import AUDIT_STREAM
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.audit.files import RUN, AuditDirectory, AuditRun
 from penstock.spark.jobs.audit.rows import ALL, SCHEMA, Choice, batches
 from penstock.spark.jobs.audit.sums import AuditSums, sums_of
 from penstock.spark.jobs.job_files import literal
 from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
-from penstock.spark.options import AUDIT_STREAM, ReadOptions, parse_read, plain_name
+from penstock.spark.options import ReadOptions, parse_read, plain_name
 from penstock.spark.reading.losses import say
 from penstock.spark.reading.planning import batch_ranges, left_of
 from penstock.spark.reading.positions import Loss

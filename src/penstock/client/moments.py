@@ -9,11 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from penstock.core.cuts.read_order import Followers, enter_successors, predecessors_named, settled
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import SegmentNotFoundError, TruncatedError, UnavailableError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    SegmentNotFoundError,
+    TruncatedError,
+    UnavailableError,
+    leaves,
+)
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.control.layout import Successor
@@ -35,6 +42,24 @@ class Services(Protocol):
 
     @property
     def controller(self) -> ControlPlane: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothServices:
+    """The two services of a store, for callers that have them apart."""
+
+    segments: SegmentService
+    controller: ControlPlane
+
+
+def past_ms(at: datetime, *, now_ms: int, name: str = "start") -> int:
+    """A time with a zone, in milliseconds since the Unix epoch. Raises InvalidArgumentError if it is in the future."""
+    at_ms = round(at.timestamp() * 1000)
+    if at_ms > now_ms:
+        raise InvalidArgumentError(
+            "the time is in the future; use latest to begin at the tail", **{name: at.isoformat()}
+        )
+    return at_ms
 
 
 def followers_of(successors: Mapping[SegmentId, Sequence[Successor]]) -> Followers:
@@ -79,7 +104,7 @@ async def cut_at(services: Services, stream: StreamName, time_ms: int, *, end: b
     for _ in range(_TRIES):
         try:
             return await _cut_at(services, stream, time_ms, end=end)
-        except* (TruncatedError, SegmentNotFoundError):
+        except (TruncatedError, SegmentNotFoundError):
             pass  # The head has moved: look again.
     raise UnavailableError("stream is truncated faster than it can be searched", stream=stream)
 
@@ -92,14 +117,7 @@ async def _cut_at(services: Services, stream: StreamName, time_ms: int, *, end: 
     followed: dict[SegmentId, Sequence[Successor]] = {}
     while True:
         new = [segment for segment, offset in positions.items() if offset >= 0 and segment not in places]
-        async with asyncio.TaskGroup() as group:
-            asked = {
-                segment: group.create_task(
-                    _place(services.segments, segment_name(stream, segment), positions[segment], time_ms, end=end)
-                )
-                for segment in new
-            }
-        places |= {segment: task.result() for segment, task in asked.items()}
+        places |= await _places(services.segments, stream, {item: positions[item] for item in new}, time_ms, end=end)
         positions |= {segment: places[segment].offset for segment in new}
         behind = [segment for segment in new if places[segment].passed]
         if not behind:
@@ -108,6 +126,21 @@ async def _cut_at(services: Services, stream: StreamName, time_ms: int, *, end: 
             followed[segment] = await services.controller.layout.successors(stream, segment)
         here = {segment: found for segment, found in followed.items() if segment in positions}
         positions = await entered(services.controller, stream, positions, here)
+
+
+async def _places(
+    segments: SegmentService, stream: StreamName, starts: Positions, time_ms: int, *, end: bool
+) -> dict[SegmentId, _Place]:
+    """The place of the time in each segment. Raises the first error of a call, which the caller may retry."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            asked = {
+                segment: group.create_task(_place(segments, segment_name(stream, segment), low, time_ms, end=end))
+                for segment, low in starts.items()
+            }
+    except ExceptionGroup as errors:
+        raise next(leaves(errors)) from None
+    return {segment: task.result() for segment, task in asked.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
+from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from penstock.model.cuts import ENDS, End, StreamCut
@@ -14,6 +15,8 @@ T = TypeVar("T")
 Position: TypeAlias = StreamCut | Literal["earliest", "head", "latest", "tail"] | str
 """A position in a stream: its head, its tail, a cut, or the text of a cut (``StreamCut.to_text``)."""
 Bound: TypeAlias = Position | None
+Start: TypeAlias = Bound | datetime
+"""Where to begin: a position, or the events that were appended from a time on."""
 
 
 def position_of(given: object, *, name: str) -> StreamCut | End:
@@ -24,9 +27,17 @@ def position_of(given: object, *, name: str) -> StreamCut | End:
     return given if isinstance(given, StreamCut) else _cut_of(given, name, accepted)
 
 
-def start_of(given: object, *, name: str = "start") -> StreamCut | End | None:
-    """Where to begin; None is the head. Raises InvalidArgumentError."""
-    return None if given is None else position_of(given, name=name)
+def start_of(given: object, *, name: str = "start") -> StreamCut | End | datetime | None:
+    """Where to begin; None is the head. Raises InvalidArgumentError, also for a time without a zone."""
+    if given is None or isinstance(given, StreamCut):
+        return given
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise InvalidArgumentError("the time has no zone", **{name: given.isoformat()})
+        return given
+    if isinstance(given, str) and given in ENDS:
+        return ENDS[given]
+    return _cut_of(given, name, '"earliest", "latest", a StreamCut or its text, or a datetime with a zone')
 
 
 def end_of(given: object, *, name: str = "end") -> StreamCut | Literal["tail"] | None:

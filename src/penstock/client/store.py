@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from penstock.client.erasure import AsyncErasures
-from penstock.client.options import Bound, check_printable, number, position_of, start_of, tags_of
+from penstock.client.moments import past_ms
+from penstock.client.options import Start, check_printable, number, position_of, start_of, tags_of
 from penstock.client.reading.group_reset import GroupReset, ResetTo
 from penstock.client.reading.liveness import GroupTimes
-from penstock.client.reading.reader import resolve_cut
+from penstock.client.reading.reader import resolve_start
 from penstock.client.reading.reader_group import AsyncReaderGroup, GroupRetention, retention_of
 from penstock.client.retention import AsyncHolds, AsyncLevelPolicy
 from penstock.client.retry import retrying
@@ -38,7 +39,7 @@ from penstock.ports.control.tables import TableConfig
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
-GroupStart: TypeAlias = Bound | Mapping[str | StreamName, Bound]
+GroupStart: TypeAlias = Start | Mapping[str | StreamName, Start]
 """Where a reader group begins: in all of its streams, or stream by stream."""
 
 
@@ -154,9 +155,9 @@ class AsyncStore:
 
         Args:
             streams: The streams to read, as a list.
-            start: "earliest" (or "head"), "latest" (or "tail"), a cut (or its text) of one of the streams, or a mapping from
-                stream to any of these. Streams without one are read from their head. An existing group continues where
-                it is.
+            start: "earliest" (or "head"), "latest" (or "tail"), a cut (or its text) of one of the streams, a datetime with
+                a zone (the events appended from then on), or a mapping from stream to any of these. Streams without one
+                are read from their head. An existing group continues where it is.
             retention: When its progress releases data of its streams: "none" (never), "manual" (on ``publish``) or
                 "automatic" (at each checkpoint). With the last two, streams keep the events that the group has not
                 read, within their own limits.
@@ -244,7 +245,9 @@ class AsyncStore:
         number("lease_s", lease_s, above=0)
         config = await self._group_config(name)
         names = [self.stream(item).name for item in streams] or sorted(config.start_cuts)
-        if not isinstance(to, datetime):
+        if isinstance(to, datetime):
+            start_of(to, name="to")
+        else:
             to = position_of(to, name="to")
         if isinstance(to, StreamCut):
             names = [self.stream(item).name for item in streams] or [to.stream]
@@ -367,9 +370,12 @@ class AsyncStore:
                 "a start cut names a stream that the group does not read",
                 streams=[str(item) for item in sorted(set(given) - set(names))],
             )
+        for bound in given.values():
+            if isinstance(bound, datetime):
+                past_ms(bound, now_ms=self.clock.now_ms())
         starts: dict[StreamName, StreamCut] = {}
         for name in names:
-            starts[name] = await resolve_cut(self.controller, name, given.get(name))
+            starts[name] = await resolve_start(self.segments, self.controller, name, given.get(name))
             # Before the group is stored: with a cut of an earlier stream of the name it could never be opened.
             if isinstance(given.get(name), StreamCut) and not await self.controller.cuts.is_valid(name, starts[name]):
                 raise InvalidCutError("start is not a position of the stream", stream=str(name), cut=repr(starts[name]))

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final, Unpack
 
 from penstock.client.erasure import AsyncErasures, Positions
 from penstock.client.erasure_proof import Progress
-from penstock.client.options import Bound, Position, check_printable, cut_of, position_of, settings_of, tags_of
+from penstock.client.moments import past_ms
+from penstock.client.options import (
+    Bound,
+    Position,
+    Start,
+    check_printable,
+    cut_of,
+    position_of,
+    settings_of,
+    start_of,
+    tags_of,
+)
 from penstock.client.reading.reader import AsyncReader, OnTruncated
 from penstock.client.retention import AsyncRetention
 from penstock.client.retry import Backoff
@@ -250,7 +262,7 @@ class AsyncStream:
     def reader(
         self,
         *,
-        start: Bound = None,
+        start: Start = None,
         end: Bound = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
@@ -258,19 +270,24 @@ class AsyncStream:
         """A reader, not opened: use it in a ``with`` or ``async with`` block; without one, the first read opens it.
 
         Args:
-            start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text.
+            start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text; or a datetime
+                with a zone. The reader then returns all events that were appended from that time on, and up to one
+                block of earlier ones for each segment (docs/how-to/replay.md).
             end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text.
             until_tail: The same as ``end="latest"``.
             on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
         Raises:
-            InvalidArgumentError: Anything else.
+            InvalidArgumentError: Anything else; a time in the future.
         """
+        begin = start_of(start)
+        if isinstance(begin, datetime):
+            past_ms(begin, now_ms=self._clock.now_ms())
         return AsyncReader(
             self.name,
             self._segments,
             self._controller,
             self.rng,
-            start=start,
+            start=begin,
             end=end,
             until_tail=until_tail,
             on_truncated=on_truncated,

@@ -19,7 +19,7 @@ from penstock.app.cli.common.loss import (
     subscription,
     unread_words,
 )
-from penstock.app.cli.common.options import TO, DryRunOption, OwnerOption, ReasonOption, YesOption
+from penstock.app.cli.common.options import TIME_TOO, TO, DryRunOption, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import print_facts, print_json, print_rows, say
 from penstock.app.cli.common.target import (
     ControllerOption,
@@ -50,7 +50,7 @@ ResetToOption = Annotated[
     typer.Option(
         "--to",
         metavar="POSITION",
-        help=f"{TO} A time such as 2026-01-31T12:00:00Z also works.",
+        help=f"{TO} {TIME_TOO}",
         show_default=False,
     ),
 ]

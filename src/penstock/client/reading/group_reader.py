@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
@@ -46,6 +47,14 @@ Reported = Callable[[GroupState, bool], Awaitable[None]]
 """Called after each report of a reader. The flag is True if the reader has nothing to read."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReaderOptions:
+    """How a reader treats truncated data, and what records its progress; see ``AsyncReaderGroup.reader``."""
+
+    on_truncated: OnTruncated
+    auto_commit: bool
+
+
 class AsyncGroupReader(AsyncBlockReader):
     """Reads a share of the group's segments; the group's readers together read every event, in order per key.
 
@@ -73,8 +82,7 @@ class AsyncGroupReader(AsyncBlockReader):
         reported: Reported,
         *,
         times: GroupTimes,
-        on_truncated: OnTruncated,
-        auto_commit: bool,
+        options: GroupReaderOptions,
     ) -> None:
         self.name = name
         self._config = config
@@ -84,9 +92,9 @@ class AsyncGroupReader(AsyncBlockReader):
         self._rng = rng
         self._reported = reported
         self._refresh_s = times.refresh_s
-        self._fetcher = SegmentFetcher(segments, rng, skip_truncated=on_truncated == "skip")
+        self._fetcher = SegmentFetcher(segments, rng, skip_truncated=options.on_truncated == "skip")
         self._done_with: dict[SegmentKey, int] = {}
-        self._commits = Commits(auto=auto_commit)
+        self._commits = Commits(auto=options.auto_commit)
         self._ended: dict[SegmentKey, Sequence[Successor]] = {}
         self._ending: SegmentKey | None = None
         self._cut_short = False  # The segment that ends was deleted before it was read to its end.

@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
 
-from penstock.client.moments import Services, cut_at
+from penstock.client.moments import Services, cut_at, past_ms
 from penstock.client.options import Position, position_of
 from penstock.client.reading.group_state import GroupState, SegmentKey
 from penstock.client.reading.group_table import GroupTable
@@ -30,7 +30,6 @@ from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     ConflictError,
-    InvalidArgumentError,
     InvalidCutError,
     StreamNotFoundError,
 )
@@ -206,13 +205,7 @@ class GroupReset:
 
     async def _target(self, stream: StreamName, to: ResetTo) -> StreamCut:
         if isinstance(to, datetime):
-            if to.tzinfo is None:
-                raise InvalidArgumentError("the time has no zone", to=to.isoformat())
-            at_ms = round(to.timestamp() * 1000)
-            if at_ms > self._clock.now_ms():
-                raise InvalidArgumentError(
-                    "the time is in the future; to skip everything, reset to latest", to=to.isoformat()
-                )
+            at_ms = past_ms(to, now_ms=self._clock.now_ms(), name="to")
             return await cut_at(self._services, stream, at_ms, end=False)
         position = position_of(to, name="to")
         return await retrying(partial(resolve_cut, self._controller, stream, position), self._rng)

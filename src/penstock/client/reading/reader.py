@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Literal, TypeAlias
 
-from penstock.client.options import Bound, end_of, one_of, start_of
+from penstock.client.moments import BothServices, cut_at
+from penstock.client.options import Bound, Start, end_of, one_of, start_of
 from penstock.client.reading.async_reading import AsyncBlockReader
 from penstock.client.reading.blocks import Block, Event
 from penstock.client.reading.fetching import SegmentEnd, SegmentFailure, SegmentFetcher
@@ -33,6 +35,16 @@ async def resolve_cut(controller: ControlPlane, stream: StreamName, bound: Bound
             raise InvalidCutError("cut belongs to another stream", stream=str(stream), cut_of=str(bound.stream))
         return bound
     return await (controller.cuts.tail(stream) if bound == "tail" else controller.cuts.head(stream))
+
+
+async def resolve_start(
+    segments: SegmentService, controller: ControlPlane, stream: StreamName, start: Start
+) -> StreamCut:
+    """As ``resolve_cut``, also for a time: the cut before all events that were appended from then on."""
+    if isinstance(start, datetime):
+        services = BothServices(segments=segments, controller=controller)
+        return await cut_at(services, stream, round(start.timestamp() * 1000), end=False)
+    return await resolve_cut(controller, stream, start)
 
 
 async def ranges_of(controller: ControlPlane, cut: StreamCut) -> Mapping[SegmentId, KeyRange]:
@@ -63,12 +75,13 @@ class AsyncReader(AsyncBlockReader):
         controller: ControlPlane,
         rng: Rng,
         *,
-        start: Bound = None,
+        start: Start = None,
         end: Bound = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
     ) -> None:
         self.stream = stream
+        self._segments = segments
         self._controller = controller
         self._rng = rng
         self._start = start_of(start)
@@ -92,7 +105,7 @@ class AsyncReader(AsyncBlockReader):
         if self._opened:
             return
         controller, stream = self._controller, self.stream
-        given = await retrying(lambda: resolve_cut(controller, stream, self._start), self._rng)
+        given = await retrying(lambda: resolve_start(self._segments, controller, stream, self._start), self._rng)
         end = None
         if self._end is not None:
             end = await retrying(lambda: resolve_cut(controller, stream, self._end), self._rng)

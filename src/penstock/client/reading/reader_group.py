@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from penstock.client.options import check_printable, cut_of, number, one_of
-from penstock.client.reading.group_reader import AsyncGroupReader
+from penstock.client.reading.group_reader import AsyncGroupReader, GroupReaderOptions
 from penstock.client.reading.group_state import GroupState, SegmentKey, initial_state
 from penstock.client.reading.group_streams import is_deleted, log_departure
 from penstock.client.reading.group_table import GroupTable
@@ -202,8 +202,7 @@ class AsyncReaderGroup:
             self._rng,
             self._reported,
             times=self._times,
-            on_truncated=on_truncated,
-            auto_commit=auto_commit,
+            options=GroupReaderOptions(on_truncated=on_truncated, auto_commit=auto_commit),
         )
 
     async def readers(self) -> list[str]:

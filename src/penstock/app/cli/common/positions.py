@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from penstock.app.cli.common.words import parse_cut
+from penstock.app.cli.common.words import moment_of, parse_cut
 from penstock.model.cuts import ENDS, End, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError
 from penstock.model.names import StreamName
@@ -24,6 +25,14 @@ def position_of(text: str, stream: str) -> StreamCut | End:
             "not a position: use earliest, latest, or a stream cut, as `penstock stream describe` prints it",
             value=repr(text[:60]),
         ) from error
+
+
+def start_of(text: str, stream: str) -> StreamCut | End | datetime:
+    """As ``position_of``, or the time that the text names. Raises InvalidArgumentError."""
+    try:
+        return moment_of(text)
+    except ValueError:
+        return position_of(text, stream)
 
 
 def cut_at(stream: Stream, position: StreamCut | End) -> StreamCut:

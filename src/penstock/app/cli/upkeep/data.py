@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from penstock.app.cli.common.options import FOLLOW, FROM, LimitOption
-from penstock.app.cli.common.positions import position_of
+from penstock.app.cli.common.options import FOLLOW, FROM, TIME_TOO, LimitOption
+from penstock.app.cli.common.positions import start_of
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
 from penstock.core.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
@@ -119,7 +119,7 @@ def _field(event: Any, path: str) -> Any:
 def read(
     stream: StreamArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help=FOLLOW)] = False,
-    start: Annotated[str, typer.Option("--from", metavar="POSITION", help=FROM)] = "earliest",
+    start: Annotated[str, typer.Option("--from", metavar="POSITION", help=f"{FROM} {TIME_TOO}")] = "earliest",
     limit: LimitOption = None,
     controller: ControllerOption = None,
     data: DataOption = None,
@@ -127,11 +127,15 @@ def read(
 ) -> None:
     """Print the events, one per line, up to the current tail.
 
+    From a time on, it prints all events that were appended since then, and up to one block of earlier ones for each
+    segment: the store keeps times for each block of 1 MiB or 10 seconds, and for the tail as a whole.
+
     \b
+    penstock read demo/clicks --from 2026-01-31T12:00:00Z
     penstock read demo/clicks --from earliest --limit 10
     penstock read demo/clicks --from latest --follow
     """
-    begin = position_of(start, stream)
+    begin = start_of(start, stream)
     out = sys.stdout.buffer
     left = limit if limit is not None else -1
     with open_target(controller, data) as store:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock import answers
     from penstock.app.settings import EmbeddedOptions
+    from penstock.client.blocking.byte_streams import ByteStream
     from penstock.client.blocking.erasures import Erasures
     from penstock.client.blocking.groups import ReaderGroup
     from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store, Stream
     from penstock.client.blocking.tables import Table
     from penstock.client.blocking.writers import Transaction, Writer
+    from penstock.client.byte_stream import AsyncByteStream
     from penstock.client.erasure import AsyncErasures
     from penstock.client.erasure_proof import Verification
     from penstock.client.reading.blocks import Block, Event
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
     "app.settings": "EmbeddedOptions",
+    "client.blocking.byte_streams": "ByteStream",
     "client.blocking.erasures": "Erasures",
     "client.blocking.groups": "ReaderGroup",
     "client.blocking.levels": "Holds LevelPolicy Retention",
@@ -75,6 +78,7 @@ _HOMES = {
     "client.blocking.stores": "Store Stream",
     "client.blocking.tables": "Table",
     "client.blocking.writers": "Transaction Writer",
+    "client.byte_stream": "AsyncByteStream",
     "client.erasure": "AsyncErasures",
     "client.erasure_proof": "Verification",
     "client.reading.blocks": "Block Event",
@@ -108,6 +112,7 @@ _MODULES = {"answers": "answers", "errors": "model.errors"}
 __version__ = "0.1.0"
 __all__ = [
     "INHERIT",
+    "AsyncByteStream",
     "AsyncErasures",
     "AsyncGroupReader",
     "AsyncHolds",
@@ -122,6 +127,7 @@ __all__ = [
     "AsyncWriter",
     "Backlog",
     "Block",
+    "ByteStream",
     "Caller",
     "Combine",
     "EffectivePolicy",

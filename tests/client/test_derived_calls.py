@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import pydoc
 import typing
 from collections.abc import Coroutine
@@ -19,12 +20,18 @@ from penstock.client.stream import Unchanged
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
 PAIRS = {
     name.removeprefix("Async"): (getattr(penstock, name.removeprefix("Async")), getattr(penstock, name))
     for name in penstock.__all__
     if name.startswith("Async")
 }
 ASYNC_ONLY = {
+    "ByteStream": {"buffer", "check_open", "peeked", "pending_bytes", "ready_bytes", "take"},
     "Erasures": {"details", "run"},
     "GroupReader": {"abandon", "holds", "take_block", "usable"},
     "Reader": {"abandon", "take_block", "usable"},
@@ -36,17 +43,14 @@ ASYNC_ONLY = {
 }
 """What other parts of the client call; it is of no use in another thread."""
 BLOCKING_ONLY = {
+    "ByteStream": public(io.BufferedIOBase) - public(penstock.AsyncByteStream),
     "GroupReader": {"abandon_in_child", "name"},
     "Reader": {"abandon_in_child", "stream"},
     "Store": {"call", "close"},
     "Stream": {"name"},
     "Writer": {"abandon_in_child"},
 }
-"""Names and streams are plain attributes of the asynchronous objects."""
-
-
-def public(kind: type) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")}
+"""A file has the methods of Python's. Names and streams are plain attributes of the asynchronous objects."""
 
 
 def shared() -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.client.blocking.byte_streams import ByteStream
     from penstock.client.blocking.erasures import Erasures
     from penstock.client.blocking.groups import ReaderGroup
     from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store, Stream
     from penstock.client.blocking.tables import Table
     from penstock.client.blocking.writers import Transaction, Writer
+    from penstock.client.byte_stream import AsyncByteStream
     from penstock.client.erasure import AsyncErasures
     from penstock.client.erasure_proof import Verification
     from penstock.client.reading.blocks import Block, Event
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.client.writing.writer import AsyncWriter
 
 __all__ = [
+    "AsyncByteStream",
     "AsyncErasures",
     "AsyncGroupReader",
     "AsyncHolds",
@@ -45,6 +48,7 @@ __all__ = [
     "AsyncTransaction",
     "AsyncWriter",
     "Block",
+    "ByteStream",
     "Entry",
     "Erasures",
     "Event",

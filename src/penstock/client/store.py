@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from penstock.client.byte_stream import AsyncByteStream
 from penstock.client.erasure import AsyncErasures
 from penstock.client.moments import past_ms
 from penstock.client.options import Start, check_printable, number, position_of, start_of, tags_of
@@ -139,6 +140,14 @@ class AsyncStore:
         """The stream ``scope/stream``, whether it exists or not. Raises InvalidNameError."""
         parsed = name if isinstance(name, StreamName) else StreamName.parse(name)
         return AsyncStream(parsed, self.segments, self.controller, self.clock, self.rng)
+
+    def byte_stream(self, name: str | StreamName, *, follow: bool = False) -> AsyncByteStream:
+        """The bytes of the stream ``scope/stream``, as a file. The stream has one segment (``create_stream``).
+
+        ``follow``: reads wait at the tail for more, until the stream is sealed. Raises InvalidNameError.
+        """
+        stream = self.stream(name).name
+        return AsyncByteStream(stream, self.segments, self.controller, self.clock, self.rng, follow=follow)
 
     async def reader_group(
         self,

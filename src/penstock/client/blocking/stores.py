@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack
 from uuid import UUID
 
+from penstock.client.blocking.byte_streams import ByteStream
 from penstock.client.blocking.derived import Blocking, blocking, blocking_as, counterpart_of
 from penstock.client.blocking.erasures import Erasures
 from penstock.client.blocking.groups import ReaderGroup
@@ -31,6 +32,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.rng import Rng
 
 __all__ = [
+    "ByteStream",
     "GroupReader",
     "Holds",
     "LevelPolicy",
@@ -156,6 +158,7 @@ class Store(Blocking[AsyncStore]):
     restore_stream = blocking(AsyncStore.restore_stream)
     create_stream = blocking_as(AsyncStore.create_stream, Stream)
     stream = counterpart_of(AsyncStore.stream, Stream)
+    byte_stream = counterpart_of(AsyncStore.byte_stream, ByteStream)
     reader_group = blocking_as(AsyncStore.reader_group, ReaderGroup)
     open_reader_group = blocking_as(AsyncStore.open_reader_group, ReaderGroup)
     reset_reader_group = blocking(AsyncStore.reset_reader_group)

@@ -30,6 +30,28 @@ final class Bytes {
         return data;
     }
 
+    /** A stream whose bytes both this client and Python write and read. */
+    static void shared(Session session, Map<String, Object> seen) throws Exception {
+        session.stream("st", 1);
+        ByteStreamClientFactory factory = session.bytes();
+        ByteStreamWriter writer = session.open(factory.createByteStreamWriter("st"));
+        writer.write("from java;".getBytes(StandardCharsets.UTF_8));
+        writer.flush();
+        session.step("written");
+        ByteStreamReader reader = session.open(factory.createByteStreamReader("st"));
+        seen.put("head", reader.fetchHeadOffset());
+        reader.seekToOffset(5);
+        seen.put("text", new String(bytesOf(reader, 17), StandardCharsets.UTF_8));
+        writer.write("java again;".getBytes(StandardCharsets.UTF_8));
+        writer.flush();
+        writer.truncateDataBefore(10);
+        session.step("truncated");
+        seen.put("tail", writer.fetchTailOffset());
+        ByteArrayOutputStream end = new ByteArrayOutputStream();
+        reader.transferTo(end);
+        seen.put("rest", end.toString(StandardCharsets.UTF_8).length());
+    }
+
     static void bytes(Session session, Map<String, Object> seen) throws Exception {
         session.stream("st", 1);
         ByteStreamClientFactory factory = session.bytes();

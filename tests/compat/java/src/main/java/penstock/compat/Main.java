@@ -51,6 +51,8 @@ public final class Main {
         SCENARIOS.put("bytes", Bytes::bytes);
         SCENARIOS.put("revisions", Synchronizers::revisions);
         SCENARIOS.put("synchronizer", Synchronizers::synchronizer);
+        SCENARIOS.put("shared-bytes", Bytes::shared);
+        SCENARIOS.put("shared-tables", Tables::shared);
         SCENARIOS.put("tables", Tables::tables);
         SCENARIOS.put("table-iterators", Tables::iterators);
         SCENARIOS.put("scaling", Scaling::scaling);

@@ -172,6 +172,39 @@ final class Tables {
         seen.put("plain_value", text(result(plain.get(new TableKey(bytes("key-0007")))).getValue()));
     }
 
+    /** Two tables, one made by this client and one by Python; each client reads and changes both. */
+    static void shared(Session session, Map<String, Object> seen) throws Exception {
+        KeyValueTable own = table(session, "java", 5, 8, 2);
+        for (int number = 0; number < 40; number++) {
+            result(own.update(new Put(key(String.format("java%04d", number), "01"), bytes("j" + number))));
+        }
+        Version before = result(own.get(key("java0000", "01"))).getVersion();
+        session.step("written");
+        List<String> values = new ArrayList<>();
+        for (int number = 0; number < 40; number++) {
+            values.add(text(result(own.get(key(String.format("java%04d", number), "01"))).getValue()));
+        }
+        seen.put("values", values);
+        seen.put("replaced", Session.thrown(() -> result(own.update(new Put(key("java0000", "01"), bytes("x"), before)))));
+        seen.put("removed", result(own.get(key("java0001", "02"))));
+        KeyValueTable theirs = session.open(
+                session.tables().forKeyValueTable("python", KeyValueTableClientConfiguration.builder().build()));
+        List<TableKey> wanted = new ArrayList<>();
+        for (int number = 0; number < 40; number++) {
+            wanted.add(new TableKey(bytes(String.format("py%04d", number))));
+        }
+        List<String> found = new ArrayList<>();
+        for (TableEntry entry : result(theirs.getAll(wanted))) {
+            found.add(entry == null ? null : text(entry.getValue()));
+        }
+        seen.put("found", found);
+        seen.put("keys", new TreeSet<>(keys(theirs.iterator().all().keys())).size());
+        TableEntry first = result(theirs.get(wanted.get(0)));
+        result(theirs.update(new Put(wanted.get(0), bytes("from java"), first.getVersion())));
+        seen.put("insert_again", Session.thrown(() -> result(theirs.update(new Insert(wanted.get(1), bytes("x"))))));
+        result(theirs.update(new Remove(wanted.get(39))));
+    }
+
     private interface Taker<T> {
         void take(T item);
     }

@@ -18,6 +18,7 @@ from grpc_fakes import MemoryController, MemorySegments, Refusing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.controller.tables.key_value_tables import KeyValueTables
 from penstock.model import errors
 from penstock.model.errors import (
     AddressInUseError,
@@ -220,6 +221,7 @@ def test_lists_end_with_an_empty_page_that_has_its_token() -> None:
 def test_a_scope_is_deleted_with_all_that_it_holds() -> None:
     async def play() -> None:
         controller, segments = MemoryController(), MemorySegments()
+        controller.tables = KeyValueTables(controller.scopes, segments)
         await controller.scopes.create("s")
         await controller.scopes.create("other")
         for name in ("a", "b"):
@@ -242,6 +244,7 @@ def test_a_scope_is_deleted_with_all_that_it_holds() -> None:
 def test_key_value_tables_are_made_found_listed_and_deleted() -> None:
     async def play() -> None:
         controller, segments = MemoryController(), MemorySegments()
+        controller.tables = KeyValueTables(controller.scopes, segments)
         async with stub_of(controller, segments) as stub:
             status = pb.CreateKeyValueTableStatus
             assert (await stub.createKeyValueTable(KVT)).status == status.SCOPE_NOT_FOUND
@@ -278,6 +281,7 @@ def test_key_value_tables_are_made_found_listed_and_deleted() -> None:
 def test_a_table_that_was_made_halfway_is_completed_by_the_next_attempt() -> None:
     async def play() -> None:
         controller, segments = MemoryController(), MemorySegments()
+        controller.tables = KeyValueTables(controller.scopes, segments)
         await controller.scopes.create("s")
         await segments.create_table("s/k_kvtable/0.#epoch.0", kind=TableKind.SORTED, key_bytes=6)
         async with stub_of(controller, segments) as stub:

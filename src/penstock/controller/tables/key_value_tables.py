@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 
+from penstock.controller import keys
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,
@@ -229,7 +230,7 @@ def _changed_meanwhile(scope: str, name: str) -> UnavailableError:
 
 
 def _key(scope: str, name: str) -> bytes:
-    return f"{scope}/{name}".encode()
+    return keys.encoded(f"{scope}/{name}")
 
 
 def _segment_names(scope: str, name: str, config: TableConfig) -> Sequence[str]:

@@ -9,6 +9,7 @@ from penstock.model.answers.erasure import *
 from penstock.model.answers.explanation import *
 from penstock.model.answers.facts import *
 from penstock.model.answers.forecast import *
+from penstock.model.answers.groups import *
 from penstock.model.answers.plan import *
 from penstock.model.answers.reclaim import *
 from penstock.model.answers.subscribers import *

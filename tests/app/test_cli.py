@@ -103,6 +103,38 @@ def test_the_age_of_unread_events_is_shown_as_a_lower_bound(penstock, tmp_path):
         assert "at least" in penstock(*words)[1]
 
 
+def test_groups_are_listed_and_described_without_a_subscription(penstock, tmp_path):
+    penstock("stream", "create", "s/t")
+    penstock("write", "s/t", stdin=b"a\nb\n")
+    with open_store(tmp_path / "data") as store:
+        store.reader_group("s/g", ["s/t"])
+        store.create_scope("other")
+        store.reader_group("other/g", ["s/t"], start="tail").reader("dead").open()
+    assert penstock("group", "list")[1].split() == ["group", "other/g", "s/g"]
+    assert penstock("group", "list", "s", "--json")[1] == '{"group": "s/g"}\n'
+    _, out, _ = penstock("group", "describe", "s/g")
+    assert "18 B, 2 events behind, oldest unread" in out
+    assert "readers none" in " ".join(out.split())
+    found = json.loads(penstock("group", "describe", "other/g", "--json")[1])
+    assert [item["lag_events"] for item in found["streams"]] == [0]
+    assert [item["name"] for item in found["members"]] == ["dead"]
+    (row,) = map(json.loads, penstock("group", "members", "other/g", "--json")[1].splitlines())
+    assert row == {"reader": "dead", "stream": "s/t", "processed": {"0#0": 18}}
+    assert "dead" in penstock("group", "members", "other/g")[1]
+    assert penstock("group", "members", "s/none")[0] == 3
+
+
+def test_a_time_is_a_place_to_read_from(penstock):
+    penstock("stream", "create", "s/t")
+    penstock("write", "s/t", stdin=b"a\nb\n")
+    assert penstock("read", "s/t", "--from", "2026-01-31T12:00:00Z")[:2] == (0, "a\nb\n")
+    assert penstock("read", "s/t", "--from", "2026-01-31")[:2] == (0, "a\nb\n")
+    for wrong, word in (("2026-01-31T12:00", "zone"), ("2126-01-31", "future"), ("yesterday", "position")):
+        status, out, err = penstock("read", "s/t", "--from", wrong)
+        assert (status, out) == (2, "")
+        assert word in err
+
+
 def test_the_help_names_every_exit_status(penstock):
     _, out, _ = penstock("--help", data=False)
     text = " ".join(out.split("Exit status:")[1].split())

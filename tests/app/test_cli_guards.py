@@ -89,7 +89,15 @@ ON_SPARK = {"spark erase"}
 UNGUARDED: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            *("stream list", "stream deleted", "stream describe", "scope list", "group list", "group describe"),
+            *(
+                "stream list",
+                "stream deleted",
+                "stream describe",
+                "scope list",
+                "group list",
+                "group describe",
+                "group members",
+            ),
             *("subscriber list", "subscriber describe", "hold list", "erase list", "erase show", "erase verify"),
             *("retention show", "retention plan", "retention explain", "retention facts", "retention reclaim"),
             *("retention forecast", "retention plot", "retention audit", "retention schema"),

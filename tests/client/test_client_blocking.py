@@ -255,7 +255,7 @@ def test_reader_groups_and_checkpoints(store):
     assert group.readers() == []
     assert group.checkpoint() == {stream.name: stream.tail()}
     assert stream.describe().subscribers[0].lag_bytes == 0
-    assert list(store.reader_groups("a")) == ["g"]
+    assert list(store.reader_groups("a")) == ["a/g"]
     group.delete()
 
 

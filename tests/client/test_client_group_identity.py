@@ -497,7 +497,7 @@ def test_a_handle_of_an_earlier_group_never_becomes_one_of_the_next():
         assert subscriber.lag_bytes == 27, "nothing was published for the group of today"
         with pytest.raises(ReaderGroupNotFoundError):
             await old.delete()
-        assert await store.reader_groups("a") == ["g"]
+        assert await store.reader_groups("a") == ["a/g"]
 
     simulate(test)
 

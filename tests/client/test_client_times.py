@@ -51,6 +51,7 @@ def test_a_reader_begins_at_the_block_of_a_time_across_scaling():
             wanted = [step for step in range(first, 7) for _ in range(EVENTS)]
             assert await steps_from(stream, at) == wanted
             assert await steps_from(stream, at.astimezone()) == wanted
+        await asyncio.sleep(STEP_S)
         before = times[0] - timedelta(days=1)
         assert len(await steps_from(stream, before)) == 7 * EVENTS
         assert await steps_from(stream, times[-1] + timedelta(seconds=1)) == []

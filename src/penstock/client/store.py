@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ from penstock.client.byte_stream import AsyncByteStream
 from penstock.client.erasure import AsyncErasures
 from penstock.client.moments import past_ms
 from penstock.client.options import Start, check_printable, number, position_of, start_of, tags_of
+from penstock.client.reading.group_report import GroupReport
 from penstock.client.reading.group_reset import GroupReset, ResetTo
 from penstock.client.reading.liveness import GroupTimes
 from penstock.client.reading.reader import resolve_start
@@ -20,6 +22,7 @@ from penstock.client.retry import retrying
 from penstock.client.stream import AsyncStream
 from penstock.client.tables.entries import whole
 from penstock.client.tables.table import AsyncTable
+from penstock.model.answers.groups import GroupDescription
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -343,10 +346,29 @@ class AsyncStore:
         name = StreamName.parse(stream) if isinstance(stream, str) else stream
         return AsyncErasures(name, self.segments, self.controller, self.rng)
 
-    async def reader_groups(self, scope: str) -> Sequence[str]:
-        """Names of the scope's reader groups, sorted. Raises ScopeNotFoundError, InvalidNameError (no text)."""
-        check_text(scope)
-        return await self.controller.groups.list(scope)
+    async def reader_groups(self, scope: str | None = None) -> Sequence[str]:
+        """The reader groups of a scope, or (None) of the store, as ``scope/group``, sorted.
+
+        Raises ScopeNotFoundError, InvalidNameError (no text).
+        """
+        if scope is not None:
+            check_text(scope)
+            return [f"{scope}/{name}" for name in await self.controller.groups.list(scope)]
+        found: list[str] = []
+        for each in await self.scopes():
+            with suppress(ScopeNotFoundError):  # It was deleted meanwhile.
+                found += await self.reader_groups(each)
+        return found
+
+    async def describe_reader_group(self, name: str) -> GroupDescription:
+        """The group ``scope/name`` as it is now: its readers, what each reads, and its lag in each stream.
+
+        It works for every group, also one that holds no data, and one of another client; it changes nothing. Members,
+        positions and lags are read one after the other, so a running group may move in between. Raises
+        ReaderGroupNotFoundError, InvalidArgumentError (not SCOPE/GROUP).
+        """
+        config = await self._group_config(name)
+        return await GroupReport(self, config, self.clock, self.rng).make()
 
     async def _open(self, config: ReaderGroupConfig, times: GroupTimes) -> AsyncReaderGroup:
         group = AsyncReaderGroup(config, self.segments, self.controller, self.clock, self.rng, times)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,17 +20,18 @@ from penstock.app.cli.common.loss import (
     unread_words,
 )
 from penstock.app.cli.common.options import TIME_TOO, TO, DryRunOption, OwnerOption, ReasonOption, YesOption
-from penstock.app.cli.common.output import print_facts, print_json, print_rows, say
+from penstock.app.cli.common.output import print_answer, print_json, print_rows, say
 from penstock.app.cli.common.target import (
     ControllerOption,
     DataOption,
     GroupArgument,
     JsonOption,
-    ScopeArgument,
+    ScopeFilterArgument,
     open_target,
 )
-from penstock.app.cli.common.words import moment_of, parse_cut
-from penstock.core.units import counted, format_size
+from penstock.app.cli.common.words import cut_words, moment_of, parse_cut
+from penstock.core.units import counted, format_duration, format_size
+from penstock.model.answers.groups import GroupDescription, GroupProgress
 from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoundError
 from penstock.model.names import StreamName
@@ -58,48 +59,91 @@ ResetToOption = Annotated[
 
 @app.command("list")
 def list_groups(
-    scope: ScopeArgument,
+    scope: ScopeFilterArgument = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the reader groups of a scope.
+    """List the reader groups of a scope, or of the store.
 
     \b
+    penstock group list
     penstock group list demo
     """
     with open_target(controller, data) as store:
         names = list(store.reader_groups(scope))
-    print_rows(["group"], [[f"{scope}/{name}"] for name in names], as_json=json)
+    print_rows(["group"], [[name] for name in names], as_json=json)
 
 
 @app.command()
 def describe(
     group: GroupArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
 ) -> None:
-    """Print how a group is configured, and how far behind it is in each stream.
+    """Print a group's readers, its positions, and how far behind it is in each stream: bytes, events and time.
+
+    It works for every group. For a group of another client or of a Spark query, the position is what it has acknowledged.
+    "oldest unread" is exact to one block of the store, 1 MiB or 10 seconds of appends.
 
     \b
     penstock group describe demo/reports
     """
-    scope, _, name = group.partition("/")
     with open_target(controller, data) as store:
-        config = store.call(lambda inner: inner.controller.groups.get(scope, name))
-        lags = {
-            str(stream): item.lag_bytes
-            for stream in config.start_cuts
-            for item in store.stream(str(stream)).describe().subscribers
-            if item.name == config.full_name
-        }
-    facts = {
-        "group": config.full_name,
-        "id": str(config.id),
-        "generation": config.generation,
-        "retention": config.retention.name.lower(),
-        "streams": [str(stream) for stream in config.start_cuts],
-        "lag_bytes": lags if json else [f"{stream}: {lag}" for stream, lag in lags.items()] or "not a subscriber",
+        found = store.describe_reader_group(group)
+    print_answer(found, _group_words, as_json=json)
+
+
+def _group_words(found: GroupDescription) -> Mapping[str, object]:
+    facts: dict[str, object] = {
+        "group": f"{found.group}, generation {found.generation}, id {found.id}",
+        "owner": found.owner,
+        "retention": found.retention,
+        "readers": [f"{item.name}: {_segments_words(item.segments) or 'nothing'}" for item in found.members] or "none",
     }
-    print_facts(facts, as_json=json)
+    if found.unassigned:
+        facts["unassigned"] = _segments_words(found.unassigned)
+    for item in found.streams:
+        facts[item.stream] = list(_progress_words(item))
+    return facts
+
+
+def _segments_words(segments: Mapping[str, Mapping[str, int]]) -> str:
+    return "; ".join(f"{stream} {cut_words(offsets)}" for stream, offsets in segments.items())
+
+
+def _progress_words(item: GroupProgress) -> Iterator[str]:
+    if item.position is None or item.lag_bytes is None:
+        yield "position unknown"
+    else:
+        events = "an unknown number of events" if item.lag_events is None else counted(item.lag_events, "event")
+        age = "" if item.lag_bytes == 0 else f", oldest unread {_age(item.lag_ms)}"
+        yield f"{format_size(item.lag_bytes)}, {events} behind{age}"
+        yield f"processed     {cut_words(item.position)}"
+    yield f"acknowledged  {'nothing is kept for it' if item.acknowledged is None else cut_words(item.acknowledged)}"
+
+
+def _age(lag_ms: int | None) -> str:
+    return "of unknown age" if lag_ms is None else f"{format_duration(lag_ms)} ago"
+
+
+@app.command()
+def members(
+    group: GroupArgument, controller: ControllerOption = None, data: DataOption = None, json: JsonOption = False
+) -> None:
+    """Print the readers of a group, and the segments that each reads, with what it has processed.
+
+    A reader that died is shown until its lease ends and another reader takes over.
+
+    \b
+    penstock group members demo/reports
+    """
+    with open_target(controller, data) as store:
+        found = store.describe_reader_group(group).members
+    rows = [
+        [item.name, stream, offsets if json else cut_words(offsets)]
+        for item in found
+        for stream, offsets in (item.segments or {"": {}}).items()
+    ]
+    print_rows(["reader", "stream", "processed"], rows, as_json=json)
 
 
 @app.command()

@@ -169,6 +169,7 @@ class Store(Blocking[AsyncStore]):
     holds = counterpart_of(AsyncStore.holds, Holds)
     erasures = counterpart_of(AsyncStore.erasures, Erasures)
     reader_groups = blocking(AsyncStore.reader_groups)
+    describe_reader_group = blocking(AsyncStore.describe_reader_group)
 
     def close(self) -> None:
         """End the background thread and close the store. Idempotent.

@@ -292,7 +292,7 @@ class AsyncGroupReader(AsyncBlockReader):
         """Record with the group that the program has processed all events that were returned, the last one included.
 
         ``event``: only this event and those before it in its segment. When this returns, a reader that takes over begins
-        behind them, also after a crash. What a block, an iteration or a batch returned counts as in ``AsyncGroupReader``.
+        behind them, also after a crash. What a block, an iteration or a batch returned counts as in the reader itself.
         Raises:
             NotCommittedError: The group has given a segment to another reader, because this one did not report for
                 ``lease_s``; or this reader has not returned the event. Nothing was recorded. All events since the last

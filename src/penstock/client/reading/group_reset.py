@@ -17,9 +17,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
 
+from penstock.client.lag import readable_from
 from penstock.client.moments import Services, cut_at, past_ms
 from penstock.client.options import Position, position_of
 from penstock.client.reading.group_state import GroupState, SegmentKey
+from penstock.client.reading.group_streams import has_java_state
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import SilenceTracker
 from penstock.client.reading.reader import resolve_cut
@@ -31,9 +33,8 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     ConflictError,
     InvalidCutError,
-    StreamNotFoundError,
 )
-from penstock.model.names import READER_GROUP_PREFIX, StreamName
+from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import KeyRange
 from penstock.ports.clock import Clock
@@ -99,12 +100,7 @@ class GroupReset:
                     replaces_query=query or "unknown",
                     stream=str(stream),
                 )
-        try:
-            state = StreamName(config.scope, READER_GROUP_PREFIX + config.name)
-            end = await retrying(partial(self._controller.cuts.tail, state), self._rng)
-        except StreamNotFoundError:
-            return
-        if any(offset > 0 for offset in end.positions.values()):
+        if await has_java_state(self._controller, self._rng, config):
             raise ConflictError(
                 "reader group belongs to Pravega's Java client, which keeps the positions of its readers itself; call "
                 "ReaderGroup.resetReaderGroup there, or move only the acknowledged position (--acknowledged-only)",
@@ -223,9 +219,7 @@ class GroupReset:
     async def _distance(self, here: StreamCut, target: StreamCut) -> tuple[int | None, int | None]:
         """Bytes and events that readers skip; negative if they read them again; None if they do both or it is
         unknown."""
-        head = await self._controller.cuts.head(here.stream)
-        if await self._bytes(head, here) is None and await self._bytes(here, head) is not None:
-            here = head  # Data that is already truncated is not skipped by this reset.
+        here = await readable_from(self._controller, here)  # This reset does not skip data that is truncated already.
         forwards = await self._bytes(here, target)
         if forwards is not None:
             return forwards

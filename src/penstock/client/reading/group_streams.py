@@ -14,7 +14,7 @@ from penstock.model.errors import (
     StreamNotFoundError,
     SubscriberNotFoundError,
 )
-from penstock.model.names import StreamName
+from penstock.model.names import READER_GROUP_PREFIX, StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import SegmentId, number_of
 from penstock.ports.control.groups import ReaderGroupConfig
@@ -73,3 +73,13 @@ async def check_subscribed(controller: ControlPlane, rng: Rng, config: ReaderGro
                 subscriber=config.full_name,
                 stream=str(stream),
             )
+
+
+async def has_java_state(controller: ControlPlane, rng: Rng, config: ReaderGroupConfig) -> bool:
+    """Whether Pravega's Java client keeps the positions of the group's readers, in the stream with the group's name."""
+    state = StreamName(config.scope, READER_GROUP_PREFIX + config.name)
+    try:
+        end = await retrying(partial(controller.cuts.tail, state), rng)
+    except StreamNotFoundError:
+        return False
+    return any(offset > 0 for offset in end.positions.values())

@@ -7,7 +7,6 @@ behind the cut that it published last.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from penstock.model.cuts import StreamCut
+from penstock.client.lag import unread_after
 from penstock.model.errors import PenstockError
-from penstock.model.names import StreamName, segment_name
-from penstock.ports.control.cuts import SegmentSpan
+from penstock.model.names import StreamName
 from penstock.spark.connect import Connector, Link, Services, dial
 from penstock.spark.options import DEFAULT_CONTROLLER
 from penstock.spark.reading.losses import offsets_in
@@ -84,43 +82,11 @@ async def _lags(services: Services, offsets: Sequence[Mapping[str, Any]]) -> lis
         offset = Offset.from_json(stream, value)
         if offset.is_over:
             continue
-        spans = await services.controller.cuts.measure(stream, to_cut(stream, offset.positions), StreamCut(stream, {}))
-        counts = [item.events for item in spans]
-        known = [count for count in counts if count is not None]
-        found.append(
-            Lag(
-                stream=stream,
-                bytes=sum(item.end - item.start for item in spans),
-                events=sum(known) if len(known) == len(counts) else None,
-                seconds=await _age_s(services, stream, spans),
-            )
-        )
+        unread = await unread_after(services, to_cut(stream, offset.positions))
+        age_ms = None if unread.oldest_ms is None else max(0, now_ms() - unread.oldest_ms)
+        seconds = 0.0 if unread.bytes == 0 else None if age_ms is None else age_ms / 1000
+        found.append(Lag(stream=stream, bytes=unread.bytes, events=unread.events, seconds=seconds))
     return found
-
-
-async def _age_s(services: Services, stream: StreamName, spans: Sequence[SegmentSpan]) -> float | None:
-    if not spans:
-        return 0.0
-    # The oldest unread event begins a span; later segments of a key are younger than their predecessors.
-    async with asyncio.TaskGroup() as group:
-        asked = [
-            group.create_task(_came_ms(services, segment_name(stream, item.segment), item.start)) for item in spans
-        ]
-    times = [at for task in asked if (at := task.result()) is not None]
-    return max(0, now_ms() - min(times)) / 1000 if times else None
-
-
-async def _came_ms(services: Services, name: str, offset: int) -> int | None:
-    """When the first event of the offset's block was appended. If no block holds the offset yet, the time of the segment's
-    last append. None if the segment is deleted."""
-    info = (await services.segments.infos([name])).get(name)
-    if info is None or offset < info.start_offset:
-        return None
-    for chunk in await services.segments.chunk_ranges(name, offset, offset + 1):
-        for block in chunk.blocks:
-            if block.start_offset <= offset < block.end_offset:
-                return block.first_ms
-    return info.last_modified_ms
 
 
 class LagListener(StreamingQueryListener):  # type: ignore[misc]

@@ -57,6 +57,10 @@ def _scope(text: str) -> str:
     return check_name("scope", text, internal=True)
 
 
+def _scope_or_all(text: str | None) -> str | None:
+    return None if text is None else _scope(text)
+
+
 def _group(text: str) -> str:
     scope, slash, name = text.partition("/")
     if not slash or not scope or not name or "/" in name:
@@ -71,6 +75,10 @@ StreamFilterArgument = Annotated[
     typer.Argument(metavar="SCOPE/STREAM", show_default=False, help="Else all of the store.", callback=_stream_or_all),
 ]
 ScopeArgument = Annotated[str, typer.Argument(metavar="SCOPE", show_default=False, callback=_scope)]
+ScopeFilterArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[SCOPE]", show_default=False, help="Else all of the store.", callback=_scope_or_all),
+]
 GroupArgument = Annotated[str, typer.Argument(metavar="SCOPE/GROUP", show_default=False, callback=_group)]
 
 

@@ -53,6 +53,33 @@ def test_what_is_written_is_read_back_in_order_per_key(penstock):
         assert [event["n"] for event in found if event["user"] == user] == list(range(user, 200, 5))
 
 
+def test_a_table_is_made_changed_read_and_scanned(penstock):
+    create = ("table", "create", "s/k", "--primary-bytes", "2", "--secondary-bytes", "1", "--partitions", "3")
+    assert penstock(*create)[:2] == (0, "created table s/k with 3 partitions\n")
+    assert penstock(*create)[0] == 4
+    first = json.loads(penstock("table", "put", "s/k", "aa", "one", "--secondary", "0", "--json")[1])
+    assert penstock("table", "put", "s/k", "zz", "two", "--secondary", "0")[0] == 0
+    replace = ("table", "put", "s/k", "aa", "new", "--secondary", "0", "--if-version", str(first["version"]))
+    assert penstock(*replace)[0] == 0
+    status, _, told = penstock(*replace)
+    assert status == 4
+    assert "another version" in told
+    assert "value: new" in " ".join(penstock("table", "get", "s/k", "aa", "--secondary", "0")[1].split())
+    assert penstock("table", "get", "s/k", "bb", "--secondary", "0")[0] == 3
+    assert penstock("table", "get", "s/k", "b", "--secondary", "0")[0] == 2
+    found = [json.loads(line) for line in penstock("table", "scan", "s/k", "--json")[1].splitlines()]
+    assert [(item["key"], item["secondary"], item["value"]) for item in found] == [
+        ("aa", "0", "new"),
+        ("zz", "0", "two"),
+    ]
+    assert "zz" not in penstock("table", "scan", "s/k", "--last-key", "ab")[1]
+    described = json.loads(penstock("table", "describe", "s/k", "--json")[1])
+    assert (described["entries"], described["partitions"]) == (2, 3)
+    assert penstock("table", "list", "s", "--json")[1] == '{"table": "s/k"}\n'
+    assert penstock("table", "delete", "s/k", "--yes")[0] == 0
+    assert penstock("table", "describe", "s/k")[0] == 3
+
+
 def test_the_repair_command_fixes_a_stuck_stream(penstock, tmp_path):
     penstock("stream", "create", "s/t")
     assert penstock("stream", "repair", "s/t")[:2] == (0, "s/t needs no repair\n")

@@ -56,6 +56,12 @@ def empty_scope(store: Store, _: Path) -> None:
     store.policy("empty").set({"retain": {"max_age_s": 86_400}})
 
 
+def table(store: Store, _: Path) -> None:
+    made = store.create_table("s/k", primary_key_bytes=1, partitions=2)
+    for key in ("a", "b", "c"):
+        made.put(key, "v")
+
+
 def positions(store: Store, path: Path) -> None:
     with store.stream("s/t").reader(until_tail=True) as reader:
         (path / "positions").write_text("".join(f"{event.segment}:{event.offset}\n" for event in list(reader)[:3]))
@@ -80,6 +86,7 @@ GUARDED: Mapping[str, Guarded] = {
     "retention unset": Guarded(
         words=("s/t",), names=("110 B, 10 events", "s/g: loses unread data"), audit=("policy",), prepare=limit
     ),
+    "table delete": Guarded(words=("s/k",), names=("3 entries",), audit=(), prepare=table),
     "erase run": Guarded(
         words=("s/t", "--positions", "POSITIONS"), names=("3 events",), audit=("erase",), prepare=positions
     ),
@@ -101,7 +108,18 @@ UNGUARDED: Mapping[str, str] = {
             *("subscriber list", "subscriber describe", "hold list", "erase list", "erase show", "erase verify"),
             *("retention show", "retention plan", "retention explain", "retention facts", "retention reclaim"),
             *("retention forecast", "retention plot", "retention audit", "retention schema"),
-            *("wal inspect", "chunk inspect", "read", "scrub", "doctor", "backup verify"),
+            *(
+                "table list",
+                "table describe",
+                "table get",
+                "table scan",
+                "wal inspect",
+                "chunk inspect",
+                "read",
+                "scrub",
+                "doctor",
+                "backup verify",
+            ),
             *("spark audit", "spark scrub", "spark fleet"),
         ),
         "reads",
@@ -109,6 +127,7 @@ UNGUARDED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "stream create",
+            "table create",
             "stream restore",
             "scope create",
             "hold add",
@@ -120,6 +139,7 @@ UNGUARDED: Mapping[str, str] = {
         ),
         "adds",
     ),
+    "table put": "sets the value of one key",
     "stream scale": "replaces segments, and keeps every event",
     "stream seal": "ends writing, and keeps every event",
     "stream repair": "removes records that no reader can ever reach, and keeps every event of the stream",
@@ -210,6 +230,8 @@ def state_of(store: Store) -> Mapping[str, Any]:
     found: dict[str, Any] = {"scopes": store.scopes(), "holds": store.holds().list(), "server": store.policy().get()}
     for scope in store.scopes():
         found[scope] = (store.policy(scope).get(), store.streams(scope), list(store.reader_groups(scope)))
+        for name in store.tables(scope):
+            found[f"table {scope}/{name}"] = list(store.table(f"{scope}/{name}").scan())
         for name in store.streams(scope):
             stream = store.stream(f"{scope}/{name}")
             with stream.reader(start="head", until_tail=True) as reader:
@@ -300,6 +322,10 @@ def test_a_scope_that_is_not_empty_is_refused_before_the_question(penstock: Run,
     assert "would delete" not in told
     store.stream("s/t").delete(seal=True)
     assert penstock("scope", "delete", "s", "--yes")[0] == 4, "its reader group is there"
+    store.create_table("tables/k", primary_key_bytes=1, create_scope=True)
+    status, _, told = penstock("scope", "delete", "tables", answer="y\n")
+    assert status == 4
+    assert "would delete" not in told
 
 
 def test_the_release_of_a_hold_names_the_erasures_that_it_defers(penstock: Run, store: Store) -> None:

@@ -61,9 +61,9 @@ def delete(
     """
     with open_target(controller, data, why=reason) as store:
         # Check first: otherwise the command would ask, and then fail after a yes.
-        if store.streams(scope) or store.reader_groups(scope):
+        if store.streams(scope) or store.reader_groups(scope) or store.tables(scope):
             raise NotEmptyError(
-                "only an empty scope can be deleted; this one has streams or reader groups", scope=scope
+                "only an empty scope can be deleted; this one has streams, reader groups or tables", scope=scope
             )
         document = encode_document(store.policy(scope).get())
         facts = {"data": "none: only an empty scope can be deleted", "policy": document_words(document), "undo": FINAL}

@@ -102,7 +102,7 @@ def test_an_erasure_that_cannot_be_recorded_fails_within_seconds_and_decides_not
         (StorageFullError("disk is full"), "no space"),
         (OSError(errno.ENOSPC, "no space left"), "no space"),
         (CorruptDataError("block fails its checksum"), "damage"),
-        (NotConnectedError("worker is away"), "unavailable"),
+        (NotConnectedError("worker is down"), "unavailable"),
         (FencedError("fenced"), "unavailable"),
         (OSError(errno.EIO, "i/o"), "error"),
         (RuntimeError("defect"), "error"),

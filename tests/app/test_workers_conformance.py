@@ -234,7 +234,7 @@ def test_a_worker_that_does_not_come_back_fails_its_calls_at_last() -> None:
         there = by_worker(segments)[1][0]
         await world.workers[1].die()
         world.workers[1].line._patience_s = 0.05
-        with pytest.raises(NotConnectedError, match="worker is away"):
+        with pytest.raises(NotConnectedError, match="worker is down"):
             await segments.info(there)
         waiting = asyncio.ensure_future(segments.spaces([there]))
         await asyncio.sleep(0)

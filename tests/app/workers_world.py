@@ -32,7 +32,7 @@ class OneWorker:
         self.store: SegmentStore
         self._counts = counts
         self._links: list[WorkerLink] = []
-        self._telling: list[asyncio.Future[None]] = []
+        self._reporting: list[asyncio.Future[None]] = []
 
     async def start(self, segments: WorkerSegments) -> None:
         counts = WorkerCounts(self._counts.fileno(), worker=self.number, workers=LAYOUT.workers)
@@ -45,9 +45,9 @@ class OneWorker:
         handlers = {"limits_reached": segments.note_reached, "rates_reported": segments.note_rates}
         near = await open_link(ours, name="server", handlers=handlers)
         self._links = [near, far]
-        self._telling = [
-            asyncio.ensure_future(server.tell_limits(lambda met: far.call("limits_reached", met))),
-            asyncio.ensure_future(server.tell_rates(lambda found: far.call("rates_reported", found))),
+        self._reporting = [
+            asyncio.ensure_future(server.report_limits(lambda met: far.call("limits_reached", met))),
+            asyncio.ensure_future(server.report_rates(lambda found: far.call("rates_reported", found))),
         ]
         self.line.attach(near)
 
@@ -56,10 +56,10 @@ class OneWorker:
         for link in self._links:
             link.close()
         await asyncio.wait([link.closed for link in self._links])
-        for telling in self._telling:
-            telling.cancel()
-        if self._telling:
-            await asyncio.wait(self._telling)
+        for task in self._reporting:
+            task.cancel()
+        if self._reporting:
+            await asyncio.wait(self._reporting)
         await self.store.close(checkpoint=checkpoint)
 
 

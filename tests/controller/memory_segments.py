@@ -204,7 +204,7 @@ class MemorySegments:
             if segment.writers.get(request.writer, NO_EVENT) != request.previous:
                 raise WriterFencedError("another writer has this id", segment=request.segment)
             if request.event_number <= request.previous:
-                raise InvalidArgumentError("event number does not grow", event_number=request.event_number)
+                raise InvalidArgumentError("event number does not increase", event_number=request.event_number)
             size = len(memoryview(request.data))
             self._check_limits(request.segment, size, request.event_count)
             first = len(segment.data)

@@ -89,7 +89,7 @@ def test_nobody_is_evicted_while_the_store_cannot_tell_boundaries() -> None:
 
         async def next_event_boundary(self, name: str, offset: int) -> int:
             if self.away:
-                raise UnavailableError("the worker is away")
+                raise UnavailableError("the worker is down")
             return await super().next_event_boundary(name, offset)
 
     async def run() -> None:

@@ -250,7 +250,7 @@ ONE = {"epochs": [[WHOLE]]}
         ({"policy": {"retains": {}}}, "policy.retains", "policy field is not known"),
         ({"policy": {"retain": {"min_byte": 1}}}, "policy.retain.min_byte", "policy field is not known"),
         ({"policy": {"retain": {"min_bytes": -1}}}, "policy.retain.min_bytes", "it is not negative"),
-        ({"policy": {"retain": {"combine": "or"}}}, "policy.retain.combine", "one of a few words"),
+        ({"policy": {"retain": {"combine": "or"}}}, "policy.retain.combine", "one of the accepted words"),
         ({"policy": {"retain": 1}}, "policy.retain", "is an object"),
         ({"policy": {"backlog": {"evict_to": 2}}}, "policy.backlog.evict_to", "up to 1"),
         ({"policy": {"backlog": {"ttl_s": 0}}}, "policy.backlog.ttl_s", "more than 0"),

@@ -231,9 +231,9 @@ def test_generated_parts_have_every_call_and_every_type_of_an_answer() -> None:
     assert native["transactions.ping"] == "`stream`, `txn`, `lease_ms`"
     assert native["segments.disk"] == ""
     rows = parts["rest-calls.md"].splitlines()
-    assert "| `DELETE /v1/holds/{id}?owner=` |  | Lift a hold, and return it |" in rows
+    assert "| `DELETE /v1/holds/{id}?owner=` |  | Lift a hold and return it |" in rows
     assert (
-        "| `POST /v1/erasures/{id}/withdraw` | `who`, `why` | Withdraw an erasure that is not decided. A repeated call changes nothing |"
+        "| `POST /v1/erasures/{id}/withdraw` | `who`, `why` | Withdraw an erasure that is not decided yet. A repeated call changes nothing |"
         in rows
     )
     assert len({row.count("|") for row in rows}) == 1

@@ -388,7 +388,7 @@ def test_a_server_that_is_not_ours_is_refused() -> None:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        with pytest.raises(UnsupportedError, match="no Penstock server"):
+        with pytest.raises(UnsupportedError, match="not a Penstock server"):
             async with dial_controller(f"127.0.0.1:{port}"):
                 pytest.fail("that is not a server of ours")
         await server.stop(None)

@@ -225,7 +225,7 @@ BAD = [
     ("POST", CREATE, {}, "streamName"),
     ("POST", CREATE, {"streamName": "_MARKx"}, "letters, digits"),
     ("POST", CREATE, {"streamName": "a/b"}, "letters, digits"),
-    ("POST", CREATE, {"streamName": "a", "scopeName": "t"}, "not the one in the path"),
+    ("POST", CREATE, {"streamName": "a", "scopeName": "t"}, "differs from the one in the path"),
     ("POST", CREATE, {"streamName": "a", "scalingPolicy": {"type": "FIXED"}}, "scalingPolicy.type"),
     ("POST", CREATE, {"streamName": "a", "scalingPolicy": {"type": "FIXED_NUM_SEGMENTS"}}, "scalingPolicy.minSegments"),
     ("POST", CREATE, {"streamName": "a", "scalingPolicy": FIXED | {"minSegments": 0}}, "segments"),
@@ -277,7 +277,7 @@ BAD = [
     ("POST", CREATE, {"streamName": "a", "rolloverSizeBytes": "1"}, "rolloverSizeBytes"),
     ("POST", CREATE, {"streamName": "a", "retention": {}}, "not known"),
     ("PUT", f"{CREATE}/events", {}, "scalingPolicy"),
-    ("PUT", f"{CREATE}/events", {"scalingPolicy": FIXED, "streamName": "other"}, "not the one in the path"),
+    ("PUT", f"{CREATE}/events", {"scalingPolicy": FIXED, "streamName": "other"}, "differs from the one in the path"),
     ("PUT", f"{CREATE}/events/state", {"streamState": "OPEN"}, "SEALED"),
     ("PUT", f"{CREATE}/events/state", {}, "streamState"),
 ]

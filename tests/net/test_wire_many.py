@@ -227,7 +227,7 @@ def lies(handle):
         "less data than said": of(1, wire.many_head(handle, 1, 0, 2), b"x"),
         "more data than said": of(1, ok, b"xy"),
         "negative size": of(2, wire.many_head(handle, 1, 0, -1) + wire.many_head(handle, 1, 1, 2), b"x"),
-        "cut short": frame(b"short"),
+        "incomplete": frame(b"short"),
         "unknown handle": of(1, wire.many_head(handle + 99, 1, 0, 1), b"x"),
         "negative handle": of(1, wire.many_head(-1, 1, 0, 1), b"x"),
         "without events": of(1, wire.many_head(handle, 0, 0, 1), b"x"),

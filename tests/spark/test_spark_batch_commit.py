@@ -137,7 +137,7 @@ def test_a_controller_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatc
     [
         (
             StreamSealedError("stream is sealed", stream="s/t"),
-            "StreamSealedError: stream is sealed; a sealed stream takes no more events, write to another one. stream=s/t",
+            "StreamSealedError: stream is sealed; a sealed stream accepts no more events, write to another one. stream=s/t",
         ),
         (
             QuotaHeldError("backlog quota is reached, the append has to wait", used=5),

@@ -298,7 +298,7 @@ def test_a_reader_group_that_does_something_else_is_not_taken_for_a_subscriber(w
         )
 
     world.link.run(group)
-    with pytest.raises(InvalidArgumentError, match="no manual subscriber"):
+    with pytest.raises(InvalidArgumentError, match="not a manual subscriber"):
         Driver(data, stream, subscriber="app").reader.initialOffset()
 
 

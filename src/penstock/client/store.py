@@ -66,12 +66,19 @@ class AsyncStore:
                 raise
 
     async def delete_scope(self, scope: str) -> None:
-        """Remove an empty scope. Raises ScopeNotFoundError, NotEmptyError, InvalidNameError (no text)."""
+        """Delete an empty scope.
+
+        Raises ScopeNotFoundError, NotEmptyError, RetentionHoldError (a hold is placed on it), InvalidNameError.
+        """
         check_text(scope)
         await self.controller.scopes.delete(scope)
 
     async def describe_scope(self, scope: str) -> ScopeContents:
-        """How many streams, reader groups and tables the scope holds. Raises ScopeNotFoundError."""
+        """How many streams, reader groups and tables the scope holds, including those being created or deleted.
+
+        The scope can be deleted once all numbers are 0, unless a hold is placed on it. Not a snapshot: objects created
+        or deleted during the call may be missing. Raises ScopeNotFoundError.
+        """
         check_text(scope)
         return await self.controller.scopes.describe(scope)
 

@@ -1,4 +1,5 @@
-"""Bytes and documents without I/O: what lies in files, in the store's tables and on the wire, encoded and decoded.
+"""Encodes and decodes everything in files, in the store's tables and on the wire, without I/O.
 
-Knows ``model`` only. Start reading at ``events``, the form of an event inside a segment; docs/formats/ describes the rest.
+Imports ``model`` only. Start reading at ``events``, the form of an event inside a segment; docs/formats/ describes the
+rest.
 """

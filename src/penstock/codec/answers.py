@@ -31,4 +31,4 @@ def from_json(kind: type[S], fields: Mapping[str, Any]) -> S:
     try:
         return msgspec.convert(known, kind, from_attributes=True)
     except msgspec.ValidationError as error:
-        raise CorruptDataError("answer cannot be read", kind=kind.__name__, why=str(error)) from error
+        raise CorruptDataError("answer cannot be decoded", kind=kind.__name__, why=str(error)) from error

@@ -1,6 +1,6 @@
-"""Entries of the audit stream: what was removed, would have been removed, or was decided about removing, and why.
+"""Entries of the audit stream: what was deleted, would have been deleted, or was decided about deletion, and why.
 
-One JSON object for each event, readable by any client; ``v`` is the version, unknown fields are to be ignored.
+One JSON object for each event, readable by any client; ``v`` is the version, readers must ignore unknown fields.
 Source: docs/formats/audit.md.
 """
 
@@ -16,7 +16,7 @@ from penstock.model.errors import CorruptDataError, VersionTooNewError
 
 VERSION = 1
 ENTRY_MAX_BYTES = 64 << 10
-"""Larger entries lose their longest fields, and name them: every entry must fit into its record."""
+"""Larger entries leave out their longest fields, and name them: every entry must fit into its record."""
 
 
 class AuditKind(enum.Enum):
@@ -45,8 +45,8 @@ class AuditKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One entry. ``target``: ``scope/stream``, a scope, or empty for the server. ``fields`` are JSON: rule, policy, cuts
-    before and after, events, bytes, who was hurt."""
+    """One entry. ``target``: ``scope/stream``, a scope, or empty for the server. ``fields`` are JSON: rule, policy,
+    cuts before and after, events, bytes, subscribers that lost data."""
 
     kind: AuditKind
     target: str

@@ -1,7 +1,7 @@
 """The data dictionary: every kind of row, with its key, its value, who writes it, and what deletes it.
 
 ``codec.control.dictionary`` has the rows of the controller's table, ``codec.store.dictionary`` those of the containers,
-``codec.files`` files and segments. ``make docs`` makes docs/formats/metadata.md of them.
+``codec.files`` files and segments. ``make docs`` generates docs/formats/metadata.md from them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TYPES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q", "32 bytes": 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A value of fixed fields, and of ``rest``, which fills the row to its end.
+    """A value of fixed fields, followed by ``rest``, which fills the row to its end.
 
     ``fields``: type and meaning of each, in order. The same list packs the bytes and documents them.
     """
@@ -47,7 +47,7 @@ class Entry:
 
     Args:
         key: Form of the key; parts in braces are explained in the table that the entry belongs to.
-        value: The record type, the layout, or in words what the row holds.
+        value: The record type, the layout, or a description of the contents.
         one_for: There is one row for each of these.
         writers: Modules that write it, below ``penstock``.
         ends: What deletes it, and when.
@@ -62,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a key: the pattern of its text, and what it is."""
+    """A part of a key: the pattern of its text, and its meaning."""
 
     pattern: str
     meaning: str

@@ -1,7 +1,7 @@
 """Events inside a segment: ``int32 0, int32 length, data``, big-endian, back to back.
 
 Type 0 and a length below 2 GiB make the header one non-negative big-endian int64: the length itself. All code here
-reads and writes it as that.
+reads and writes it that way.
 
 Source: Pravega's wire protocol, type ``Event``; docs/design/0008-client.md.
 """
@@ -16,7 +16,7 @@ from penstock.model.errors import CorruptDataError
 
 HEADER_BYTES = 8
 EVENT_MAX_BYTES = 8 << 20
-"""Largest event that is appended as part of a block. Larger ones take a transient segment and a merge."""
+"""Largest event that is appended as part of a block. Larger ones need a transient segment and a merge."""
 
 _LENGTH_MAX = (1 << 31) - 1  # bytes; the header has a signed 32-bit length
 _HEADER = Struct(">q")
@@ -37,13 +37,13 @@ _HEADERS = Headers()
 
 
 def event_header(length: int) -> bytes:
-    """The eight bytes that stand before an event of ``length`` bytes."""
+    """The header of an event of ``length`` bytes: eight bytes."""
     return _HEADERS[length]
 
 
 def frame_events(events: Sequence[bytes]) -> bytes:
-    """The events with their headers, back to back: the data of an append. All in C: about 85 ns per event, half of that
-    where all have one length."""
+    """The events with their headers, back to back: the data of an append. All in C: about 85 ns per event, or half of
+    that if all have the same length."""
     # If three lengths agree, compare all of them: that costs a fifth of a join with different headers.
     likely = len(events) > 1 and len(events[0]) == len(events[-1]) == len(events[len(events) // 2])
     if likely and len(set(map(len, events))) == 1:
@@ -53,7 +53,7 @@ def frame_events(events: Sequence[bytes]) -> bytes:
 
 
 def event_bounds(block: bytes, *, segment: str = "", offset: int = 0) -> Sequence[int]:
-    """Where the events of ``block`` begin, and last, where the last whole one ends. Never empty.
+    """The offsets at which the events of ``block`` begin, and finally the end of the last whole event. Never empty.
 
     ``block`` begins at an event; a cut-off event at its end is left out. Event ``i`` with its header is
     ``block[bounds[i]:bounds[i + 1]]``. Equal lengths give a ``range``, found without a loop over the events.
@@ -85,7 +85,7 @@ def event_bounds(block: bytes, *, segment: str = "", offset: int = 0) -> Sequenc
 
 
 def event_size(block: bytes, *, segment: str = "", offset: int = 0) -> int:
-    """Size of the first event with its header, bytes; the event may end behind the block. Raises CorruptDataError if no
+    """Size of the first event with its header, bytes; the event may end after the block. Raises CorruptDataError if no
     event begins there. ``segment`` and ``offset`` (of the block) go into the message."""
     if len(block) >= HEADER_BYTES:
         length: int = _HEADER.unpack_from(block, 0)[0]
@@ -107,12 +107,12 @@ def _equal_bounds(block: bytes) -> range | None:
         if block[column:end:stride] != block[column : column + 1] * count:
             return None
     if len(block) - end >= HEADER_BYTES and block[end : end + HEADER_BYTES] != block[:HEADER_BYTES]:
-        return None  # what follows is another, perhaps whole, event
+        return None  # the rest contains another event, which may be whole
     return range(0, end + 1, stride)
 
 
 def missing_bytes(block: bytes | bytearray, position: int) -> int:
-    """How many more bytes the event at ``position`` needs, as far as its header is known; at least 1."""
+    """How many more bytes the event at ``position`` needs, according to the known part of its header; at least 1."""
     have = len(block) - position
     if have < HEADER_BYTES:
         return HEADER_BYTES - have

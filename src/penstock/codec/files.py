@@ -20,7 +20,7 @@ PARTS = {
 FILES = (
     Entry(
         key="VERSION",
-        value="text: `1 new` until the first start has made everything, then `1`",
+        value="text: `1 new` until the first start has created everything, then `1`",
         one_for="each data directory",
         writers=("storage.machine.data_directory",),
         ends="nothing",
@@ -34,10 +34,10 @@ FILES = (
     ),
     Entry(
         key="RESERVE",
-        value="zeros: room for a start on a full disk",
+        value="zeros: reserved space for a start on a full disk",
         one_for="each data directory",
         writers=("storage.machine.reserve",),
-        ends="a start that finds no space; made again later",
+        ends="a start that finds no space; created again later",
     ),
     Entry(
         key="metadata/store.db",
@@ -55,7 +55,7 @@ FILES = (
     ),
     Entry(
         key="wal/EPOCH.tmp",
-        value="room for the next `EPOCH`: a full disk does not stop an opening",
+        value="reserved space for the next `EPOCH`, so that a full disk does not prevent an opening",
         one_for="each log",
         writers=("storage.log.epoch",),
         ends="nothing",
@@ -63,7 +63,7 @@ FILES = (
     Entry(
         key="wal/{number}.log",
         value="frames ([wal.md](wal.md)) of operations ([operations.md](operations.md))",
-        one_for="each file of the log; files are used again",
+        one_for="each file of the log; files are reused",
         writers=("storage.log.local_log", "storage.log.pool"),
         ends="there are more free files than the log keeps, or an erasure overwrites it",
     ),
@@ -72,7 +72,7 @@ FILES = (
         value="raw bytes of a segment",
         one_for="each chunk; in tier 2",
         writers=("storage.chunks.file_chunks", "storage.chunks.object_chunks", "storage.chunks.imports"),
-        ends="no segment names it, a checkpoint says so, and no lease covers it",
+        ends="a checkpoint has recorded that no segment names it, and no lease covers it",
     ),
     Entry(
         key="chunks/{container}/{chunk}.idx",
@@ -98,21 +98,21 @@ FILES = (
     Entry(
         key="STORE",
         value="JSON: the store that the place belongs to ([tier2.md](tier2.md))",
-        one_for="each tier 2 outside of the data directory",
+        one_for="each tier 2 outside the data directory",
         writers=("storage.chunks.claim",),
         ends="nothing",
     ),
     Entry(
         key="owners/{number}-{nonce}",
         value="JSON: an opening ([tier2.md](tier2.md))",
-        one_for="the last opening of such a place",
+        one_for="the last opening of such a tier 2",
         writers=("storage.chunks.claim",),
         ends="the next opening",
     ),
     Entry(
         key="tier2.json",
         value="JSON: where tier 2 is, and our openings ([tier2.md](tier2.md))",
-        one_for="each data directory whose tier 2 is outside of it",
+        one_for="each data directory with tier 2 outside it",
         writers=("storage.chunks.claim",),
         ends="nothing",
     ),
@@ -125,14 +125,14 @@ FILES = (
     ),
     Entry(
         key="restored.json",
-        value="JSON: the moment of the backup, and how far segment numbers jump ([backup.md](backup.md))",
-        one_for="each directory that was restored or rebuilt and not started since",
+        value="JSON: the time of the backup, and how many segment numbers to skip ([backup.md](backup.md))",
+        one_for="each directory that was restored or rebuilt, until its first start",
         writers=("app.restored",),
         ends="the end of the first start",
     ),
     Entry(
         key="MANIFEST.json",
-        value="JSON: what the backup holds ([backup.md](backup.md)); its files are in `data/`",
+        value="JSON: the contents of the backup ([backup.md](backup.md)); its files are in `data/`",
         one_for="each backup",
         writers=("app.backup.manifest",),
         ends="nothing",
@@ -157,8 +157,8 @@ SEGMENTS = (
     ),
     Entry(
         key="_system/_tables/pulsar",
-        value="JSON: tenants, namespaces and topics of the Pulsar face, as they were made",
-        one_for="the store, once that face was used",
+        value="JSON: tenants, namespaces and topics as created through the Pulsar admin API",
+        one_for="the store, once that API was used",
         writers=("net.http.pulsar.records",),
         ends="nothing",
     ),
@@ -184,4 +184,4 @@ SEGMENTS = (
         ends="the deletion of the stream",
     ),
 )
-"""Segments that the store makes for itself."""
+"""Segments that the store creates for its own use."""

@@ -1,9 +1,10 @@
 """Values of the ports as msgpack and back, as their type hints describe them.
 
-A record is a map of its fields without those that have their default value, so an earlier version understands it as long
-as nothing new is asked for. Requests refuse fields that are not known, replies ignore them. An enum is its value, a stream
-``[scope, stream]``, a cut ``[scope, stream, {segment: offset}]``; sequences are read as tuples. Policies and answers of the
-planner have their JSON form (docs/formats/policy.md, docs/formats/planner.md). Source: docs/formats/native-api.md.
+A record is a map of its fields, without fields that have their default value. So an earlier version understands it as
+long as no new feature is used. Unknown fields are refused in requests and ignored in replies. An enum is its value, a
+stream ``[scope, stream]``, a cut ``[scope, stream, {segment: offset}]``; sequences are read as tuples. Policies and
+answers of the planner have their JSON form (docs/formats/policy.md, docs/formats/planner.md). Source:
+docs/formats/native-api.md.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How values of one type are written: the plain types that ``pack`` makes of them and ``unpack`` takes.
+    """How values of one type are encoded: the plain types that ``pack`` returns and ``unpack`` accepts.
 
     ``unpack`` raises TypeError, ValueError, KeyError, or what the value's own checks raise.
     """
@@ -53,7 +54,8 @@ def _same(value: Any) -> Any:
 
 
 def _checked(form: Form) -> Form:
-    """The form, whose ``unpack`` raises TypeError for other plain types: Python would convert many of them silently."""
+    """The form, with an ``unpack`` that raises TypeError for other plain types: Python would convert many of them
+    silently."""
     plain, inner = form.plain, form.unpack
     if object in plain:
         return form
@@ -74,7 +76,7 @@ def _unpack_stream(value: Any) -> StreamName:
 def _unpack_cut(value: Any) -> StreamCut:
     scope, stream, positions = value
     if not all(type(item) is int for pair in positions.items() for item in pair):
-        raise TypeError("positions of a cut are whole numbers")
+        raise TypeError("positions of a cut must be whole numbers")
     return StreamCut(_unpack_stream((scope, stream)), {SegmentId(segment): at for segment, at in positions.items()})
 
 
@@ -97,7 +99,7 @@ _KNOWN: dict[Any, Form] = {
 
 @cache
 def form_of(hint: Any, *, strict: bool) -> Form:
-    """The form of values of the type. ``strict``: records with fields that are not known are refused.
+    """The form of values of the type. ``strict``: records with unknown fields are refused.
 
     Raises TypeError for a type that no port uses yet.
     """
@@ -128,7 +130,7 @@ def _form_of(hint: Any, *, strict: bool) -> Form:
 
 
 def _union(forms: Sequence[Form]) -> Form:
-    """The member is chosen by its plain type, so no two members may share one, but for kinds of byte strings."""
+    """The plain type selects the member, so no two members may share one, except kinds of byte strings."""
     by_plain = {plain: form for form in reversed(forms) for plain in form.plain}
 
     packing = _packing_any([form for form in forms if form.pack is not _same])
@@ -159,7 +161,7 @@ def _sequence(item: Form) -> Form:
 
 
 def _columns(kind: Any, *, strict: bool) -> Form | None:
-    """For records of whole numbers only, of which there may be millions: a quarter of their size as maps."""
+    """For records of whole numbers only, of which there may be millions: columns take a quarter of the size of maps."""
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return None
     hints = get_type_hints(kind)
@@ -169,7 +171,7 @@ def _columns(kind: Any, *, strict: bool) -> Form | None:
     if not all(int in form.plain and {*form.plain} <= {int, type(None)} for form, _ in fields.values()):
         return None
     if all(default is not dataclasses.MISSING for _, default in fields.values()):
-        return None  # Without any column, it would be unknown how many records there are.
+        return None  # Without a column, the number of records would be unknown.
 
     def pack(values: Any) -> Any:
         columns = {name: [getattr(value, name) for value in values] for name in fields}
@@ -219,7 +221,7 @@ def _fixed(items: Sequence[Form]) -> Form:
 
 
 def _mapping(key: Form, item: Form) -> Form:
-    if list in key.plain:  # Keys that msgpack cannot have: pairs.
+    if list in key.plain:  # msgpack cannot have these keys, so the mapping becomes pairs.
         pairs = _sequence(_fixed([key, item]))
         return Form((list,), lambda value: pairs.pack(value.items()), lambda value: dict(pairs.unpack(value)))
 
@@ -311,4 +313,4 @@ class Call:
         try:
             return self._reply.unpack(_decode(data))
         except (PenstockError, *_UNREADABLE) as error:
-            raise ProtocolError("reply cannot be read", call=self.name, why=str(error)[:200]) from error
+            raise ProtocolError("reply cannot be decoded", call=self.name, why=str(error)[:200]) from error

@@ -1,4 +1,4 @@
-"""Sockets that listen."""
+"""Listening sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.model.errors import AddressInUseError
 async def listen_on(
     host: str, port: int, *, what: str, backlog: int = 1, receive_bytes: int | None = None
 ) -> list[socket.socket]:
-    """A listening socket for every address that the host stands for, all on one port; 0 takes a free one.
+    """A listening socket for every address that the host name resolves to, all on one port; 0 picks a free port.
 
     The caller closes them. ``what`` names the address in the error. ``receive_bytes``: the kernel's receive buffer of
     each accepted connection; None: the system's default. Raises AddressInUseError; then none is left open.

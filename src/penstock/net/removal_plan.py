@@ -1,4 +1,4 @@
-"""What a truncation by hand, or the deletion of a stream, would delete: the dry run of the command line and of HTTP.
+"""What a manual truncation or the deletion of a stream would delete: the dry run of the command line and of HTTP.
 
 All numbers come from the controller: sizes from ``measure``, losses of subscribers from ``describe_subscribers`` and from
 a dry run of ``move_subscriber``.
@@ -52,7 +52,7 @@ async def plan_removal(controller: ControlPlane, stream: StreamName, cut: Stream
 
 
 async def _losses(controller: ControlPlane, stream: StreamName, cut: StreamCut | None) -> Sequence[Mapping[str, Any]]:
-    """The unread data that each subscriber would lose; only those that would lose something, by name."""
+    """The unread data that each subscriber would lose, by name. Leaves out subscribers that would lose nothing."""
     found: list[Mapping[str, Any]] = []
     for item in await controller.subscribers.describe(stream):
         if item.cut is None:

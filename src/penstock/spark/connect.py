@@ -1,8 +1,8 @@
 """Blocking access to a Penstock from a Spark process, on the driver and in tasks.
 
-Spark's Python workers are single-threaded, forked, reused for many tasks, and killed without notice. So each process has
-one event loop, run only while a call waits, and keeps its connections for the next task; nothing here must be closed
-for the data to be safe. A notebook's kernel calls from inside its own running loop: there another thread runs ours.
+Spark's Python workers are single-threaded, forked, reused for many tasks, and killed without notice. So each process
+has one event loop, run only while a call waits, and keeps its connections for the next task; the data is safe without
+closing anything here. A notebook's kernel calls from inside its own running loop, so there another thread runs ours.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _BLOCKS = "blockmgr-"
 """Name prefix of the directories that Spark creates for one driver or executor."""
 
 RETRY_S = 30.0
-"""How long a call that is safe to repeat outlasts a server that is away, in seconds."""
+"""How long a call that is safe to repeat waits for an unavailable server, in seconds."""
 
 ATTEMPT_S = 2.0
-"""How long one attempt of such a call waits for the server. Short, so that the patience of both does not add up."""
+"""How long one attempt of such a call waits for the server. Short, so that the waiting times of both do not add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ Connector: TypeAlias = Callable[[str], Awaitable[Services]]
 async def dial(address: str) -> Services:
     """Open the Penstock whose controller listens at ``HOST:PORT``, with or without ``tcp://`` before it.
 
-    Raises: NotConnectedError, InvalidArgumentError (no address).
+    Raises: NotConnectedError, InvalidArgumentError (not an address).
     """
     # Imported late, because gRPC must not be in memory when Spark's daemon forks its workers.
     from penstock.net.dial.controller import dial_controller
@@ -103,9 +103,9 @@ class Link:
         return self._run(self._once(work))
 
     def ask(self, work: Callable[[Services], Coroutine[Any, Any, T]], *, full_s: float = FULL_S) -> T:
-        """As ``run``, for work that is safe to repeat: outlasts ``RETRY_S`` of an unavailable server.
+        """As ``run``, for work that is safe to repeat: waits up to ``RETRY_S`` for an unavailable server.
 
-        ``full_s``: how long it waits for space on a full disk. Queries that run and writing tasks give ``RETRY_S``.
+        ``full_s``: how long it waits for space on a full disk. Running queries and writing tasks pass ``RETRY_S``.
         """
         return self._run(patiently(lambda: self._once(work), full_s=full_s))
 
@@ -140,7 +140,7 @@ class Link:
                 answer = thread.submit(run)
                 return answer.result()
             except BaseException:
-                # An interrupt may hit ``submit`` too: then no one has the answer, but the work may run.
+                # An interrupt may also arrive during ``submit``: then the work may run although nobody has its result.
                 if answer is None or not answer.done():
                     is_interrupted = True
                     loop.call_soon_threadsafe(cancel)
@@ -175,9 +175,9 @@ class Link:
     def served_first(self) -> Link:
         """As ``served``, for a sink: checks only the first connection of all sinks of this driver to this address.
 
-        Spark makes a sink anew for each batch and each commit, in processes that share no memory, and a query that runs must
-        outlast a restart of the server. So a file in the driver's own directory records that a server was there. Where there
-        is no such directory, nothing is checked.
+        Spark creates a new sink for each batch and each commit, in processes that share no memory. A running query must
+        survive a restart of the server. So a file in the driver's own directory records that a server was reached.
+        Without such a directory, nothing is checked.
         """
         seen = _seen_by_driver(self._address)
         if seen is None or seen.exists():
@@ -208,18 +208,18 @@ class Link:
 def _seen_by_driver(address: str) -> Path | None:
     """The file that records that a sink of this driver was connected to ``address``; None outside of Spark's processes.
 
-    It lies in the driver's directory of blocks, which Spark names to all Python processes that it starts, and deletes at its
-    end.
+    It is in the driver's block directory. Spark passes its path to all Python processes that it starts, and deletes it
+    at the end.
     """
     directory = Path(os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0])
-    # Elsewhere the variable is a setting of the machine and names a directory that several drivers share.
+    # Elsewhere the variable is a machine-wide setting and names a directory that several drivers share.
     if not directory.name.startswith(_BLOCKS):
         return None
     return directory / f"penstock-{sha256(address.encode()).hexdigest()[:16]}"
 
 
 def _is_in_loop() -> bool:
-    """Whether the calling thread runs an event loop, as that of a notebook's kernel does."""
+    """Whether the calling thread runs an event loop, as a notebook's kernel does."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -228,11 +228,12 @@ def _is_in_loop() -> bool:
 
 
 async def patiently(call: Callable[[], Awaitable[T]], *, full_s: float = RETRY_S) -> T:
-    """The answer of ``call``, which is safe to repeat, repeated for ``RETRY_S`` while the server is away.
+    """The answer of ``call``, which must be safe to repeat. It is retried for ``RETRY_S`` while the server is
+    unavailable.
 
-    ``full_s``: for so long while its disk is full.
+    ``full_s``: how long it is retried while the disk is full.
 
-    Raises what ``call`` raised last; where that says how long it waited, it is the whole of it.
+    Raises what ``call`` raised last. If that error states a waiting time, it is the total.
     """
     try:
         return await retrying(call, RealRng(), deadline_s=RETRY_S, full_s=full_s)
@@ -258,7 +259,7 @@ async def _closed(services: Services) -> None:
     await services.close()
 
 
-# Keyed by process and thread: a forked worker must not speak on its parent's sockets, and a loop has one thread.
+# Keyed by process and thread: a forked worker must not use its parent's sockets, and a loop has one thread.
 _links: dict[tuple[int, int, Connector, str], Link] = {}
 
 
@@ -272,7 +273,7 @@ def link(connector: Connector, address: str) -> Link:
 
 
 def close_links() -> None:
-    """Close what this process and thread has opened; for tests and long-lived drivers."""
+    """Close the links that this process and thread opened; for tests and long-lived drivers."""
     here = (os.getpid(), threading.get_ident())
     for key in [key for key in _links if key[:2] == here]:
         _links.pop(key).close()

@@ -1,4 +1,4 @@
-"""What an erasure looks for: which events match, decided in tasks, without a value ever in a query plan.
+"""Which events an erasure matches. Tasks decide it; no value ever appears in a query plan.
 
 Plans are shown in Spark's pages and kept in its event logs, so values travel with the tasks' code, not with the query.
 """
@@ -25,7 +25,7 @@ class _Object(list[tuple[str, Any]]):
 
 
 _JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=_Object, strict=False)
-"""Leaves numbers as they are written: 1.10 and 1e5 are not what Python would write for them."""
+"""Keeps numbers as written: Python would write 1.10 and 1e5 differently."""
 
 _BETWEEN = re.compile(r"[\s\x00\x1e\ufeff,]*")
 """Characters allowed before, between and after the JSON texts of one event."""
@@ -36,7 +36,7 @@ class JsonField:
     """Events whose payload is JSON with one of the values at a path of names and indexes, such as ``user.id`` or
     ``users.0.id``. Numbers, ``true``, ``false`` and ``null`` match their JSON text, as written in the event.
 
-    A name may itself hold dots: ``user.id`` is also the member ``"user.id"``. Each of repeated names is searched.
+    A name may itself hold dots: ``user.id`` is also the member ``"user.id"``. Repeated names are all searched.
     An event may hold several JSON texts, with space, NUL, commas and record separators between them. The search ends
     at the first text that cannot be read.
     """
@@ -45,7 +45,7 @@ class JsonField:
     values: frozenset[str]
 
     def looked_for(self) -> dict[str, Any]:
-        """What a receipt says."""
+        """The search criteria, as a receipt records them."""
         return {
             "by": "json field",
             "field": self.path,
@@ -66,12 +66,12 @@ class JsonField:
 
 def _texts_of(event: bytes) -> Iterator[Any]:
     """The JSON texts of an event, up to the first that cannot be read."""
-    # A NUL in front of UTF-8 looks like UTF-16.
+    # A NUL before UTF-8 looks like UTF-16.
     for encoding in {json.detect_encoding(event): None, "utf-8": None}:
         try:
             text = event.decode(encoding, "surrogatepass")
         except ValueError:
-            # Bytes that are not text, in one place, must not hide the rest.
+            # Bytes that are not text in one place must not hide the rest.
             text = event.decode(encoding, "replace")
         yield from _texts_in(text)
 
@@ -129,7 +129,7 @@ class Where:
     where: str
 
     def looked_for(self) -> dict[str, Any]:
-        """The predicate without its literals, and the digest of all of it."""
+        """The predicate without its literals, and the digest of the whole predicate."""
         return {
             "by": "predicate",
             "schema": self.schema,
@@ -145,12 +145,13 @@ _LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|\b\d[\w.]
 
 
 def without_literals(where: str) -> str:
-    """The predicate with a question mark in the place of each text and number."""
+    """The predicate with a question mark in place of each text and number."""
     return _LITERAL.sub("?", where)
 
 
 class _Needles:
-    """Very many values to look for in payloads: looked up by their first bytes, so that their number costs little."""
+    """Many values to search for in payloads. They are indexed by their first bytes, so that their number costs
+    little."""
 
     def __init__(self, values: Iterable[str]) -> None:
         self._values = sorted({value.encode() for value in values})
@@ -173,7 +174,7 @@ class _Needles:
 
 
 def matching_batches(match: JsonField | Contains, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Positions (``segment_id``, ``offset``) of the events that match; what a task does."""
+    """Positions (``segment_id``, ``offset``) of the events that match; this is the work of a task."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -29,9 +29,10 @@ _TYPED = re.compile(r"^[\s|]*penstock\.model\.errors\.(\w+: .*?)(?:\s+SQLSTATE: 
 
 
 def readable(method: Callable[P, T]) -> Callable[P, T]:
-    """``method``, whose errors reach Spark without our frames and causes: the last line of what Spark prints is ours.
+    """``method``, with errors that reach Spark without our frames and causes, so that the last line Spark prints is
+    ours.
 
-    Broken invariants keep their traceback, because it is what a report needs.
+    Broken invariants keep their traceback, because a bug report needs it.
     """
 
     @functools.wraps(method)
@@ -46,33 +47,33 @@ def readable(method: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-# What to do about it, by class: the first that fits. Each is the end of a sentence.
+# What to do, by error class: the first that matches. Each completes a sentence.
 _ADVICE: tuple[tuple[type[PenstockError], str], ...] = (
-    (StreamSealedError, "a sealed stream takes no more events, write to another one"),
-    (SegmentSealedError, "a sealed stream takes no more events, write to another one"),
+    (StreamSealedError, "a sealed stream accepts no more events, write to another one"),
+    (SegmentSealedError, "a sealed stream accepts no more events, write to another one"),
     (
         TransactionStateError,
-        "nothing of the batch is committed; run it again (a streaming query goes on from its checkpoint)",
+        "nothing of the batch is committed; run it again (a streaming query continues from its checkpoint)",
     ),
     (
         TransactionNotFoundError,
-        "nothing of the batch is committed; run it again (a streaming query goes on from its checkpoint)",
+        "nothing of the batch is committed; run it again (a streaming query continues from its checkpoint)",
     ),
     (StorageFullError, "free space, or raise the store's budget, then run the batch again"),
     (QuotaHeldError, "let the slowest subscriber catch up, or raise the quota, then run the batch again"),
     (QuotaExceededError, "let the slowest subscriber catch up, or raise the quota, then run the batch again"),
     (ThrottledError, "the store does not keep up; run the batch again, with fewer tasks at a time"),
-    (ContainerOfflineError, "the store has stopped and says why in its log; start it again, then run the batch again"),
+    (ContainerOfflineError, "the store has stopped and its log says why; start it again, then run the batch again"),
 )
 
 
 def advice(error: PenstockError) -> str | None:
-    """What a user can do about an error that a write met, or None where its own text says it."""
+    """What a user can do about an error of a write, or None if the error's own text says it."""
     return next((text for kind, text in _ADVICE if isinstance(error, kind)), None)
 
 
 def advised(method: Callable[P, T]) -> Callable[P, T]:
-    """As ``readable``, for what writes: the line also says what to do."""
+    """As ``readable``, for methods that write: the line also says what to do."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -90,7 +91,7 @@ def advised(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def readable_items(method: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """As ``readable``, for a method that gives an iterator."""
+    """As ``readable``, for a method that returns an iterator."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -105,9 +106,9 @@ def readable_items(method: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]
 
 
 def reason(error: BaseException) -> str | None:
-    """The one line in which Penstock says why a Spark job or query failed, or None where it did not fail for us.
+    """The line in which Penstock reports why a Spark job or query failed; None if Penstock did not cause the failure.
 
-    Takes what Spark raised on the driver, tracebacks of workers and all: ``TruncatedError: the data ... segment=7``.
+    Takes what Spark raised on the driver, including tracebacks of workers: ``TruncatedError: the data ... segment=7``.
     """
     if isinstance(error, PenstockError):
         return f"{type(error).__name__}: {error}"

@@ -23,24 +23,25 @@ READ_COLUMNS = {
     "offset": "bigint",
     APPEND_TIME: "timestamp",
 }
-"""All that can be asked for; Spark's type of each."""
+"""All columns that a read can select, with Spark's type of each."""
 
 
 TARGET_COLUMNS = ("scope", "stream")
-"""What names a stream. Rows that are written must not name another one than the target."""
+"""The columns that name a stream. Rows that are written must not name a stream other than the target."""
 
 READ_MARK = "penstock.read"
-"""In the metadata of columns that a read made. Spark keeps it through ``select``, and drops it where a column is computed."""
+"""Marks, in a column's metadata, that a read made it. Spark keeps it through ``select`` and drops it if a column is
+computed."""
 
 
 def read_columns(columns: Sequence[str] | None) -> list[tuple[str, str]]:
     """Name and Spark's type of each column of a read. ``columns=None``: ``DEFAULT_COLUMNS``.
 
-    Raises: InvalidArgumentError (a column that is unknown or named twice).
+    Raises: InvalidArgumentError (a column is unknown or named twice).
     """
     names = DEFAULT_COLUMNS if columns is None else columns
     if not names:
-        raise InvalidArgumentError("option columns names no column", columns=", ".join(READ_COLUMNS))
+        raise InvalidArgumentError("option columns is empty", columns=", ".join(READ_COLUMNS))
     if len(set(names)) != len(names):
         raise InvalidArgumentError("option columns names a column twice", columns=", ".join(names))
     return [(name, READ_COLUMNS[_known(name)]) for name in names]
@@ -50,30 +51,33 @@ def check_read_schema(fields: Iterable[tuple[str, str]]) -> None:
     """Accept any choice and order of our columns, as (name, Spark's type), at least one. Raises InvalidArgumentError."""
     found = list(fields)
     if not found:
-        # Spark counts what it is handed: batches without columns would be no rows.
-        raise InvalidArgumentError("a schema names at least one column", columns=", ".join(READ_COLUMNS))
+        # Spark counts the rows it receives: batches without columns would have none.
+        raise InvalidArgumentError("a schema needs at least one column", columns=", ".join(READ_COLUMNS))
     for name, kind in found:
         wanted = READ_COLUMNS[_known(name)]
         if kind != wanted:
             raise InvalidArgumentError(
-                "a column has one type only; cast it after the read", column=name, type=wanted, asked=kind
+                "a column can only be read with its own type; cast it after the read",
+                column=name,
+                type=wanted,
+                asked=kind,
             )
 
 
 def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing_key: str) -> bool:
-    """Whether there are routing keys, from (name, Spark's type) of what is to be written.
+    """Whether there are routing keys, from (name, Spark's type) of the columns to be written.
 
-    The metadata columns of our own source are left out of what is written, so that a stream can be copied as it was read
-    (see ``target_columns``); any other column would be lost in silence and is refused. Raises: InvalidArgumentError.
+    The metadata columns of our own source are not written, so that a stream can be copied as it was read (see
+    ``target_columns``). Any other column would be lost silently, so it is refused. Raises: InvalidArgumentError.
     """
     kinds: dict[str, str] = {}
     for name, kind in fields:
         if name in kinds and name in (event, routing_key):
-            raise InvalidArgumentError("two columns of what is written have this name; drop one", column=name)
+            raise InvalidArgumentError("two columns to be written have this name; drop one", column=name)
         kinds[name] = kind
     if kinds.get(event) not in ("binary", "string"):
         raise InvalidArgumentError(
-            "what is written needs a column of type binary or string for the events",
+            "the rows need a column of type binary or string for the events",
             column=event,
             found=", ".join(f"{name} {kind}" for name, kind in kinds.items()),
         )
@@ -82,7 +86,7 @@ def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing
     surplus = [name for name in kinds if name not in (event, routing_key) and name not in READ_COLUMNS]
     if surplus:
         raise InvalidArgumentError(
-            f"only columns {event} and {routing_key} are written; select them", surplus=", ".join(surplus)
+            f"only columns {event} and {routing_key} can be written; select them", surplus=", ".join(surplus)
         )
     return routing_key in kinds
 
@@ -90,15 +94,15 @@ def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing
 def target_columns(fields: Iterable[tuple[str, str, Mapping[str, object]]], *used: str) -> tuple[str, ...]:
     """The columns among (name, Spark's type, metadata) whose rows must name the target: ``scope`` and ``stream``.
 
-    Without those of our own reads, which say where a copied event comes from, and those ``used`` for events or keys.
-    Raises: InvalidArgumentError (such a column is no string).
+    Leaves out those of our own reads, which state where a copied event comes from, and those ``used`` for events or
+    keys. Raises: InvalidArgumentError (such a column is not a string).
     """
     found = []
     for name, kind, metadata in fields:
         if name in TARGET_COLUMNS and name not in used and metadata.get(READ_MARK) is not True:
             if kind != "string":
                 raise InvalidArgumentError(
-                    "scope and stream of a row are strings; cast or drop the column", column=name, type=kind
+                    "scope and stream of a row must be strings; cast or drop the column", column=name, type=kind
                 )
             found.append(name)
     return tuple(found)

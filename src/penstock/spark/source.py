@@ -1,8 +1,8 @@
 # ruff: noqa: N802 - Spark names these methods.
 """The format ``penstock``: what Spark loads on the driver and unpickles in tasks. Source: docs/reference/spark.md.
 
-Spark kills the processes in which these objects live, calls no ``stop`` that could be relied on, and pickles readers
-from the driver to tasks: so they hold plain values only, and connections belong to the process (``connect.link``).
+Spark kills the processes in which these objects live, does not reliably call ``stop``, and pickles readers from the
+driver to tasks. So they hold plain values only, and connections belong to the process (``connect.link``).
 """
 
 from __future__ import annotations
@@ -165,11 +165,11 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         try:
             shares = server.ask(lambda services: self._plan(services, lease))
         except PenstockError:
-            # Some segments may be held already.
+            # Some segments may already be leased.
             release_lease(server, lease)
             raise
         if not shares:
-            # No task will release it.
+            # There is no task that would release it.
             release_lease(server, lease)
         if len(shares) > LEASE_PARTS_MAX:
             return [InputPartition(share) for share in shares]
@@ -219,7 +219,8 @@ class FilteringReader(BatchReader):
 
     @readable
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note the filters. All are returned, so that Spark also evaluates them: the blocks contain other rows too."""
+        """Record the filters. All are returned, so that Spark also evaluates them: the blocks contain other rows
+        too."""
         self._wanted = wanted_of(filters)
         return filters
 

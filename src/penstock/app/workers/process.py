@@ -86,9 +86,11 @@ class WorkerProcess:
         try:
             async with AsyncExitStack() as stack:
                 store = await self._open(order, stack)
-                limits = asyncio.ensure_future(self._server.tell_limits(lambda met: link.call("limits_reached", met)))
+                limits = asyncio.ensure_future(self._server.report_limits(lambda met: link.call("limits_reached", met)))
                 stack.callback(limits.cancel)
-                rates = asyncio.ensure_future(self._server.tell_rates(lambda found: link.call("rates_reported", found)))
+                rates = asyncio.ensure_future(
+                    self._server.report_rates(lambda found: link.call("rates_reported", found))
+                )
                 stack.callback(rates.cancel)
                 stack.push_async_exit(self._wire)
                 order = await self._run_orders(link, store, (limits, rates))

@@ -114,14 +114,14 @@ TABLE = (
     Entry(
         key="epoch/{scope}/{stream}/{epoch}",
         value=EpochRecord,
-        one_for="each epoch, also of a scale that is decided and not yet visible",
+        one_for="each epoch, including that of a scale that is decided and not yet visible",
         writers=(_LIFECYCLE, _EPOCHS, "controller.transactions.commits", _DELETED),
         ends=_WITH_STREAM,
     ),
     Entry(
         key="length/{scope}/{stream}/{epoch}",
         value=LengthsRecord,
-        one_for="each epoch after 0: the segments that it sealed; the last epoch + 1: those that sealing the stream sealed",
+        one_for="each epoch after 0: the segments that it sealed; the last epoch + 1: those sealed with the stream",
         writers=(_EPOCHS,),
         ends=_WITH_STREAM,
     ),
@@ -170,14 +170,14 @@ TABLE = (
     Entry(
         key="server-policy",
         value=PolicyRecord,
-        one_for="the store, where the server level has a policy document",
+        one_for="the store, if the server level has a policy document",
         writers=("controller.retention.policies",),
         ends="the policy is removed",
     ),
     Entry(
         key="quota/{scope}/{stream}",
         value=MarkerRecord,
-        one_for="each stream whose appends are limited, so that a store knows the limit before it takes appends",
+        one_for="each stream whose appends are limited, so that a store knows the limit before it accepts appends",
         writers=("controller.retention.append_limits",),
         ends=f"no rule limits the appends any more, or {_WITH_STREAM}",
     ),
@@ -191,7 +191,7 @@ TABLE = (
     Entry(
         key="hold-id/{hold}",
         value=HoldPlaceRecord,
-        one_for="each hold: no two have the same id",
+        one_for="each hold; it keeps ids unique",
         writers=("controller.retention.holds",),
         ends="the same step as the hold",
     ),
@@ -219,7 +219,7 @@ TABLE = (
     Entry(
         key="left/{scope}/{stream}",
         value=CounterRecord,
-        one_for="each stream that a subscriber ever left: when one left last, wall clock, ms",
+        one_for="each stream that a subscriber ever left: the last time, wall clock, ms",
         writers=(_SUBSCRIBERS, _STEPS, _DELETED),
         ends=_WITH_STREAM,
     ),
@@ -240,7 +240,7 @@ TABLE = (
     Entry(
         key="deleted-row/{scope}/{stream}/{incarnation}/{row}",
         value="the record that had the key, unchanged; a `stream` record has the state that a restored stream begins with",
-        one_for="each record of such a stream, and of its mark stream, with the incarnation of the stream",
+        one_for="each record of such a stream and of its mark stream; the key has the incarnation of the stream",
         writers=(_DELETED,),
         ends="the same as `deleted/`",
     ),
@@ -256,7 +256,7 @@ TABLE = (
         value=PointRecord,
         one_for="points of the stream's history, for plots and forecasts",
         writers=("controller.retention.points",),
-        ends=f"it is thinned out as it grows older, or {_WITH_STREAM}",
+        ends=f"older points are thinned out, or {_WITH_STREAM}",
     ),
     Entry(
         key="evicted/{scope}/{stream}",
@@ -289,7 +289,7 @@ TABLE = (
     Entry(
         key="queue/{scope}/{stream}/{place}",
         value=DecisionRecord,
-        one_for="each decision that is not performed, in order",
+        one_for="each decision that is not performed yet, in order",
         writers=("controller.transactions.decisions",),
         ends="it is performed",
     ),
@@ -312,7 +312,7 @@ TABLE = (
         value=BatchRecord,
         one_for="each writer that commits by batch number",
         writers=("controller.transactions.batches", "controller.transactions.decisions"),
-        ends=f"long silence: then `forgotten/` keeps its digest; or {_WITH_STREAM}",
+        ends=f"the writer is silent for long: then `forgotten/` keeps its digest; or {_WITH_STREAM}",
     ),
     Entry(
         key="forgotten/{scope}/{stream}/{byte}",
@@ -380,14 +380,14 @@ TABLE = (
     Entry(
         key="buckets/count",
         value=CounterRecord,
-        one_for="the store: into how many buckets streams are spread",
+        one_for="the store: the number of buckets that streams are spread over",
         writers=("controller.buckets",),
         ends="nothing",
     ),
     Entry(
         key="bucket/{bucket}",
         value=BucketRecord,
-        one_for="each bucket: the controller that looks after it",
+        one_for="each bucket: the controller that owns it",
         writers=("controller.buckets",),
         ends="nothing",
     ),
@@ -401,7 +401,7 @@ TABLE = (
     Entry(
         key="audit/{life}/{number}",
         value=OutboxRecord,
-        one_for="each audit entry that is decided and not appended to the audit stream",
+        one_for="each audit entry that is decided and not yet appended to the audit stream",
         writers=("controller.retention.audit",),
         ends="its append",
     ),
@@ -415,7 +415,7 @@ TABLE = (
     Entry(
         key="audit-told/{life}",
         value=GapRecord,
-        one_for="the same: those that the audit stream reports",
+        one_for="the same: the entries that the audit stream reports",
         writers=("controller.retention.audit",),
         ends="the same step",
     ),
@@ -429,14 +429,14 @@ TABLE = (
     Entry(
         key="erasure-part/{erasure}/{run}{page}/{segment}",
         value=ErasurePartRecord,
-        one_for="each page of positions of a run, and segment in it",
+        one_for="each segment in a page of positions of a run",
         writers=(_ERASURES,),
-        ends="another run is decided, or the erasure is withdrawn",
+        ends="another run of the erasure is decided, or it is withdrawn",
     ),
     Entry(
         key="erasure-chunks/{erasure}/{page}",
         value=ErasureChunksRecord,
-        one_for="each thousand chunks that an erasure wrote anew",
+        one_for="each thousand chunks that an erasure rewrote",
         writers=("controller.erasure.parts",),
         ends="nothing",
     ),

@@ -1,8 +1,8 @@
 """The effective policy of a stream as JSON: the fields of the policy document, each with its value and its level.
 
-``{"retain": {"min_bytes": {"value": 10, "from": "stream"}, …}, …, "truncates": true}``; seconds and bytes as in the document,
-``null`` for unlimited. The action of each quota is shown with the level that decides it, also if that is ``on_exceed``.
-Source: docs/formats/policy.md.
+``{"retain": {"min_bytes": {"value": 10, "from": "stream"}, …}, …, "truncates": true}``; seconds and bytes as in the
+document, ``null`` for unlimited. The action of each quota is shown with the level that decides it, even if
+``on_exceed`` decides it. Source: docs/formats/policy.md.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from penstock.model.segments import SegmentId
 
 
 class ErasureState(enum.Enum):
-    """``GATHERING``: pages are still expected, nothing was changed. ``DEFERRED``: the request is complete, nothing was
+    """``GATHERING``: more pages are expected, nothing was changed. ``DEFERRED``: the request is complete, nothing was
     changed, and a hold covers some of it. ``ASKED``: decided, the store performs it. ``DONE``: there is a receipt.
     ``WITHDRAWN``: cancelled before it was decided; nothing was changed, and the id cannot be used again."""
 
@@ -36,7 +36,8 @@ class ErasureState(enum.Enum):
 
 
 def _as_stored(fields: Fields, kind: type[msgspec.Struct]) -> Fields:
-    """The fields, if ``kind`` can be read from them. Unknown ones stay: receipts repeat them. Raises ValueError."""
+    """The fields, if ``kind`` can be read from them. Unknown fields are kept, because receipts repeat them. Raises
+    ValueError."""
     msgspec.convert(fields, kind)
     return fields
 
@@ -44,7 +45,7 @@ def _as_stored(fields: Fields, kind: type[msgspec.Struct]) -> Fields:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
     """Why an erasure waits. ``holds``: at most 16 of those that cover it, each with ``hold``, ``owner``, ``reason`` and
-    ``until_ms``; ``count``: how many there are. ``ends``: by segment, where the last range ends."""
+    ``until_ms``; ``count``: how many there are. ``ends``: by segment, the end of the last range."""
 
     holds: Sequence[Mapping[str, Any]]
     count: int
@@ -73,7 +74,8 @@ class Deferral:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureRecord:
-    """An erasure. ``asked`` holds who requested it, why, and the search; ``receipt`` is present once it is done.
+    """An erasure. ``asked`` holds who requested it, why, and the search criteria; ``receipt`` is present once it is
+    done.
 
     ``run`` names the run whose parts were decided. It is empty before the decision, and in records of earlier versions,
     whose parts have no run in their keys. ``request`` is the digest of the decided request (docs/formats/erasure.md).
@@ -131,8 +133,8 @@ class ErasureRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasurePartRecord:
-    """Some of the ranges of an erasure in one segment: the payloads of events, half-open, in order. ``events``: how many
-    were requested, those without payload included. ``empty``: where events without payload begin."""
+    """Some of the ranges of an erasure in one segment: the payloads of events, half-open, in order. ``events``: number
+    of requested events, including those without payload. ``empty``: offsets of events without payload."""
 
     segment: SegmentId
     ranges: Sequence[tuple[int, int]]
@@ -141,7 +143,7 @@ class ErasurePartRecord:
 
     @property
     def offsets(self) -> list[int]:
-        """Where the requested events begin."""
+        """The offsets at which the requested events begin."""
         return [*(start - HEADER_BYTES for start, _ in self.ranges), *self.empty]
 
     def encode(self) -> bytes:
@@ -162,7 +164,7 @@ class ErasurePartRecord:
         try:
             packed = base64.b64decode(fields["ranges"], validate=True)
         except binascii.Error as error:
-            raise CorruptDataError("list of ranges has no legal form", segment=fields["segment"]) from error
+            raise CorruptDataError("list of ranges is malformed", segment=fields["segment"]) from error
         return cls(
             segment=SegmentId(int(fields["segment"])),
             ranges=decode_ranges(packed, int(fields["count"])),

@@ -41,21 +41,21 @@ class PolicyRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRecord(JsonRecord):
-    """A hold. ``incarnation`` is the stream's, so that no later stream of the name inherits it."""
+    """A hold. ``incarnation`` is the stream's, so that a later stream of the same name does not inherit the hold."""
 
     KIND = "hold"
     stream: Annotated[str | None, Field("null: the hold covers the whole scope")]
     incarnation: Annotated[int, Field("incarnation of the stream")]
     owner: Annotated[str, Field("who may release it")]
-    reason: Annotated[str, Field("why, in words")]
+    reason: Annotated[str, Field("the reason, as free text")]
     created_ms: Annotated[int, Field("wall clock, ms")]
-    until_ms: Annotated[int | None, Field("wall clock, ms: when it ends by itself; null: never")] = None
-    cut: Annotated[
-        Positions | None, Field("it holds what lies behind this cut; null: everything", dump=dump_positions)
-    ] = None
+    until_ms: Annotated[int | None, Field("wall clock, ms: when it expires; null: never")] = None
+    cut: Annotated[Positions | None, Field("it holds data after this cut; null: everything", dump=dump_positions)] = (
+        None
+    )
     ended_ms: Annotated[
         int | None,
-        Field("wall clock, ms: when it was released or expired; it holds nothing, and is about to be deleted"),
+        Field("wall clock, ms: when it was released or expired; it no longer holds data, and is about to be deleted"),
     ] = None
 
     def in_force(self, now_ms: int) -> bool:

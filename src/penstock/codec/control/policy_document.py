@@ -1,6 +1,6 @@
 """The policy document and holds as JSON: for files, requests, and the store's own tables.
 
-Source: docs/formats/policy.md. A field that is absent is left to the next level, ``null`` is unlimited.
+Source: docs/formats/policy.md. An absent field is left to the next level; ``null`` means unlimited.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of the document. ``path`` as ``retain.min_bytes``; ``zero`` and ``null``: whether it may be that."""
+    """One field of the document. ``path``: such as ``retain.min_bytes``. ``zero`` and ``null``: whether these values
+    are allowed."""
 
     path: str
     kind: Kind
@@ -63,7 +64,7 @@ class Field:
 
     @property
     def section(self) -> str:
-        """The object that holds it; empty for the document itself."""
+        """The section that contains it; empty for the document itself."""
         return self.path.rpartition(".")[0]
 
     @property
@@ -72,7 +73,7 @@ class Field:
 
     @property
     def accepted(self) -> str:
-        """What would be accepted, for people."""
+        """A description of the accepted values, for people."""
         if self.choices is not None:
             return ", ".join(f'"{item.value}"' for item in self.choices)
         if self.kind is Kind.SHARE:
@@ -82,8 +83,8 @@ class Field:
         return f"{noun}, {least}{', or null for unlimited' if self.null else ''}"
 
 
-# A TTL, an age or an idle time of 0 is no limit in Pulsar and "at once" by its own meaning. It is refused, so that nobody
-# loses everything to the wrong reading.
+# In Pulsar, a TTL, an age or an idle time of 0 means no limit; taken literally it means "at once". So 0 is refused:
+# nobody must lose all data to a misunderstanding.
 FIELDS: Final[Sequence[Field]] = (
     Field(path="retain.min_bytes", kind=Kind.BYTES),
     Field(path="retain.min_age_s", kind=Kind.SECONDS),
@@ -150,7 +151,7 @@ def _broken_rule(item: Field, value: Any) -> str | None:
         return None if item.null else "it cannot be unlimited; leave it out for the next level's value"
     if item.choices is not None:
         known = isinstance(value, str) and value in {member.value for member in item.choices}
-        return None if known or isinstance(value, item.choices) else "it is one of a few words"
+        return None if known or isinstance(value, item.choices) else "it is one of the accepted words"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "it is a number"
     if isinstance(value, float) and not math.isfinite(value):
@@ -164,7 +165,7 @@ def _broken_rule(item: Field, value: Any) -> str | None:
     if item.kind is not Kind.SECONDS and isinstance(value, float) and not value.is_integer():
         return "it is a whole number"
     if value * (1000 if item.kind is Kind.SECONDS else 1) >= LONG_MAX:
-        return "it is too large to be meant" + ("; null is unlimited" if item.null else "")
+        return "it is implausibly large" + ("; null is unlimited" if item.null else "")
     return None
 
 
@@ -236,7 +237,7 @@ def _object(value: Any, field: str, what: str, names: Sequence[str], path: str) 
                 "policy field is not known",
                 field=f"{path}{str(name)[:_SHOWN]}",
                 value=_show(value[name]),
-                rule="only known fields are taken",
+                rule="only known fields are accepted",
                 accepted=", ".join(names),
             )
     return value
@@ -248,7 +249,7 @@ def pack_document(document: PolicyDocument) -> bytes:
 
 
 def unpack_document(data: bytes | memoryview, *, where: str = "") -> PolicyDocument:
-    """What ``pack_document`` stored. ``where`` names the place in errors.
+    """Inverse of ``pack_document``. ``where`` names the place in errors.
 
     A caller that cannot read a policy must delete nothing under it. Raises: VersionTooNewError (written by a newer
     version), CorruptDataError (not a document).
@@ -264,14 +265,14 @@ def _load(data: bytes | memoryview, what: str, where: str) -> dict[str, Any]:
     try:
         body = json.loads(bytes(data).decode())
     except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"stored {what} is no JSON", where=where, cause=str(error)[:_SHOWN]) from error
+        raise CorruptDataError(f"stored {what} is not JSON", where=where, cause=str(error)[:_SHOWN]) from error
     if not isinstance(body, dict):
-        raise CorruptDataError(f"stored {what} is no object", where=where)
+        raise CorruptDataError(f"stored {what} is not an object", where=where)
     version = body.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise CorruptDataError(f"stored {what} has no version", where=where, version=_show(version))
     if version > VERSION:
-        raise VersionTooNewError(f"stored {what} is of a newer version", where=where, version=version, known=VERSION)
+        raise VersionTooNewError(f"stored {what} has a newer version", where=where, version=version, known=VERSION)
     return body
 
 
@@ -279,7 +280,8 @@ _HOLD = ("id", "scope", "stream", "owner", "reason", "created_ms", "until_ms", "
 
 
 def encode_hold(hold: HoldInfo) -> dict[str, Any]:
-    """The hold as a JSON object. ``stream`` is ``scope/stream``, ``cut`` the text of the cut; all fields are there."""
+    """The hold as a JSON object. ``stream`` is ``scope/stream``, ``cut`` the text of the cut; all fields are
+    present."""
     return {
         "id": hold.id,
         "scope": hold.scope,
@@ -299,16 +301,18 @@ def decode_hold(value: Any) -> HoldInfo:
     for name in ("id", "scope", "owner", "reason"):
         text = body.get(name)
         if not isinstance(text, str):
-            raise InvalidArgumentError("a hold's field is text", field=f"hold.{name}", value=_show(text))
+            raise InvalidArgumentError("a field of a hold must be text", field=f"hold.{name}", value=_show(text))
         texts[name] = text
     for name in ("created_ms", "until_ms"):
         number = body.get(name)
         absent = number is None and name == "until_ms"
         if not absent and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-            raise InvalidArgumentError("a hold's time is milliseconds", field=f"hold.{name}", value=_show(number))
+            raise InvalidArgumentError(
+                "a time of a hold must be in milliseconds", field=f"hold.{name}", value=_show(number)
+            )
     for name in ("stream", "cut"):
         if not isinstance(body.get(name), str | None):
-            raise InvalidArgumentError("a hold's field is text", field=f"hold.{name}", value=_show(body[name]))
+            raise InvalidArgumentError("a field of a hold must be text", field=f"hold.{name}", value=_show(body[name]))
     try:
         stream = None if body.get("stream") is None else StreamName.parse(body["stream"])
         cut = None if body.get("cut") is None else StreamCut.from_text(body["cut"])
@@ -323,8 +327,8 @@ def pack_hold(hold: HoldInfo) -> bytes:
 
 
 def unpack_hold(data: bytes | memoryview, *, where: str = "") -> HoldInfo:
-    """What ``pack_hold`` stored. Raises VersionTooNewError, CorruptDataError: then everything that it may cover must
-    stay."""
+    """Inverse of ``pack_hold``. Raises VersionTooNewError, CorruptDataError: then all data that it may cover must be
+    kept."""
     try:
         return decode_hold(_load(data, "hold", where))
     except InvalidArgumentError as error:

@@ -15,8 +15,8 @@ from penstock.model.answers.subscribers import Eviction
 from penstock.model.policies import ReaderGroupRetention
 
 SUBSCRIBER_VERSION = 2
-"""Of a dropped subscription: an older program would take it for a live one, which holds data."""
-PAST_TRUNCATIONS_MAX = 100  # truncations; what a person looks back at
+"""Version of a dropped subscription: an older program would take it for a live one that holds data."""
+PAST_TRUNCATIONS_MAX = 100  # truncations; enough for people to look back at
 PAST_POSITIONS_MAX = 8_000  # positions in one record, so that it fits in a value of the table
 
 
@@ -40,7 +40,7 @@ class GroupRecord(JsonRecord):
 
     KIND = "group"
     state: Annotated[GroupState, Field("`creating`, `active` or `deleting`")]
-    id: Annotated[UUID, Field("different for every group that ever had the name")]
+    id: Annotated[UUID, Field("unique among all groups that ever had the name")]
     generation: Annotated[int, Field("grows with each change of the configuration")]
     retention: Annotated[
         ReaderGroupRetention,
@@ -52,35 +52,35 @@ class GroupRecord(JsonRecord):
     ]
     start_cuts: Annotated[Mapping[str, Positions], Field("by stream: where it begins", name="start", dump=_dump_cuts)]
     end_cuts: Annotated[Mapping[str, Positions], Field("by stream: where it ends", name="end", dump=_dump_cuts)]
-    refresh_ms: Annotated[int, Field("how often readers look at the group's state, ms")]
+    refresh_ms: Annotated[int, Field("how often readers refresh the group's state, ms")]
     checkpoint_interval_ms: Annotated[int, Field("time between automatic checkpoints, ms")]
-    max_outstanding_checkpoints: Annotated[int, Field("most checkpoints under way at once", name="checkpoints")]
+    max_outstanding_checkpoints: Annotated[int, Field("most checkpoints in progress at once", name="checkpoints")]
     rollover_bytes: Annotated[int, Field("chunk size of the segment with the group's state; 0: the default")]
-    leaving: Annotated[tuple[str, ...], Field("streams whose subscription a change under way still has to remove")] = ()
+    leaving: Annotated[
+        tuple[str, ...], Field("streams whose subscription a change in progress still has to remove")
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberRecord(JsonRecord):
     """A reader group's subscription to one stream. ``cut=None``: it has published nothing.
 
-    ``incarnation`` is the stream's: a subscription does not pass to a later stream of the same name.
+    ``incarnation`` is the stream's: a later stream of the same name does not inherit the subscription.
     """
 
     KIND = "subscriber"
     group_id: Annotated[UUID, Field("id of the group", name="group")]
     generation: Annotated[int, Field("generation of the group that wrote this")]
     incarnation: Annotated[int, Field("incarnation of the stream")]
-    cut: Annotated[
-        Positions | None, Field("what it has acknowledged; null: it has published nothing", dump=dump_positions)
-    ]
+    cut: Annotated[Positions | None, Field("the acknowledged cut; null: it has published nothing", dump=dump_positions)]
     updated_ms: Annotated[
         int, Field("wall clock, ms: when the group itself last moved, or confirmed that nothing is unread")
     ]
     own: Annotated[
         Positions | None,
-        Field("what it published last, where a rule has moved `cut` since", optional=True, dump=dump_positions),
+        Field("the cut that it published last, if a rule has moved `cut` since", optional=True, dump=dump_positions),
     ] = None
-    query: Annotated[str, Field("the query that owns the subscriber; absent: none is known", optional=True)] = ""
+    query: Annotated[str, Field("the query that owns the subscriber; absent: unknown", optional=True)] = ""
     run: Annotated[str, Field("latest run of the query", optional=True)] = ""
     past_runs: Annotated[tuple[str, ...], Field("earlier runs, newest first, at most 8", optional=True)] = ()
     dropped: Annotated[
@@ -106,12 +106,13 @@ class TailRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSetRecord(JsonRecord):
-    """What is known of a stream's retention set without reading it. Every change of the set changes this record in the
-    same step, so its version shows whether a copy in memory is still the set."""
+    """The state of a stream's retention set, readable without the set. Every change of the set changes this record in
+    the same step, so its version shows whether a copy in memory is still the set."""
 
     KIND = "retention-set"
     pruned_ms: Annotated[
-        int, Field("retention clock, ms: members up to here are forgotten, though their keys may still exist; -1: none")
+        int,
+        Field("retention clock, ms: members up to this time are removed, though their keys may still exist; -1: none"),
     ] = -1
 
 
@@ -127,7 +128,7 @@ class EvictionsRecord(JsonRecord):
 
 
 class PastTruncation(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A truncation of long ago. ``cut``: the head after it, None where it was too large to be kept."""
+    """A past truncation. ``cut``: the head after it; None if it was too large to keep."""
 
     at_ms: int
     rule: str
@@ -155,7 +156,8 @@ class PastTruncationsRecord(JsonRecord):
     ] = ()
 
     def with_(self, item: PastTruncation) -> PastTruncationsRecord:
-        """One more, and the oldest forgotten: at most 100 of them, and at most 8,000 positions in all."""
+        """The record with one more truncation, without the oldest: at most 100, and at most 8,000 positions in
+        total."""
         if item.cut is not None and len(item.cut) > PAST_POSITIONS_MAX:
             item = msgspec.structs.replace(item, cut=None)
         kept = [item]

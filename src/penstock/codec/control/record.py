@@ -1,7 +1,7 @@
 """Records of the controller's table: one JSON object for each key, with a version in each.
 
-Readable on purpose: an engineer at night can look at a key with any table tool. A record is a dataclass whose fields say, in
-their annotations, how they are stored; from the same annotations the data dictionary (``codec.dictionary``) documents them.
+Readable on purpose: an engineer at night can read a key with any table tool. A record is a dataclass; annotations of
+its fields define how they are stored. The data dictionary (``codec.dictionary``) is made from the same annotations.
 Source: docs/formats/metadata.md.
 """
 
@@ -40,15 +40,12 @@ class Field:
     """How a field of a record is stored, and what it means.
 
     Args:
-        text: Meaning and unit, for the data dictionary.
-        name: Its name in JSON, where that is not the name of the attribute.
-        optional: Left out while it has its default.
-        added: Always written, but records of earlier versions may lack it.
-        version: The version of the record from which on a program knows the field. A record that has the field is written
-            with this version, so that an older program refuses it instead of doing harm.
-        dump: Value to JSON, where msgspec's form is not the stored one. Not called for None. A named function, as ``load``:
-            the annotation of a lambda is evaluated outside of its module.
-        load: JSON to value. Not called for None.
+        text: Meaning and unit, for the data dictionary. name: Its name in JSON, if different from the attribute.
+        optional: Left out while it has its default. added: Always written, but records of earlier versions may lack it.
+        version: The first version of the record that has the field. A record that has the field is written with this
+        version, so that an older program refuses it instead of doing harm. dump: Converts the value to JSON, if
+        msgspec's form is not the stored one. Not called for None. A named function, like ``load``: the annotation of a
+        lambda is evaluated outside of its module. load: Converts JSON to the value. Not called for None.
     """
 
     text: str
@@ -76,7 +73,7 @@ class StoredField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordForm:
-    """How a record type is stored: its fields in the order in which they are written, and what reads them."""
+    """How a record type is stored: its fields in the order in which they are written, and how they are read."""
 
     fields: tuple[StoredField, ...]
     newest: int
@@ -85,7 +82,7 @@ class RecordForm:
 
 _FORMS: dict[type, RecordForm] = {}
 _NOT_NULL = bool | int | float | str | list[Any] | dict[str, Any]
-"""Any JSON but null, which ``load`` is not called for."""
+"""Any JSON except null, for which ``load`` is not called."""
 
 
 def record_form(kind: type) -> RecordForm:
@@ -112,7 +109,7 @@ def record_form(kind: type) -> RecordForm:
 class JsonRecord:
     """Base of the records. All fields of a subclass, a frozen dataclass, are annotated with a ``Field``.
 
-    ``decode`` of what ``encode`` gave is the same record. Fields that this version does not know are ignored.
+    Decoding an encoded record returns the same record. Fields that this version does not know are ignored.
     """
 
     __slots__ = ()
@@ -136,7 +133,7 @@ class JsonRecord:
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """The record, whatever its version. Raises LookupError, TypeError, ValueError, PenstockError."""
+        """The record, without a check of its version. Raises LookupError, TypeError, ValueError, PenstockError."""
         form = record_form(cls)
         read = form.read(data)
         values = {}
@@ -154,7 +151,7 @@ _version_of = msgspec.json.Decoder(_Versioned).decode
 
 
 def checked(kind: str, data: bytes, build: Callable[[bytes], R], *, newest: int = VERSION) -> R:
-    """The record that ``build`` makes of the bytes. Raises VersionTooNewError, CorruptDataError."""
+    """The record that ``build`` returns for the bytes. Raises VersionTooNewError, CorruptDataError."""
     try:
         version = _version_of(data).v
         if version > newest:
@@ -172,12 +169,12 @@ def dump_record(fields: Fields, *, version: int = VERSION) -> bytes:
 
 
 def load_record(kind: str, data: bytes, build: Callable[[Fields], R], *, newest: int = VERSION) -> R:
-    """The record that ``build`` makes of the fields. Raises VersionTooNewError, CorruptDataError."""
+    """The record that ``build`` returns for the fields. Raises VersionTooNewError, CorruptDataError."""
     return checked(kind, data, lambda data: build(msgspec.json.decode(data)), newest=newest)
 
 
 def dump_positions(cut: Positions) -> dict[str, int]:
-    """A cut, or lengths of segments, in order of segments."""
+    """A cut, or lengths of segments, sorted by segment."""
     return {str(segment): cut[segment] for segment in sorted(cut)}
 
 

@@ -29,10 +29,11 @@ from penstock.model.policies import (
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 
 STREAM_VERSION = 2
-"""Of stream records that say more than version 1 can: an older program must not drop a policy that it does not know."""
+"""Version of stream records with fields that version 1 lacks: an older program must not drop a policy that it does not
+know."""
 HEAD_VERSION = 2
-"""Of head records of a stream with a truncation that keeps its bytes, or takes them back, under way: an older program would
-finish the truncation by freeing the bytes."""
+"""Version of head records during a truncation that keeps its bytes, or during an undo: an older program would finish
+the truncation by freeing the bytes."""
 
 
 class StreamState(enum.Enum):
@@ -59,7 +60,8 @@ class WorkKind(enum.Enum):
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The durable intent of a workflow that has begun.
 
-    ``base_epoch`` was active at the decision. ``transactions`` of epoch ``txn_epoch`` are those that a roll merges.
+    ``base_epoch``: the epoch that was active at the decision. ``transactions``: those of epoch ``txn_epoch`` that a
+    roll merges.
     """
 
     kind: WorkKind
@@ -73,7 +75,7 @@ class ScopeRecord(JsonRecord):
     """A scope."""
 
     KIND = "scope"
-    deleting: Annotated[bool, Field("the scope is being deleted and takes no new streams")] = False
+    deleting: Annotated[bool, Field("the scope is being deleted and accepts no new streams")] = False
 
 
 def _config_fields(config: StreamConfig) -> Fields:
@@ -113,28 +115,28 @@ class StreamRecord(JsonRecord):
     config: Annotated[
         StreamConfig,
         Field(
-            "`scaling` (type, target rate, factor, least number of segments), `retention` (null, or type, minimum, maximum;"
+            "`scaling` (type, target rate, factor, minimum of segments), `retention` (null, or type, minimum, maximum;"
             " bytes or ms), `tags`, `aggregation_ms`, `rollover_bytes`",
             dump=_config_fields,
             load=_read_config,
         ),
     ]
-    incarnation: Annotated[int, Field("number of its first segment: different for every stream that ever had the name")]
+    incarnation: Annotated[int, Field("number of its first segment: unique among all streams that ever had the name")]
     epoch: Annotated[int, Field("the active epoch")]
     next_number: Annotated[int, Field("number of the next new segment", name="next")]
     created_ms: Annotated[int, Field("wall clock, ms")]
     work: Annotated[
         Work | None,
         Field(
-            "the workflow under way: `kind` (`scale`, `roll`, `truncate`, `undo`), `base` (the epoch active at the decision),"
-            " and of a roll `txn_epoch` and `txns`"
+            "the workflow in progress: `kind` (`scale`, `roll`, `truncate`, `undo`), `base` (the epoch then active),"
+            " and for a roll `txn_epoch` and `txns`"
         ),
     ] = None
     policy: Annotated[
         Any,
         Field(
-            'the stream\'s policy document, `{"v": 1, "document": …}` (policy.md); absent where the retention in `config`'
-            " says everything",
+            'the stream\'s policy document, `{"v": 1, "document": …}` (policy.md); absent if the retention in `config`'
+            " is the whole policy",
             optional=True,
             version=STREAM_VERSION,
         ),
@@ -206,14 +208,14 @@ class HeadRecord(JsonRecord):
         default_factory=dict
     )
     pending: Annotated[
-        Positions | None, Field("the cut of a truncation that is decided and under way", dump=dump_positions)
+        Positions | None, Field("the cut of a truncation that is decided and in progress", dump=dump_positions)
     ] = None
     truncated_bytes: Annotated[int, Field("bytes before `cut`, since the stream was created")] = 0
     grace_ms: Annotated[
         int | None,
         Field(
-            "the time in the key of the grace record that the work under way makes (a truncation whose bytes are kept) or"
-            " takes back (an undo)",
+            "the time in the key of the grace record that a truncation in progress creates, if its bytes are"
+            " kept, or that an undo in progress removes",
             optional=True,
             version=HEAD_VERSION,
         ),
@@ -227,7 +229,7 @@ class HeadRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterRecord(JsonRecord):
-    """A number that only grows."""
+    """A number that only increases."""
 
     KIND = "counter"
     value: Annotated[int, Field("the number")]
@@ -255,8 +257,8 @@ class TransactionRecord(JsonRecord):
     KIND = "transaction"
     state: Annotated[TransactionState, Field("`open`, `committing`, `committed`, `aborting` or `aborted`")]
     epoch: Annotated[int, Field("the epoch in which it writes")]
-    expires_ms: Annotated[int, Field("wall clock, ms: it ends then unless it is renewed")]
-    deadline_ms: Annotated[int, Field("wall clock, ms: it ends then in any case")]
+    expires_ms: Annotated[int, Field("wall clock, ms: when it ends unless it is renewed")]
+    deadline_ms: Annotated[int, Field("wall clock, ms: when it ends in any case")]
     pin: Annotated[BatchPin | None, Field("writer and batch that want to commit it")] = None
     key: Annotated[
         UUID | None, Field("the key under which several writers share it; absent: not shared", optional=True)
@@ -301,7 +303,7 @@ class BatchRecord(JsonRecord):
     KIND = "batch"
     batch: Annotated[int, Field("number of the last batch; -1: none yet")]
     transactions: Annotated[tuple[UUID, ...], Field("its transactions", name="txns")]
-    query: Annotated[str, Field("the query that owns the name; absent: none is known", optional=True)] = ""
+    query: Annotated[str, Field("the query that owns the name; absent: unknown", optional=True)] = ""
     run: Annotated[str, Field("latest run of the query", optional=True)] = ""
     past_runs: Annotated[tuple[str, ...], Field("earlier runs, newest first, at most 8", optional=True)] = ()
     one_job: Annotated[bool, Field("the name was generated for this one batch", optional=True)] = False
@@ -318,13 +320,13 @@ def _dump_digests(digests: Sequence[bytes]) -> str:
 def _load_digests(text: str) -> tuple[bytes, ...]:
     packed = base64.b64decode(text, validate=True)
     if len(packed) % 8:
-        raise ValueError("digests have no whole number of bytes")
+        raise ValueError("length of the digests is not a multiple of their size")
     return tuple(packed[at : at + 8] for at in range(0, len(packed), 8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgottenRecord(JsonRecord):
-    """Digests of forgotten names of writers of one stream: those that have the first byte in common."""
+    """Digests of forgotten writer names of one stream that share their first byte."""
 
     KIND = "forgotten names"
     digests: Annotated[
@@ -339,6 +341,6 @@ class ForgottenRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerRecord(JsonRecord):
-    """A key whose presence is its meaning."""
+    """A key that only marks something by its presence."""
 
     KIND = "marker"

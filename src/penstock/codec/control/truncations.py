@@ -15,8 +15,8 @@ from penstock.codec.control.record import Field, JsonRecord, Positions, dump_pos
 
 
 class GraceState(enum.Enum):
-    """``KEPT``: the bytes are on disk, and an undo restores them. ``RELEASING``: they are being freed, for good. ``UNDONE``:
-    they were restored, and rules leave them until the time at which they would have been freed."""
+    """``KEPT``: the bytes are on disk, and an undo restores them. ``RELEASING``: they are being freed permanently.
+    ``UNDONE``: they were restored, and rules keep them until the time at which they would have been freed."""
 
     KEPT = "kept"
     RELEASING = "releasing"
@@ -40,8 +40,8 @@ class GraceRecord(JsonRecord):
 
 
 class DeletedState(enum.Enum):
-    """``KEPT``: the stream can be restored. ``RESTORING``: it is being restored. ``ENDING``: its data is being freed, for
-    good."""
+    """``KEPT``: the stream can be restored. ``RESTORING``: it is being restored. ``ENDING``: its data is being freed
+    permanently."""
 
     KEPT = "kept"
     RESTORING = "restoring"
@@ -74,13 +74,13 @@ def _load_subscriber(text: str) -> SubscriberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedRecord(JsonRecord):
-    """A subscriber as it was before a rule moved it."""
+    """The state of a subscriber before a rule moved it."""
 
     KIND = "moved"
     before: Annotated[
         SubscriberRecord,
         Field(
-            "the text of the subscriber's record before",
+            "the subscriber's record before, as text",
             dump=_dump_subscriber,
             load=_load_subscriber,
         ),
@@ -90,17 +90,17 @@ class MovedRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockRecord(JsonRecord):
-    """Where the retention clock stood, and the wall clock at that moment."""
+    """The retention clock, and the wall clock at the same moment."""
 
     KIND = "clock"
     retention_ms: Annotated[int, Field("retention clock, ms")]
     wall_ms: Annotated[int, Field("wall clock, ms")]
-    behind_ms: Annotated[int, Field("how far the wall clock was ever seen to lag, ms", added=True)] = 0
+    behind_ms: Annotated[int, Field("the largest lag of the wall clock ever seen, ms", added=True)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRecord(JsonRecord):
-    """A controller that is alive while ``beat`` changes."""
+    """A heartbeat: the controller is alive while ``beat`` changes."""
 
     KIND = "heartbeat"
     beat: Annotated[int, Field("grows with each heartbeat")]
@@ -108,7 +108,7 @@ class HeartbeatRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketRecord(JsonRecord):
-    """The controller that looks after a bucket of streams."""
+    """The controller that owns a bucket of streams."""
 
     KIND = "bucket"
     owner: Annotated[str, Field("id of the controller; empty: it has released the bucket")]
@@ -117,7 +117,7 @@ class BucketRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointRecord(JsonRecord):
-    """A stream at a time."""
+    """A point in a stream's history."""
 
     KIND = "point"
     time_ms: Annotated[int, Field("retention clock, ms", name="t")]
@@ -135,10 +135,12 @@ class OutboxRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapRecord(JsonRecord):
-    """Audit entries that found no room in the outbox."""
+    """Audit entries for which the outbox had no room."""
 
     KIND = "gap"
     count: Annotated[int, Field("how many")]
     first_ms: Annotated[int, Field("wall clock, ms: the first")]
     last_ms: Annotated[int, Field("wall clock, ms: the last")]
-    added: Annotated[int, Field("how many the decision added that wrote this; absent: 0", optional=True)] = 0
+    added: Annotated[
+        int, Field("how many of them the decision added that wrote this record; absent: 0", optional=True)
+    ] = 0

@@ -1,6 +1,7 @@
-"""The catalogue of tier 2: a container's metadata rows as objects, so that tier 2 alone gives back names, types and lengths.
+"""The catalogue of tier 2: a container's metadata rows as objects, so that names, types and lengths can be restored
+from tier 2 alone.
 
-A *batch* is what one checkpoint changed; a *journal* object holds batches that follow each other; the objects of a *snapshot*
+A *batch* has the changes of one checkpoint; a *journal* object holds consecutive batches; the objects of a *snapshot*
 hold all rows. Source: docs/formats/catalogue.md.
 """
 
@@ -40,9 +41,9 @@ class Kind(IntEnum):
 class ObjectName:
     """The parts of an object's name, which its header repeats.
 
-    A journal holds the batches ``first`` to ``last``. A snapshot goes with the batches behind ``first``, and is complete once
-    those up to ``last`` are applied to it; only its last object has ``last``; it is 0 in the others. ``run`` is
-    ``epoch << 32 | count``: no two objects that were ever written share it, but the objects of one snapshot do.
+    A journal holds the batches ``first`` to ``last``. A snapshot needs the batches after ``first``; it is complete once
+    those up to ``last`` are applied. Only its last object has ``last``; it is 0 in the others. ``run`` is ``epoch << 32
+    | count``: it is unique to each written object, except that the objects of one snapshot share it.
     """
 
     kind: Kind
@@ -66,7 +67,7 @@ class ObjectName:
 
 
 def parse_object_name(text: str) -> ObjectName | None:
-    """The parts, or None if the name is not in our spelling."""
+    """The parts, or None if the name does not have our form."""
     pieces = text.split("/")
     if len(pieces) != 3 or pieces[0] != DIRECTORY:
         return None
@@ -93,9 +94,9 @@ def parse_object_name(text: str) -> ObjectName | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one checkpoint changed: ``ranges`` are deleted first, then ``deletes``, then ``puts`` are written.
+    """The changes of one checkpoint: ``ranges`` are deleted first, then ``deletes``, then ``puts`` are written.
 
-    ``complete_upto``: the log address up to which the rows were complete then; ``time_ms``: wall clock of that moment.
+    ``complete_upto``: the log address up to which the rows were complete; ``time_ms``: the wall clock at that time.
     """
 
     sequence: int
@@ -137,7 +138,7 @@ def encode_rows(rows: Iterable[Row]) -> bytes:
 
 def decode_batches(data: bytes) -> Iterator[Batch]:
     """The batches of a journal, in order. Raises CorruptDataError at the first damaged batch: those before it are
-    sound."""
+    intact."""
     position = 0
     while position < len(data):
         head = data[position : position + BATCH.size]
@@ -177,7 +178,7 @@ def _decode_body(body: bytes, sequence: int, upto: int, time_ms: int, counts: tu
 
 
 def decode_rows(data: bytes) -> Iterator[Row]:
-    """Raises CorruptDataError if the data end within a row."""
+    """Raises CorruptDataError if the data ends within a row."""
     position = 0
     while position < len(data):
         if position + PUT.size > len(data):
@@ -191,7 +192,7 @@ def decode_rows(data: bytes) -> Iterator[Row]:
 
 
 def encode_object(name: ObjectName, payload: bytes, *, containers: int, count: int) -> bytes:
-    """An object of ``count`` batches, or rows. ``containers``: how many the store has."""
+    """An object of ``count`` batches, or rows. ``containers``: their number in the store."""
     head = OBJECT.pack(
         MAGIC,
         VERSION,
@@ -213,7 +214,7 @@ def encode_object(name: ObjectName, payload: bytes, *, containers: int, count: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueObject:
-    """A read object. ``damage`` describes why its payload fails its checksum, None if it is sound."""
+    """A decoded object. ``damage``: why its payload fails its checksum; None if it is intact."""
 
     name: ObjectName
     containers: int
@@ -223,9 +224,9 @@ class CatalogueObject:
 
 
 def decode_object(text: str, data: bytes) -> CatalogueObject:
-    """The object called ``text``. A journal whose payload is damaged may still give its first batches.
+    """The object called ``text``. The first batches of a damaged journal may still be readable.
 
-    Raises: CorruptDataError (its header is damaged, or is another object's), VersionTooNewError.
+    Raises: CorruptDataError (its header is damaged, or belongs to another object), VersionTooNewError.
     """
     if len(data) < OBJECT.size or data[:4] != MAGIC:
         raise CorruptDataError("not an object of the catalogue", object=text, size_bytes=len(data))
@@ -242,9 +243,9 @@ def decode_object(text: str, data: bytes) -> CatalogueObject:
             kind=Kind(kind), container=container, run=run, first=first, last=last, part=part, end=bool(flags & FLAG_END)
         )
     except ValueError as error:
-        raise CorruptDataError("catalogue object is of no known kind", object=text, kind=kind) from error
+        raise CorruptDataError("catalogue object has an unknown kind", object=text, kind=kind) from error
     if str(name) != text:
-        raise CorruptDataError("catalogue object lies under another one's name", object=text, own=str(name))
+        raise CorruptDataError("catalogue object is stored under the name of another one", object=text, own=str(name))
     payload = data[OBJECT.size :]
     damage = None
     if len(payload) != size:
@@ -255,7 +256,7 @@ def decode_object(text: str, data: bytes) -> CatalogueObject:
 
 
 def covers(names: Iterable[ObjectName], last: int) -> bool:
-    """Whether the objects by their names make up a snapshot and all batches behind it up to ``last``."""
+    """Whether the names include a whole snapshot and all batches after it up to ``last``."""
     listed = list(names)
     return any(
         item.end
@@ -276,7 +277,7 @@ class Gap:
 
 
 def find_gap(names: Iterable[ObjectName], last: int) -> Gap | None:
-    """What is missing for the rows as of batch ``last``, by the names of the objects; None: nothing.
+    """What is missing to restore the rows as of batch ``last``, judged by the names of the objects; None: nothing.
 
     A snapshot may need batches after ``last``: those are not in tier 2 yet, and nothing is lost.
     """
@@ -297,7 +298,7 @@ def _missing_part(listed: Sequence[ObjectName], end: ObjectName) -> ObjectName |
 
 
 def journal_reach(names: Iterable[ObjectName], after: int) -> int:
-    """The last batch up to which the journals follow each other without a gap from ``after`` on."""
+    """The last batch that the journals reach from ``after`` on without a gap."""
     reach = after
     for item in sorted((name for name in names if name.kind is Kind.JOURNAL), key=lambda name: (name.first, name.last)):
         if item.first <= reach + 1:

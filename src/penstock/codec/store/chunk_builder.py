@@ -34,7 +34,7 @@ class ChunkBuilder:
     """Collects runs of whole events into blocks, and blocks into chunks, in order of arrival.
 
     A run is never divided: a run larger than a block or chunk becomes its own. Added data is borrowed until its chunk
-    was written.
+    is written.
     """
 
     def __init__(self, *, block_bytes: int, chunk_bytes: int) -> None:

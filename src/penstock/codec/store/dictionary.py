@@ -16,7 +16,7 @@ PARTS = {
     "key": Part(pattern=".*", meaning="key of a table entry"),
     "zero": Part(pattern=r"\0", meaning="a zero byte"),
     "tag": Part(pattern="[nso]", meaning="tag of the row that is repeated"),
-    "rest": Part(pattern=".*", meaning="what follows the container in the key of that row"),
+    "rest": Part(pattern=".*", meaning="the rest of that row's key, after the container"),
     "row": Part(pattern=".+", meaning="whole key of a row"),
 }
 """Parts of keys. Integers are big-endian and unsigned, so that key order is numeric order."""
@@ -72,10 +72,10 @@ ROWS = (
     ),
     Entry(
         key="a{container}{uid}{id}",
-        value="i64 value; of a writer also u32: the age of the container when the row was written, seconds",
+        value="i64 value; for a writer also u32: the age of the container when the row was written, seconds",
         one_for="each writer's last event number, and each attribute of a segment",
         writers=(_CHECKPOINT,),
-        ends="long silence of the writer (never in rows without an age: attributes, and writers of earlier versions), or"
+        ends="long silence of the writer (not in rows without an age: attributes, and writers of earlier versions), or"
         f" {_WITH_SEGMENT}",
     ),
     Entry(
@@ -123,7 +123,7 @@ ROWS = (
     Entry(
         key="w{container}{chunk}",
         value="nothing",
-        one_for="each chunk that held erased bytes: its file is overwritten before it is deleted, whatever leases it",
+        one_for="each chunk that held erased bytes: its file is overwritten before it is deleted, even if it is leased",
         writers=(_RECLAIMER,),
         ends="the file is deleted",
     ),
@@ -151,7 +151,7 @@ ROWS = (
     Entry(
         key="f{container}{uid}",
         value=layouts.FLUSHED,
-        one_for="each segment with bytes that are not tiered: what they amount to",
+        one_for="each segment with bytes that are not tiered: their number of events",
         writers=(_FLUSHED,),
         ends="all of its bytes are tiered",
     ),
@@ -208,7 +208,7 @@ ROWS = (
     Entry(
         key="q{container}{row}",
         value="nothing",
-        one_for="in a snapshot of the catalogue only: each row that it lacks, because the row was damaged",
+        one_for="each row that a snapshot lacks because it was damaged; only in snapshots of the catalogue",
         writers=(_CATALOGUE,),
         ends="the next snapshot",
     ),

@@ -1,4 +1,4 @@
-"""What was erased in a chunk: the ranges that were blanked, and what each erasure made of it.
+"""What was erased in a chunk: the blanked ranges, and the effect of each erasure.
 
 Source: docs/formats/metadata.md, ERASED.
 """
@@ -22,7 +22,8 @@ class ErasedChange:
     """What one erasure did to a chunk. Bounds are positions in the chunk.
 
     ``before`` and ``after`` are the SHA-256 of its bytes from ``start`` to ``end``; ``kept`` is that of the same bytes
-    without those in blanked ranges, which is the same before and after. ``chunk`` is the name that it replaced.
+    without those in blanked ranges, which is the same before and after. ``chunk`` is the name of the chunk that it
+    replaced.
     """
 
     erasure: str
@@ -37,8 +38,8 @@ class ErasedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasedRecord:
-    """``ranges``: the payloads of events, half-open, in order, in positions of the chunk; an event that goes on in the next
-    chunk has a part in each. ``changes``: oldest first."""
+    """``ranges``: the payloads of events, half-open, in order, in positions of the chunk; an event that continues in
+    the next chunk has a part in each. ``changes``: oldest first."""
 
     ranges: Sequence[tuple[int, int]]
     changes: Sequence[ErasedChange]
@@ -66,7 +67,7 @@ def encode_erased(record: ErasedRecord) -> bytes:
 def decode_erased(data: bytes) -> ErasedRecord:
     """Raises CorruptDataError, VersionTooNewError."""
     if len(data) < HEAD.size:
-        raise CorruptDataError("metadata row has no legal form", row="erased", size_bytes=len(data))
+        raise CorruptDataError("metadata row is malformed", row="erased", size_bytes=len(data))
     version, count, changed = HEAD.unpack_from(data)
     if version > VERSION:
         raise VersionTooNewError("metadata row was written by a newer version", version=version, known=VERSION)
@@ -92,12 +93,12 @@ def decode_erased(data: bytes) -> ErasedRecord:
             )
         ranges = decode_ranges(data[at:], count)
     except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptDataError("metadata row has no legal form", row="erased", size_bytes=len(data)) from error
+        raise CorruptDataError("metadata row is malformed", row="erased", size_bytes=len(data)) from error
     return ErasedRecord(ranges=ranges, changes=changes)
 
 
 def encode_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
-    """Ordered ranges as unsigned LEB128 numbers: the gap behind the end of the one before, then the length."""
+    """Ordered ranges as unsigned LEB128 numbers: the gap after the end of the previous range, then the length."""
     out = bytearray()
     last = 0
     for start, end in ranges:
@@ -123,7 +124,7 @@ def decode_ranges(data: bytes, count: int) -> list[tuple[int, int]]:
         numbers.append(value)
         value = shift = 0
     if shift or len(numbers) != 2 * count:
-        raise CorruptDataError("list of ranges has no legal form", expected=count, numbers=len(numbers))
+        raise CorruptDataError("list of ranges is malformed", expected=count, numbers=len(numbers))
     ranges: list[tuple[int, int]] = []
     at = 0
     for gap, length in zip(numbers[::2], numbers[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""Frames of the log: the operations of one container that became durable together, a header and then back to back.
+"""Frames of the log: a header, followed by the operations of one container that became durable together.
 
 The log covers a frame with its own checksum, so there is none here. Source: docs/formats/operations.md.
 """
@@ -30,8 +30,8 @@ class FrameHeader:
 class AppendRun:
     """Appends of one frame to one segment, back to back from ``offset`` to ``end``.
 
-    ``items``: data (a view of the frame), event count, writer and event number of each, in order. ``last``: of each writer
-    its last event number among them.
+    ``items``: data (a view of the frame), event count, writer and event number of each, in order. ``last``: the last
+    event number of each writer among them.
     """
 
     uid: int
@@ -66,12 +66,12 @@ def decode_frame_header(frame: bytes | memoryview) -> FrameHeader:
     if version > VERSION:
         raise VersionTooNewError("log frame was written by a newer version", version=version, known=VERSION)
     if version < 1:
-        raise CorruptDataError("log frame has no legal version", version=version)
+        raise CorruptDataError("log frame has an invalid version", version=version)
     return FrameHeader(container=container, count=count, time_ms=time_ms)
 
 
 def decode_operations(frame: bytes | memoryview) -> Iterator[Operation]:
-    """The operations of a frame, in order; data are views of it. Raises CorruptDataError if it is not a frame."""
+    """The operations of a frame, in order; their data is a view of it. Raises CorruptDataError if it is not a frame."""
     header = decode_frame_header(frame)
     view = memoryview(frame)
     position = FRAME.size
@@ -112,7 +112,7 @@ def decode_runs(frame: bytes | memoryview) -> Iterator[AppendRun | Change]:
             run = runs.get(uid)
             if run is None or run.end != offset:
                 if run is not None:
-                    # Damage, or two incarnations: the code that applies it detects the gap.
+                    # Damage, or two incarnations of the segment: the code that applies the run detects the gap.
                     yield from runs.values()
                     runs.clear()
                 run = runs[uid] = AppendRun(uid=uid, offset=offset, end=offset, event_count=0, items=[], last={})

@@ -35,7 +35,7 @@ TABLE_ITEM = struct.Struct(">BHIq")
 
 ITEM_PUT, ITEM_REMOVE = 1, 2  # flag of an item of a table operation
 TABLE_RECORD_BYTES = 17
-"""What one table change takes of the position counter, besides its key and value."""
+"""How far one table change advances the position counter, besides its key and value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class CreateOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendOperation:
-    """Bytes at ``offset``, which is the segment's length before. ``data`` is a view of the frame."""
+    """Bytes at ``offset``, which is the segment's length before the append. ``data`` is a view of the frame."""
 
     uid: int
     offset: int
@@ -92,7 +92,7 @@ class ReleaseOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOperation:
-    """Readers begin at ``offset`` again, which lies among the kept bytes."""
+    """Readers begin at ``offset`` again, which is within the kept bytes."""
 
     uid: int
     offset: int
@@ -125,7 +125,7 @@ class MergeOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableItem:
-    """One change: a put, or a removal where ``value`` is None. ``previous`` is the key's version before, or -1."""
+    """One change: a put, or a removal if ``value`` is None. ``previous`` is the key's version before, or -1."""
 
     key: bytes
     value: bytes | None
@@ -147,7 +147,7 @@ class TableOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedBlock:
-    """A run of whole events in an adopted chunk, behind the block before it."""
+    """A run of whole events in an adopted chunk, directly after the previous block."""
 
     size_bytes: int
     event_count: int
@@ -156,7 +156,7 @@ class AdoptedBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedChunk:
-    """A chunk that is in tier 2 already, whole, and its blocks in order."""
+    """A complete chunk that is already in tier 2, and its blocks in order."""
 
     name: str
     blocks: tuple[AdoptedBlock, ...]
@@ -172,7 +172,8 @@ class AdoptedChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptOperation:
-    """The chunks, one behind the other, become the bytes of ``uid`` from ``offset`` on, which is its length before."""
+    """The chunks, in order, become the bytes of ``uid`` from ``offset`` on, which is its length before the
+    operation."""
 
     uid: int
     offset: int
@@ -192,7 +193,7 @@ Change: TypeAlias = (
     | RestoreOperation
     | AdoptOperation
 )
-"""Whatever is no append."""
+"""Every operation except an append."""
 Operation: TypeAlias = AppendOperation | Change
 
 

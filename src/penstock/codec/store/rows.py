@@ -1,4 +1,4 @@
-"""Rows of a container in the key-value store: the keys, and the values behind them.
+"""Rows of a container in the key-value store: their keys and values.
 
 Every key begins with a tag and the container, so that containers share one store. Integers in keys are big-endian and
 unsigned: key order is number order. Source: docs/formats/metadata.md.
@@ -14,9 +14,10 @@ from penstock.model.errors import CorruptDataError, VersionTooNewError
 
 VERSION = 1
 SEGMENT_VERSION = 2
-"""2: the kept offset. Rows of version 1 are read as well: they keep nothing."""
+"""Version 2 adds the kept offset. Rows of version 1 are read as well: they have no kept bytes."""
 CHUNK_VERSION = 3
-"""2: the count of events. Rows of version 1 are read as well, and stay at it: the count is not known."""
+"""Version 2 adds the count of events. Rows of version 1 are read as well, and stay at version 1: their count is
+unknown."""
 
 TAG_STORE = b"S"
 TAG_CONTAINER = b"c"
@@ -42,7 +43,8 @@ TAG_LACKING = b"q"
 TAG_WRITERS = b"o"
 
 CATALOGUED = frozenset(b"nsakbtvmxfedo")
-"""Tags of the rows that the catalogue of tier 2 repeats: all but leases, garbage, and what concerns this copy alone."""
+"""Tags of the rows that the catalogue of tier 2 repeats: all except leases, garbage, and rows that concern this copy
+only."""
 
 STORE_KEY = TAG_STORE
 STORE_COPY_KEY = TAG_STORE + b"+"
@@ -70,7 +72,7 @@ _WRITERS = layouts.WRITERS.struct()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRecord:
-    """The epoch that wrote last, and the log address up to which all rows of the container are complete."""
+    """The last epoch that wrote, and the log address up to which all rows of the container are complete."""
 
     epoch: int
     complete_upto: int
@@ -78,8 +80,8 @@ class ContainerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritersRecord:
-    """For how many seconds the container was open in all, and the floor below which unknown writers are refused (their birth
-    in milliseconds since the Unix epoch)."""
+    """The container's total open time in seconds, and the floor: unknown writers that were created before it are
+    refused (milliseconds since the Unix epoch)."""
 
     age_s: int
     floor_ms: int
@@ -87,9 +89,9 @@ class WritersRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRecord:
-    """State of a segment. ``kind`` as in the create operation; ``entry_count`` is of tables alone.
+    """State of a segment. ``kind`` as in the create operation; ``entry_count`` is for tables only.
 
-    ``kept_offset``: where the bytes on disk begin; below ``start_offset`` if some are kept that readers no longer see.
+    ``kept_offset``: the first byte on disk; below ``start_offset`` if bytes are kept that readers no longer see.
     """
 
     name: str
@@ -156,7 +158,7 @@ class FreeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueRecord:
-    """The last batch that was made for the catalogue, and the container's row that went with it."""
+    """The last batch for the catalogue, and the container's row from the same commit."""
 
     sequence: int
     epoch: int
@@ -488,4 +490,4 @@ def _check_version(version: int, known: int = VERSION) -> None:
     if version > known:
         raise VersionTooNewError("metadata was written by a newer version", version=version, known=known)
     if version < 1:
-        raise CorruptDataError("metadata row has no legal version", version=version)
+        raise CorruptDataError("metadata row has an invalid version", version=version)

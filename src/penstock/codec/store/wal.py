@@ -1,7 +1,7 @@
 """Bytes of the write-ahead log: file marks, file headers, frames, the epoch file. Source: docs/formats/wal.md.
 
 All integers are big-endian. Checksums are CRC32C. Every record starts at a multiple of ``BLOCK_BYTES``, which is what
-a disk writes whole; no decision rests on that, since every record is checked.
+a disk writes whole; no decision relies on that, because every record is checked.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class FrameHeader:
 
 
 def frame_bytes(payload_bytes: int) -> int:
-    """Bytes that a frame of this payload takes, header and padding included."""
+    """Size of a frame with this payload, including header and padding."""
     return -(-(FRAME_HEADER.size + payload_bytes) // BLOCK_BYTES) * BLOCK_BYTES
 
 
@@ -141,7 +141,8 @@ def decode_frame_header(data: bytes | memoryview, *, seed: int) -> FrameHeader |
 
 
 def frame_payload(header: FrameHeader, data: bytes | memoryview) -> memoryview | None:
-    """The payload, a view of the whole frame ``data``, or None if it, or the padding behind it, is damaged or short."""
+    """The payload, a view of the whole frame ``data``, or None if it or the padding after it is damaged or
+    incomplete."""
     end = FRAME_HEADER.size + header.payload_bytes
     if len(data) != header.size_bytes or data[end:] != _ZEROS[: len(data) - end]:
         return None
@@ -193,8 +194,8 @@ def decode_free_mark(block: bytes) -> int:
 class EpochRecord:
     """The newest opening of the log, and the log's ``seed``.
 
-    The seed is drawn once and starts the checksum of every frame header, so that bytes which a user stored cannot pass
-    for a frame when recovery searches a torn tail.
+    The seed is drawn once and starts the checksum of every frame header, so that bytes stored by a user cannot look
+    like a frame when recovery searches a torn tail.
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""The commands of Pravega's segment-store protocol, and some of our own, as values; those of table segments stand in
+"""The commands of Pravega's segment-store protocol, and some of our own, as values; those of table segments are in
 ``wire_table_commands``.
 
 ``rid`` is the request id, echoed in the reply. Names of segments are kept as they came, so that a reply can repeat them
@@ -91,7 +91,8 @@ class DataAppended(NamedTuple):
 
 
 class AppendMany(NamedTuple):
-    """Appends of many writers in one frame, our own. ``data`` is that of all, in the order of ``heads``, back to back."""
+    """Appends of many writers in one frame, our own. ``data``: the data of all, back to back, in the order of
+    ``heads``."""
 
     rid: int
     heads: Sequence[WireHead]
@@ -99,7 +100,7 @@ class AppendMany(NamedTuple):
 
 
 class ManyAppended(NamedTuple):
-    """How each append of an AppendMany ended: the length of its segment right after it, or -1 if it is not stored.
+    """The outcome of each append of an AppendMany: the length of its segment right after it, or -1 if it is not stored.
     ``failures`` gives the reason, unless it is an earlier failed append of the same writer.
     """
 
@@ -381,7 +382,7 @@ class ErrorMessage(NamedTuple):
 
 
 class CallController(NamedTuple):
-    """A call of the controller, by the name and with the request message that it has over gRPC."""
+    """A call of the controller, with the same name and request message as over gRPC."""
 
     rid: int
     call: str
@@ -389,7 +390,7 @@ class CallController(NamedTuple):
 
 
 class ControllerAnswered(NamedTuple):
-    """``message`` is the response message; ``note``: what only our own clients read beside it, else empty."""
+    """``message`` is the response message; ``note``: an addition that only our own clients read; may be empty."""
 
     rid: int
     message: Payload

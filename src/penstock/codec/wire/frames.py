@@ -32,7 +32,7 @@ Command: TypeAlias = tuple[Any, ...]
 
 
 class Spec(NamedTuple):
-    """How one command travels. ``is_request``: a client may send it to a server."""
+    """How one command is encoded. ``is_request``: a client may send it to a server."""
 
     code: int
     kind: Callable[..., Command]
@@ -128,7 +128,7 @@ _BLOCK_END_HEAD = struct.Struct(">16sii")
 _BLOCK_END_TAIL = struct.Struct(">iqq")
 _BLOCK_END_SHORT_TAIL = struct.Struct(">iq")
 BLOCK_END_DATA_AT = _BLOCK_END_HEAD.size
-"""Where the data of an AppendBlockEnd begins in its payload."""
+"""The position in the payload at which the data of an AppendBlockEnd begins."""
 _DATA_APPENDED = struct.Struct(">ii16sqqqq")
 _DATA_APPENDED_BODY = struct.Struct(">16sqqqq")
 _MANY = struct.Struct(">qi")
@@ -141,9 +141,9 @@ _INT64 = struct.Struct(">q")
 
 
 def encode(command: Command) -> bytes:
-    """One whole frame. Payloads are copied: see the functions below for those that matter.
+    """One whole frame. Payloads are copied; the functions below avoid that for large ones.
 
-    Raises InvalidArgumentError where a field does not fit, or the frame would exceed ``FRAME_MAX_BYTES``.
+    Raises InvalidArgumentError if a field does not fit or the frame would exceed ``FRAME_MAX_BYTES``.
     """
     spec = _BY_KIND.get(type(command))
     if spec is None:
@@ -171,7 +171,7 @@ def decode(code: int, payload: memoryview) -> Command:
             raise ProtocolError("command is not known", code=code)
         return spec.kind(*spec.layout.read(payload))
     except struct.error as error:
-        raise ProtocolError("command is cut short", code=code, size_bytes=len(payload)) from error
+        raise ProtocolError("command is incomplete", code=code, size_bytes=len(payload)) from error
 
 
 def check_header(code: int, length: int, allowed: frozenset[int]) -> None:
@@ -194,13 +194,13 @@ def decode_block_end(view: memoryview) -> c.AppendBlockEnd:
         else:
             count, number, rid = _BLOCK_END_TAIL.unpack_from(view, end)
     except struct.error as error:
-        raise ProtocolError("command is cut short", code=4, size_bytes=len(view)) from error
+        raise ProtocolError("command is incomplete", code=4, size_bytes=len(view)) from error
     return c.AppendBlockEnd(writer, whole, view[BLOCK_END_DATA_AT:end], count, number, rid)
 
 
 def _decode_block(view: memoryview) -> c.AppendBlock:
     if len(view) < 16:
-        raise ProtocolError("command is cut short", code=3, size_bytes=len(view))
+        raise ProtocolError("command is incomplete", code=3, size_bytes=len(view))
     return c.AppendBlock(bytes(view[:16]), view[16:])
 
 
@@ -271,7 +271,8 @@ def append_block_end_parts(writer: bytes, data: c.Payload, count: int, number: i
 
 
 def append_many_parts(rid: int, heads: Sequence[bytes], data: Sequence[c.Payload]) -> list[c.Payload]:
-    """The frame of an AppendMany, with ``data`` themselves as its parts behind the first. ``heads`` are of ``many_head``."""
+    """The frame of an AppendMany, with ``data`` as its parts after the first, without a copy. ``heads``: from
+    ``many_head``."""
     size = _MANY.size + len(heads) * _HEAD.size + sum(map(len, data))
     head = HEADER.pack(APPEND_MANY, _frame_size(size)) + _MANY.pack(rid, len(heads))
     return [b"".join((head, *heads)), *data]
@@ -282,12 +283,13 @@ many_head = _HEAD.pack
 
 
 def decode_many(view: memoryview) -> tuple[int, list[tuple[int, int, int, int]], int]:
-    """Request id, heads, and where the data begin in the payload of an AppendMany; ``decode`` without an object for each.
+    """Request id, heads, and the position of the data in the payload of an AppendMany; as ``decode``, without an object
+    for each append.
 
-    Raises ProtocolError: cut short, no appends or too many, or their sizes are not those of the data.
+    Raises ProtocolError: incomplete, no appends or too many, or their sizes do not match the data.
     """
     if len(view) < _MANY.size:
-        raise ProtocolError("command is cut short", code=APPEND_MANY, size_bytes=len(view))
+        raise ProtocolError("command is incomplete", code=APPEND_MANY, size_bytes=len(view))
     rid, count = _MANY.unpack_from(view)
     at = _MANY.size + count * _HEAD.size
     if not 0 < count <= HEADS_MAX or at > len(view):
@@ -339,9 +341,9 @@ def _frame_size(size: int) -> int:
 
 
 def block_trailer(block: memoryview, whole_bytes: int) -> memoryview:
-    """The beginning of a cut event that an AppendBlock holds behind ``whole_bytes`` of whole events; else empty.
+    """The beginning of a partial event that an AppendBlock holds after ``whole_bytes`` of whole events; else empty.
 
-    Behind the whole events come nothing, padding, or the cut event. Raises ProtocolError for anything else.
+    After the whole events come nothing, padding, or the partial event. Raises ProtocolError for anything else.
     """
     left = len(block) - whole_bytes
     if whole_bytes < 0 or left < 0:
@@ -349,9 +351,9 @@ def block_trailer(block: memoryview, whole_bytes: int) -> memoryview:
     if left == 0:
         return block[whole_bytes:]
     if left < HEADER.size:
-        raise ProtocolError("trailer of a block is cut short", trailer_bytes=left)
+        raise ProtocolError("trailer of a block is incomplete", trailer_bytes=left)
     kind, size = HEADER.unpack_from(block, whole_bytes)
     start = whole_bytes + HEADER.size
     if kind not in (PADDING, PARTIAL_EVENT) or not 0 <= size <= left - HEADER.size:
-        raise ProtocolError("trailer of a block is neither padding nor a cut event", kind=kind, size=size)
+        raise ProtocolError("trailer of a block is neither padding nor a partial event", kind=kind, size=size)
     return block[start : start + size] if kind == PARTIAL_EVENT else block[start:start]

@@ -19,7 +19,7 @@ _STREAM = (1 << 31) - 1  # mask; the highest bit of a stream's number is reserve
 
 
 class FrameHead(NamedTuple):
-    """``kind`` and ``flags`` as RFC 9113 numbers them; ``stream`` 0 is the connection. ``start``: where the frame
+    """``kind`` and ``flags`` are those of RFC 9113; ``stream`` 0 is the connection. ``start``: where the frame
     begins in the bytes fed last; negative if it began in earlier ones."""
 
     kind: int

@@ -16,7 +16,7 @@ A       list of attribute updates
 S Q     list of strings, list of int64
 H F     list of heads of appends, list of failed appends
 C       list of chunk descriptions
-|       what follows may be missing at the end of a frame
+|       the fields after it may be missing at the end of a frame
 ======  =======================================================================================
 
 Lengths and counts are compared with the available bytes, and counts also with a limit, before any allocation.
@@ -36,7 +36,7 @@ Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 NO_VERSION = -(1 << 63)
 LIST_MAX = 1 << 14
-"""Items in the list of a request. A frame has room for millions: to read those takes seconds, and a gigabyte."""
+"""Items in the list of a request. A frame has room for millions; reading those would take seconds and a gigabyte."""
 REPLY_LIST_MAX = 1 << 20  # items of a list in a reply; bounds what a peer can make a client allocate
 _STRING_MAX = 0xFFFF  # bytes; Java's modified UTF-8 has a 16-bit length
 _EVENT_RECORD = 0  # type number of an event in a block of Pravega's protocol
@@ -51,14 +51,14 @@ _HEAD = struct.Struct(">iiqi")
 
 
 class WireKey(NamedTuple):
-    """A table key and the version it must have, or has. An empty key travels without its version."""
+    """A table key and the version it must have, or has. An empty key is sent without its version."""
 
     key: bytes
     version: int
 
 
 class WireEntry(NamedTuple):
-    """A table entry as it travels."""
+    """A table entry in its wire form."""
 
     key: bytes
     version: int
@@ -85,7 +85,7 @@ class WireChunk(NamedTuple):
 
 
 class WireHead(NamedTuple):
-    """One of many appends in a frame: its writer, its last event number, and its share of the data behind the heads."""
+    """One of many appends in a frame: its writer, its last event number, and its share of the data after the heads."""
 
     handle: int
     event_count: int
@@ -101,7 +101,7 @@ class WireFailure(NamedTuple):
 
 
 def _span(view: memoryview, at: int, size: int) -> int:
-    """End of ``size`` bytes at ``at``, once they are known to be there."""
+    """The end of ``size`` bytes at ``at``. Raises ProtocolError if they are not all there."""
     end = at + size
     if size < 0 or end > len(view):
         raise ProtocolError("length of a field lies outside its frame", length=size, available=len(view) - at)
@@ -121,14 +121,16 @@ def _count(view: memoryview, at: int, smallest: int, most: int) -> tuple[int, in
 def _read_string(view: memoryview, at: int) -> tuple[str, int]:
     (size,) = _LENGTH.unpack_from(view, at)
     end = _span(view, at + 2, size)
-    # Java's modified UTF-8 is not always UTF-8; escapes let a name be echoed byte for byte whatever it holds.
+    # Java's modified UTF-8 is not always UTF-8; with escapes, any name can be echoed byte for byte.
     return str(view[at + 2 : end], "utf-8", "surrogateescape"), end
 
 
 def _write_string(out: bytearray, value: str) -> None:
     data = value.encode("utf-8", "surrogateescape")
     if len(data) > _STRING_MAX:
-        raise InvalidArgumentError("string is too long for the wire", size_bytes=len(data), limit_bytes=_STRING_MAX)
+        raise InvalidArgumentError(
+            "string is too long for the wire protocol", size_bytes=len(data), limit_bytes=_STRING_MAX
+        )
     out += _LENGTH.pack(len(data))
     out += data
 
@@ -164,7 +166,7 @@ def _write_rest(out: bytearray, value: bytes) -> None:
 def _read_event(view: memoryview, at: int) -> tuple[memoryview, int]:
     kind, size = _TWO_INT32.unpack_from(view, at)
     if kind != _EVENT_RECORD:
-        raise ProtocolError("an event was expected", kind=kind)
+        raise ProtocolError("expected an event", kind=kind)
     end = _span(view, at + 8, size)
     return view[at:end], end
 
@@ -172,7 +174,7 @@ def _read_event(view: memoryview, at: int) -> tuple[memoryview, int]:
 def _write_event(out: bytearray, value: bytes) -> None:
     view, end = _read_event(memoryview(value), 0)
     if end != len(view):
-        raise InvalidArgumentError("not one event record", size_bytes=len(value))
+        raise InvalidArgumentError("not exactly one event record", size_bytes=len(value))
     out += value
 
 
@@ -183,7 +185,7 @@ def _read_key(view: memoryview, at: int) -> tuple[WireKey, int]:
         return WireKey(b"", NO_VERSION), at
     end = _span(view, at, size)
     if total != size + 12:
-        raise ProtocolError("table key contradicts its length", total=total, length=size)
+        raise ProtocolError("table key does not match its length", total=total, length=size)
     (version,) = _INT64.unpack_from(view, end)
     return WireKey(bytes(view[at:end]), version), end + 8
 
@@ -203,7 +205,7 @@ def _read_entry(view: memoryview, at: int) -> tuple[WireEntry, int]:
     total, size = _TWO_INT32.unpack_from(view, at)
     end = _span(view, at + 8, size)
     if total != size + 4:
-        raise ProtocolError("table value contradicts its length", total=total, length=size)
+        raise ProtocolError("table value does not match its length", total=total, length=size)
     return WireEntry(key.key, key.version, bytes(view[at + 8 : end])), end
 
 
@@ -347,7 +349,7 @@ class Layout:
     def read(self, view: memoryview) -> list[Any]:
         """The values; optional ones that are missing are left out, surplus bytes are ignored.
 
-        Raises ProtocolError or ``struct.error`` where the frame is shorter than its fields.
+        Raises ProtocolError or ``struct.error`` if the frame is shorter than its fields.
         """
         values: list[Any] = []
         at = 0

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 _VERSION = 1
 _STATES_VERSION = 2
-"""Version of records with a ``state``: to the first version of the program, such a table would look usable."""
+"""Version of records with a ``state``: the first version of the program would take such a table for a usable one."""
 
 
 class TableState(enum.Enum):
@@ -52,7 +52,7 @@ _LARGEST = TableConfig(partitions=SEGMENTS_MAX, primary_key_bytes=1, secondary_k
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRecord:
-    """A table as it is stored. ``version``: what a change of the record is conditional on."""
+    """A table as it is stored. ``version``: a change of the record requires this version."""
 
     config: TableConfig
     state: TableState
@@ -71,7 +71,7 @@ class TableRecord:
             document = json.loads(data)
             version_of = document.pop("version")
             if isinstance(version_of, int) and version_of > _STATES_VERSION:
-                raise VersionTooNewError("record of a key-value table is of a newer version", version=version_of)
+                raise VersionTooNewError("record of a key-value table has a newer version", version=version_of)
             if version_of not in (_VERSION, _STATES_VERSION):
                 raise CorruptDataError("record of a key-value table has an unknown version", record=data[:80])
             state = TableState(document.pop("state", TableState.ACTIVE.value))
@@ -83,10 +83,11 @@ class TableRecord:
 class KeyValueTables:
     """``ports.control.tables.KeyValueTables``, over a store's ``Tables``.
 
-    Every change may be repeated after a crash and then completes.
+    Every change that a crash interrupted can be repeated, and then completes.
 
-    A record names its state, so that a change begins with one conditional step. A creation writes its record and then looks
-    for the scope. A deletion of the scope marks the scope and then looks for records. One of the two sees the other.
+    A record names its state, so that a change begins with one conditional step. A creation writes its record and then
+    checks the scope. A deletion of the scope marks the scope and then checks for records. One of the two sees the
+    other.
     """
 
     def __init__(self, scopes: Scopes, segments: Tables) -> None:
@@ -137,11 +138,12 @@ class KeyValueTables:
             try:
                 await self._segments.create_table(segment, kind=TableKind.SORTED, key_bytes=key_bytes)
             except AlreadyExistsError as error:
-                # Leftovers are deleted: another server has taken the creation over, and its table may be in use.
+                # The leftovers are deleted already: another server took over the creation, and its table may be in use.
                 raise _changed_meanwhile(scope, name) from error
 
     async def _delete_segments(self, scope: str, name: str, config: TableConfig, version: int) -> None:
-        """Delete those that exist. Raises UnavailableError once the record has another version: it is another server's."""
+        """Delete the segments that exist. Raises UnavailableError once the record has another version: another server
+        changed it."""
         for segment in _segment_names(scope, name, config):
             with suppress(SegmentNotFoundError):
                 await self._segments.table_info(segment)
@@ -164,7 +166,7 @@ class KeyValueTables:
             raise _changed_meanwhile(scope, name) from error
 
     async def _remove(self, scope: str, name: str, version: int) -> None:
-        # A record that has changed is another server's.
+        # If the record has changed, another server owns it.
         with suppress(BadKeyVersionError, KeyNotFoundError):
             await self._segments.table_remove(RECORDS, [TableRemoval(key=_key(scope, name), version=version)])
 
@@ -211,14 +213,14 @@ class KeyValueTables:
             await self._remove(scope, name, version)
 
     async def list(self, scope: str, *, after: str = "", limit: int = PAGE_MAX) -> Sequence[str]:
-        """Names of the scope's tables behind ``after``, sorted. Empty: the end."""
+        """Names of the scope's tables after ``after``, sorted. Empty: the end."""
         try:
             entries = await self._segments.table_scan(
                 RECORDS,
                 after=_key(scope, after) if after else None,
                 limit=min(limit, PAGE_MAX),
                 first=_key(scope, ""),
-                last=_key(scope, "\x7f"),  # behind every legal name
+                last=_key(scope, "\x7f"),  # after every legal name
             )
         except SegmentNotFoundError:
             return ()

@@ -1,4 +1,4 @@
-"""Addresses, and connections to a host by its name, without the threads of libuv."""
+"""Addresses, and connections to a host by name, without libuv's threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def parse_address(address: str) -> str:
     """
     match = _ADDRESS.fullmatch(address.strip())
     if match is None or int(match["port"] or DEFAULT_PORT) > 65535:
-        raise InvalidArgumentError("a controller's address is HOST:PORT", address=repr(redacted_address(address)[:120]))
+        raise InvalidArgumentError(
+            "the address of a controller must be HOST:PORT", address=repr(redacted_address(address)[:120])
+        )
     if match["scheme"] not in (None, *_PLAIN_SCHEMES):
         raise UnsupportedError("connections are not encrypted here; use tcp://", address=address)
     return f"{match['host']}:{match['port'] or DEFAULT_PORT}"

@@ -1,4 +1,4 @@
-"""A remote control plane that is used like one in process."""
+"""A remote control plane that is used like a local one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from penstock.net.wire.requests import CALLS_CAPABILITY
 
 
 class RemoteController(RemoteControl):
-    """A ``ControlPlane`` in another process. Every call raises what the remote one raised, NotConnectedError where
-    nothing answers for the patience of the connection, and DeadlineExceededError where an answer does not come.
+    """A ``ControlPlane`` in another process. Every call raises what the remote one raised; NotConnectedError if no
+    server answers for the ``patience_s`` of the connection; DeadlineExceededError if an answer does not come in time.
 
-    What every small transaction needs goes over a connection to the store, if one is known that accepts it.
+    Calls that every small transaction needs are made over a connection to the store, if one is known that accepts them.
     """
 
     def __init__(self, connection: GrpcConnection) -> None:
@@ -30,16 +30,16 @@ class RemoteController(RemoteControl):
         self._line_taken: bool | None = None
 
     def use_line(self, calls: LineCalls) -> None:
-        """Make calls over connections to the store, where the server takes them. Borrowed."""
+        """Make calls over connections to the store if the server accepts them there. ``calls`` is borrowed."""
         self._line = calls
 
     async def greet(self) -> None:
-        """Ask who answers. Raises NotConnectedError, UnsupportedError (not a server of ours)."""
+        """Check which server answers. Raises NotConnectedError, UnsupportedError (not a Penstock server)."""
         try:
             self._line_taken = CALLS_CAPABILITY in (await self.about.info()).calls
         except UnsupportedError as error:
             address = self._connection.address
-            raise UnsupportedError("what answers there is no Penstock server", address=address) from error
+            raise UnsupportedError("the server at this address is not a Penstock server", address=address) from error
 
     async def _send(self, call: Call, request: bytes) -> bytes:
         if call.name in MADE_ONCE:
@@ -53,7 +53,7 @@ class RemoteController(RemoteControl):
             try:
                 return await self._line.call(call.name, request)
             except (NotConnectedError, UnsupportedError):
-                # Over gRPC it is repeated until the server is there again, or says what is wrong.
+                # Over gRPC it is repeated until the server is up again, or reports what is wrong.
                 self._line_taken = None
         return await self._connection.call(call.name, request)
 
@@ -62,18 +62,18 @@ class RemoteController(RemoteControl):
 async def dial_controller(
     address: str, *, patience_s: float = PATIENCE_S, dial_s: float | None = None, call_s: float = CALL_S
 ) -> AsyncIterator[RemoteController]:
-    """Use the controller at ``host:port`` (also behind ``tcp://``; the port may be left out for 9090).
+    """Connect to the controller at ``host:port``, with or without ``tcp://`` in front. The port defaults to 9090.
 
     Args:
-        patience_s: How long a call goes on while no server answers. A restart within it is not noticed, and a server that
-            starts a little later is waited for.
-        dial_s: The same for the very first call; default ``patience_s``. If it is given and the first connection is
+        patience_s: How long a call is retried while no server answers, in seconds. It covers a restart, and a server
+        that starts a little later. dial_s: The same for the very first call; default ``patience_s``. If it is given and
+        the first connection is
             refused, the error comes after at most ``REFUSED_S``, because people prefer to know at once.
-        call_s: How long a server may take over one call.
+        call_s: How long a server may take for one call, in seconds.
     Raises:
-        InvalidArgumentError: The address is none, or asks for encryption.
-        UnsupportedError: What answers there is not a server of ours, or asks for encryption.
-        NotConnectedError: Nothing answers there.
+        InvalidArgumentError: The address is invalid, or requires encryption.
+        UnsupportedError: The server there is not a Penstock server, or requires encryption.
+        NotConnectedError: No server answers there.
     """
     first_s = patience_s if dial_s is None else dial_s
     if dial_s is not None:

@@ -1,4 +1,5 @@
-"""A line for appends that its caller's own thread sends and reads: a plain socket, set up in the event loop."""
+"""A line for appends whose frames the caller's own thread sends and receives: a plain socket, set up in the event
+loop."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from penstock.ports.control.layout import Endpoint
 from penstock.ports.files import Buffer
 
 _RECEIVE_BYTES = 4096
-_RID = 1  # number of the request; one append is under way at a time, so one number serves
+_RID = 1  # number of the request; one append is in flight at a time, so one number is enough
 _TIME = struct.Struct("@ll")
 
 
@@ -51,7 +52,8 @@ class DirectLine:
             forks.disconnect(self._socket.fileno())
 
     async def set_up(self, segment: str) -> None:
-        """Say hello, and which writer this is. Raises NotConnectedError, and what the store refuses it with."""
+        """Exchange the protocol's greeting and register the writer. Raises NotConnectedError, and the store's error if
+        it refuses."""
         loop = asyncio.get_running_loop()
         hello = encode(c.Hello(VERSION_HIGH, VERSION_LOW))
         await loop.sock_sendall(self._socket, hello + encode(c.SetupAppend(_RID, self._writer, segment, OWN_TOKEN)))
@@ -59,7 +61,8 @@ class DirectLine:
             for reply in self._replies(await loop.sock_recv(self._socket, _RECEIVE_BYTES)):
                 if isinstance(reply, c.AppendSetup):
                     self.last_number = reply.last_number
-                    # From here on the system waits, up to a limit: a call that waits first would come on top of each answer.
+                    # From here on the system itself waits, with a timeout: a separate call to wait would be an extra
+                    # cost per answer.
                     self._socket.setblocking(True)
                     return
                 if not isinstance(reply, c.Hello | c.KeepAlive):
@@ -73,7 +76,7 @@ class DirectLine:
         except OSError as error:
             raise self._lost(error) from error
         if sent < len(frame):
-            # The peer does not read. What it has of the frame is not enough to do anything.
+            # The peer does not read. It has only part of the frame, so it stores nothing.
             raise self._lost(None)
 
     def acknowledged(self, timeout_s: float) -> bool:
@@ -101,7 +104,8 @@ class DirectLine:
         self._timeout_s = timeout_s
 
     def _replies(self, received: bytes) -> list[Command]:
-        """Whole frames, with those that came before in part. Raises NotConnectedError at the end of the stream."""
+        """The frames that are complete now, including those of which a part came before. Raises NotConnectedError at
+        the end of the stream."""
         if not received:
             raise self._lost(None)
         held = self._received
@@ -135,12 +139,12 @@ class DirectLine:
 
 
 async def dial_direct(endpoint: Endpoint, segment: str, writer: UUID, *, connect_s: float) -> DirectLine:
-    """A line that is set up. Raises NotConnectedError, and what the store refuses it with. Cancelled: nothing stays open."""
+    """A line, set up. Raises NotConnectedError, and the store's error if it refuses. Cancelled: nothing stays open."""
     connection: socket.socket | None = None
     try:
         async with asyncio.timeout(connect_s):
             connection = await connected_socket(endpoint.host, endpoint.port)
-            # Each append is sent as a whole, so there is nothing more to wait for.
+            # Each append is sent as a whole, so delaying small packets gains nothing.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line = DirectLine(connection, endpoint, writer)
             await line.set_up(segment)

@@ -1,4 +1,4 @@
-"""A gRPC connection to one server that rides over restarts and raises the server's own typed errors."""
+"""A gRPC connection to one server. It survives the server's restarts and raises the server's own typed errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALL_S = 120.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
-# Pings find out within a minute that a host has vanished without a word.
+# Pings detect within a minute that a host has disappeared without closing its connections.
 _OPTIONS = (
     ("grpc.max_receive_message_length", REPLY_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -55,9 +55,9 @@ class Rpc(Protocol):
 class GrpcConnection:
     """Calls over one channel, which connects by itself at the first call and again after every loss.
 
-    A call that finds no server is repeated, after pauses of 50 ms growing to 1 s, for ``patience_s``: nearly every
-    call of the ports is safe to repeat. What cannot be known is whether a call that was lost on its way had happened;
-    creating or deleting twice then raises AlreadyExistsError or a NotFoundError, as it would for two callers.
+    A call that finds no server is repeated, after pauses of 50 ms growing to 1 s, for ``patience_s``: nearly every call
+    of the ports is safe to repeat. A call whose connection was lost may have happened. Creating or deleting again then
+    raises AlreadyExistsError or a NotFoundError, as it would for two callers.
     """
 
     def __init__(self, address: str, *, patience_s: float = PATIENCE_S, call_s: float = CALL_S) -> None:
@@ -93,7 +93,8 @@ class GrpcConnection:
         """Make one of our own calls and return its reply. Raises what the call raises; NotConnectedError,
         DeadlineExceededError; InvalidArgumentError for a request or reply that is too large.
 
-        ``repeat``: whether to make the call again while no server answers; without, it may have happened or not.
+        ``repeat``: whether to make the call again while no server answers. If not, a failed call may or may not have
+        happened.
         """
         forks.check(self._owner)
         if len(request) > REQUEST_BYTES_MAX:

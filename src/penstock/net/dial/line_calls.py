@@ -1,4 +1,4 @@
-"""Calls of the controller over a data connection, where the server takes them there."""
+"""Controller calls over a data connection, if the server accepts them there."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock.net.wire.wire_errors import error_of
 
 _USE = "calls"
 _ANYWHERE = "_system/_calls/0.#epoch.0"
-"""A segment's name, by which the pool finds a server: who takes calls serves all segments."""
+"""A segment name by which the pool finds a server. A server that accepts calls serves all segments."""
 
 
 class LineCalls:
-    """Lives in a pool of connections, which is borrowed. No call is tried again here: the caller has another way."""
+    """Uses a pool of connections, which is borrowed. No call is retried here: the caller falls back to gRPC."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -27,7 +27,7 @@ class LineCalls:
         Raises: NotConnectedError (it may have happened, or may happen later), UnsupportedError (not offered there); else
         what the controller raises.
         """
-        # Who takes calls serves all segments.
+        # A server that accepts calls serves all segments.
         try:
             connection = await self._pool.shared(await self._pool.endpoint(_ANYWHERE), _USE)
             reply = await connection.request(lambda rid: c.CallController(rid, name, request))
@@ -41,5 +41,5 @@ class LineCalls:
         error = decode_error(bytes(reply.error)) or InternalError("the server failed", call=name)
         if code_of(error) is grpc.StatusCode.UNAVAILABLE:
             # To be repeated, as over gRPC; the caller repeats it.
-            raise NotConnectedError("the server takes no calls now", call=name, reason=str(error))
+            raise NotConnectedError("the server accepts no calls now", call=name, reason=str(error))
         raise error

@@ -57,15 +57,15 @@ __all__ = ["DialLimits", "RemoteSegments"]
 
 R = TypeVar("R", bound=Command)
 
-_OWN_CONTROLLER = "a store does that for its own controller alone"
+_OWN_CONTROLLER = "only a store's own controller can do that"
 
 
 class RemoteSegments:
-    """``SegmentService`` over the wire, from entry to exit. ``controller`` says who serves what; both are borrowed.
+    """``SegmentService`` over the wire, from entry to exit. ``controller`` locates segments; both are borrowed.
 
-    Reads, questions, seals and truncations are tried again while their store is away, for ``limits.retry_for_s`` or until
-    the caller's own deadline cancels them. An append whose connection is lost fails with NotConnectedError, and so does
-    everything behind it: ``setup_append`` returns how much is stored.
+    Reads, queries, seals and truncations are retried while their store is unavailable, for ``limits.retry_for_s`` or
+    until the caller's own deadline cancels them. An append whose connection is lost fails with NotConnectedError, and
+    so do all appends after it: ``setup_append`` returns how much is stored.
     """
 
     create_fresh = None
@@ -86,7 +86,7 @@ class RemoteSegments:
         self._reads = RemoteReads(self._pool)
         self._appends = RemoteAppends(self._pool)
         self.calls = LineCalls(self._pool)
-        """Calls of the controller over connections to the store, for a controller that is told of them."""
+        """Controller calls over connections to the store, for a controller that is given them."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,12 +97,12 @@ class RemoteSegments:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. What was in flight fails with NotConnectedError."""
+        """Close all connections. Calls in flight fail with NotConnectedError."""
         self._appends.close()
         await self._pool.close()
 
     async def _ask(self, name: str, kind: type[R], build: Callable[[int], Command], *, repeat: bool = False) -> R:
-        """The reply of that kind; any other is raised as the error that it stands for."""
+        """The reply of this kind. Any other reply is raised as the error that it reports."""
         reply = await self._pool.call(name, build, repeat=repeat)
         if not isinstance(reply, kind):
             raise error_of(reply, name)
@@ -119,11 +119,12 @@ class RemoteSegments:
         return await self._appends.append(request)
 
     def submit_append(self, request: Append, done: AppendDone) -> None:
-        """As ``LocalSegmentService.submit_append``: the answer comes by a call, and costs neither a task nor a future."""
+        """As ``LocalSegmentService.submit_append``: the answer comes as a callback, which needs neither a task nor a
+        future."""
         try:
             self._appends.submit(request, done)
         except PenstockError as error:
-            # Never from within the call: the caller may not be ready for its answer yet.
+            # Never inside this call: the caller may not be ready for the answer yet.
             asyncio.get_running_loop().call_soon(done, error)
 
     def withdraw_appends(self, segment: str, writer: UUID) -> None:
@@ -131,7 +132,8 @@ class RemoteSegments:
         self._appends.withdraw(segment, writer)
 
     async def open_direct(self, segment: str, writer: UUID) -> DirectLine:
-        """See ``ports.data.direct_appends.DirectAppends``. The line is its caller's: closing this leaves it open."""
+        """See ``ports.data.direct_appends.DirectAppends``. The caller owns the line: closing this object leaves it
+        open."""
         endpoint = await self._pool.endpoint(segment)
         line = await dial_direct(endpoint, segment, writer, connect_s=self._pool.limits.connect_s)
         self._pool.telemetry.add("direct_lines")
@@ -176,7 +178,7 @@ class RemoteSegments:
         if isinstance(reply, c.SegmentIsTruncated):
             if offset <= reply.start_offset:
                 return  # nothing is left below that offset
-            raise InvalidArgumentError("truncation lies beyond the end", segment=name, offset=offset)
+            raise InvalidArgumentError("truncation offset is past the end", segment=name, offset=offset)
         if not isinstance(reply, c.SegmentTruncated):
             raise error_of(reply, name)
 
@@ -200,7 +202,8 @@ class RemoteSegments:
 
     async def update_attribute(self, name: str, attribute: UUID, value: int, *, expected: int | None) -> bool:
         while True:
-            # The wire only compares and sets: "always" is to compare with what is there, until no one comes between.
+            # The wire protocol only compares and sets. An unconditional update compares with the present value, until
+            # no other update comes between.
             old = await self.get_attribute(name, attribute) if expected is None else expected
             if await self._compare_and_set(name, attribute, value, old):
                 return True
@@ -302,14 +305,14 @@ class RemoteSegments:
         )
 
     async def table_info(self, name: str) -> tuple[SegmentInfo, int, int]:
-        """As the port says; the time of the last change does not travel and is 0."""
+        """As the port says; the time of the last change is not sent, so it is 0."""
         reply = await self._ask(name, t.TableSegmentInfo, lambda rid: t.GetTableSegmentInfo(rid, name, ""), repeat=True)
         info = SegmentInfo(
             name=name, start_offset=reply.start_offset, length=reply.length, sealed=False, last_modified_ms=0
         )
         return info, reply.entry_count, reply.key_bytes
 
-    # --- beyond the wire ---
+    # --- calls that the wire protocol lacks ---
 
     async def chunk_ranges(self, name: str, start: int, end: int) -> Sequence[ChunkRange]:
         return await self._native.chunk_ranges(name, start, end)
@@ -363,7 +366,7 @@ class RemoteSegments:
 
     def _imports(self) -> ChunkImports:
         if not isinstance(self._native, ChunkImports):
-            raise UnsupportedError("this store adopts no chunks")
+            raise UnsupportedError("this store does not adopt chunks")
         return self._native
 
     async def scrub(self, cursor: str | None, max_bytes: int) -> ScrubPage:

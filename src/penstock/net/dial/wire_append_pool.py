@@ -1,4 +1,4 @@
-"""Which line an append takes, and over which connection the line runs."""
+"""Assigns appends to lines, and lines to connections."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class RemoteAppends:
         self._closed = False
 
     def append(self, request: Append) -> asyncio.Future[Appended]:
-        """Take an append, in call order; the future of its outcome. Raises InvalidArgumentError."""
+        """Send an append, in call order; returns the future of its outcome. Raises InvalidArgumentError."""
         check_append(request)
         return self._line(request.segment, request.writer).append(request)
 
     def submit(self, request: Append, done: AppendDone) -> None:
-        """As ``append``; ``done`` is called with the outcome, later, from the loop."""
+        """As ``append``; ``done`` is called with the outcome, later, from the event loop."""
         check_append(request)
         self._line(request.segment, request.writer).submit(request, done)
 
@@ -43,7 +43,8 @@ class RemoteAppends:
             line.withdraw()
 
     async def setup(self, name: str, writer: UUID) -> int:
-        """The store's last number of the writer. What this client sent before is decided by then."""
+        """The last event number that the store has from the writer. The outcome of earlier appends is decided by
+        then."""
         line = self._line(name, writer)
         reused = line.connection is not None
         if reused and (line.opening is None or line.opening.done()):
@@ -52,17 +53,17 @@ class RemoteAppends:
         opening = line.opening
         if opening is None:
             raise NotConnectedError("connection to a segment store is lost", segment=name)
-        # Other users of the line share it: the caller's cancellation ends the wait, not the setup.
+        # Other users of the line share the setup: cancelling the caller ends its wait, not the setup.
         outcome = await asyncio.shield(opening)
         if isinstance(outcome, NotConnectedError) and reused:
-            # The connection was lost behind our back. A new line finds a new one, or says why not.
+            # The connection was lost unnoticed. A new line opens a new one, or reports why it cannot.
             return await self.setup(name, writer)
         if isinstance(outcome, PenstockError):
             raise outcome
         return outcome
 
     def close(self) -> None:
-        """Fail what is not acknowledged."""
+        """Fail all appends that are not acknowledged."""
         self._closed = True
         for line in list(self._lines.values()):
             line.fail(lambda: NotConnectedError("client is closed"))
@@ -93,7 +94,7 @@ class RemoteAppends:
             del self._lines[key]
 
     async def _opened(self, line: Line) -> int | PenstockError:
-        """Set the line up; its last number, or why not, by which all its appends have then failed."""
+        """Set the line up. Returns its last number, or the error with which all its appends have then failed."""
         backoff = self._pool.backoff()
         while True:
             backoff.begin()
@@ -121,7 +122,7 @@ class RemoteAppends:
         if connection is None:
             connection = await self._connection(line)
         try:
-            # The store forgets the writer's handle with the request: what goes by it must be on its way.
+            # The store forgets the writer's handle at this request: frames that use the handle must be sent before.
             connection.send_gathered()
             reply = await connection.dialled.request(
                 lambda rid: c.SetupAppend(rid, line.writer_bytes, line.segment, "")
@@ -152,7 +153,7 @@ class RemoteAppends:
             connection.lines[line.writer_bytes] = line
             connection.setups += 1
             if connection.setups >= self._pool.limits.setups:
-                connection.retiring = True  # and with it those before, whose writers may have finished since
+                connection.retiring = True  # and so are older ones, whose writers may have finished since
                 unused_since = asyncio.get_running_loop().time() - self._pool.limits.line_idle_s
                 for one in known:
                     if one.retiring:

@@ -30,21 +30,21 @@ class DialLimits:
 
     connect_s: float = 10.0
     retry_for_s: float = 30.0
-    """How long an unreachable store is tried again, where the caller sets no earlier deadline."""
+    """How long calls to an unreachable store are retried, unless the caller sets an earlier deadline."""
     backoff_s: float = 0.05
     backoff_max_s: float = 2.0
     keepalive_s: float = 20.0
-    """A store that stays silent for three such periods while it owes a reply is given up."""
+    """A store that stays silent for three such periods while it owes a reply is considered dead."""
     window_bytes: int = 32 << 20
     """Unacknowledged bytes of one append connection; further appends wait for their turn."""
     write_buffer_bytes: int = 4 << 20
     setups: int = 4000
     """Writers set up on one append connection before it is replaced: the store remembers each of them."""
     line_idle_s: float = 10.0
-    """Writers on a replaced connection that sent nothing for so long are taken for finished; others go on there."""
+    """Writers on a replaced connection that sent nothing for this long count as finished; others continue to use it."""
     read_connections: int = 2
     abandoned_reads: int = 512
-    """Cancelled reads that a connection may still be owed before it is replaced."""
+    """Replies to cancelled reads that may be outstanding on a connection before it is replaced."""
     arena_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class DialLimits:
 
 
 class NeverSentError(NotConnectedError):
-    """The connection was gone before the request left: it did not happen."""
+    """The connection was lost before the request was sent: the request did not happen."""
 
 
 class DialConnection(asyncio.BufferedProtocol):
@@ -82,7 +82,7 @@ class DialConnection(asyncio.BufferedProtocol):
         forks.register(self)
 
     def abandon_in_child(self) -> None:
-        """See ``ports.forks.Handle``. In the child, the socket is unconnected, whatever the loop still does with it."""
+        """See ``ports.forks.Handle``. In the child the socket is disconnected, so the loop can do no harm with it."""
         self._is_inherited = True
         transport, self._transport, self._outbox = self._transport, None, None
         if transport is not None:
@@ -139,7 +139,7 @@ class DialConnection(asyncio.BufferedProtocol):
             self.closed.set_result(None)
         if not self.ready.done():
             self.ready.set_exception(self._lost(exc))
-            # The connector may have been cancelled; its failure was then nobody's.
+            # The connecting task may have been cancelled; then nobody retrieves its error.
             self.ready.exception()
         for sink in sinks.values():
             sink(self._lost(exc))
@@ -174,7 +174,7 @@ class DialConnection(asyncio.BufferedProtocol):
 
     @property
     def owed(self) -> int:
-        """Replies that are still to come."""
+        """Number of outstanding replies."""
         return len(self._sinks)
 
     def attach(self, sink: Sink) -> int:
@@ -186,11 +186,12 @@ class DialConnection(asyncio.BufferedProtocol):
         return self._last_rid
 
     def detach(self, rid: int) -> None:
-        """Ignore what may still come for ``rid``."""
+        """Ignore later replies for ``rid``."""
         self._sinks.pop(rid, None)
 
     def begin(self, build: Callable[[int], Command]) -> tuple[int, asyncio.Future[Command]]:
-        """Send a request; its id, and the future of its only reply. Raises NeverSentError, InvalidArgumentError."""
+        """Send a request. Returns its id and the future of its only reply. Raises NeverSentError,
+        InvalidArgumentError."""
         reply: asyncio.Future[Command] = self._loop.create_future()
 
         def resolve(outcome: Command | PenstockError) -> None:
@@ -211,7 +212,8 @@ class DialConnection(asyncio.BufferedProtocol):
         return rid, reply
 
     async def request(self, build: Callable[[int], Command]) -> Command:
-        """Send a request and return its reply, whatever it says. Cancelled: the reply is ignored when it comes."""
+        """Send a request and return its reply, which may be an error. Cancelled: the reply is ignored when it
+        arrives."""
         rid, reply = self.begin(build)
         try:
             return await reply
@@ -227,12 +229,12 @@ class DialConnection(asyncio.BufferedProtocol):
             self._outbox.put_parts(parts)
 
     def flush(self) -> None:
-        """Hand what is queued to the transport now, not at the end of this pass of the loop."""
+        """Pass queued frames to the transport now, not at the end of this pass of the loop."""
         if self._outbox is not None:
             self._outbox.flush()
 
     def close(self) -> None:
-        """Send what is queued and close. Whoever waits for a reply gets NotConnectedError."""
+        """Send what is queued and close. Calls that wait for a reply get NotConnectedError."""
         if self._transport is not None and self._outbox is not None:
             self._outbox.flush()
             self._transport.close()
@@ -255,7 +257,7 @@ class DialConnection(asyncio.BufferedProtocol):
 
 
 def _own(command: Command) -> Command:
-    """The request, saying that we know the errors for which Pravega's protocol has no words."""
+    """The request, marked so that the server may answer with errors that Pravega's protocol lacks."""
     return command._replace(token=OWN_TOKEN) if getattr(command, "token", None) == "" else command  # type: ignore[attr-defined]
 
 
@@ -274,7 +276,7 @@ async def _connect(loop: asyncio.AbstractEventLoop, connection: DialConnection, 
 
 
 async def dial(endpoint: Endpoint, *, pool: ArenaPool, limits: DialLimits) -> DialConnection:
-    """An open connection that has said hello. Raises NeverSentError. Cancelled: nothing stays open."""
+    """An open connection that has exchanged greetings. Raises NeverSentError. Cancelled: nothing stays open."""
     loop = asyncio.get_running_loop()
     connection = DialConnection(loop, pool, limits, endpoint)
     try:

@@ -1,6 +1,6 @@
 """Remote appends: a line for each writer on a segment, many lines on one connection, many appends in flight on a line.
 
-What the lines of a connection send in one pass of the loop leaves as one frame, where the store knows such frames.
+If the store supports it, everything that the lines of a connection send in one pass of the loop leaves as one frame.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from penstock.net.wire.wire_errors import error_of
 from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, AppendDone, Appended
 from penstock.ports.files import Buffer
 
-_FRAME_OVERHEAD = 64  # bytes; more than the fields of any append command beside its data
+_FRAME_OVERHEAD = 64  # bytes; more than the fields of any append command without its data
 _WRITER_BYTES = 16
-_SPLIT_AT = 8 << 20  # bytes that go ahead in a block where an append exceeds one frame
+_SPLIT_AT = 8 << 20  # bytes sent ahead in a block if an append exceeds one frame
 _BLOCK_END_TAIL = struct.Struct(">iqq")
 _COUNT_MAX = (1 << 31) - 1
-"""Events of one append: the wire has 32 bits for them."""
+"""The most events in one append: the wire protocol has 32 bits for the count."""
 _GATHERED_APPEND_MAX = 64 << 10
-"""A larger append travels by itself: it would gain nothing, and hold up the answers of those it came with."""
+"""A larger append is sent in a frame of its own: sharing one would gain nothing and delay the answers of the others."""
 _GATHERED_BYTES = 512 << 10
 
 
 class _Item:
-    """One append, and who is told its outcome. ``over``: it is on its way no more. ``with_others``: it travels in a frame
-    with others, whose answer is its own."""
+    """One append, and the callback for its outcome. ``over``: it is no longer in flight. ``with_others``: it was sent
+    in a frame with others, and the reply to that frame is its reply."""
 
     __slots__ = ("done", "line", "over", "request", "size", "with_others")
 
@@ -65,14 +65,15 @@ class _Item:
         self.over = self.with_others = False
 
     def fail(self, error: PenstockError) -> None:
-        """Never from within the call that handed the append over: its caller may not be ready for the answer yet."""
+        """Report the failure, but never inside the call that submitted the append: its caller may not be ready for the
+        answer yet."""
         if not self.over:
             self.over = True
             asyncio.get_running_loop().call_soon(self.done, error)
 
 
 def _nobody(outcome: Appended | PenstockError) -> None:
-    """The caller was cancelled, or withdrew the append: what was not sent yet will not be."""
+    """The callback after the caller was cancelled or withdrew the append: if it was not sent yet, it never will be."""
 
 
 class AppendConnection:
@@ -99,14 +100,14 @@ class AppendConnection:
         return self.dialled.writable and self._unacked_bytes < self._window_bytes
 
     def starve(self, line: Line) -> None:
-        """Let the line send once there is room, in the order of asking."""
+        """Let the line send once there is room. Lines are served in the order of these calls."""
         self._starved[line] = None
 
     def sent(self, size_bytes: int) -> None:
         self._unacked_bytes += size_bytes
 
     def gather(self, item: _Item) -> None:
-        """Send the append by the end of this pass of the loop, in a frame with what other lines send until then."""
+        """Send the append at the end of this pass of the loop at the latest, in one frame with those of other lines."""
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self.send_gathered)
         item.with_others = True
@@ -116,7 +117,7 @@ class AppendConnection:
             self.send_gathered()
 
     def send_gathered(self) -> None:
-        """Send now what was gathered."""
+        """Send the gathered appends now."""
         if not self._gathered:
             return
         gathered = [item for item in self._gathered if not item.over]
@@ -176,7 +177,7 @@ class AppendConnection:
             self._feed()
 
     def _feed(self) -> None:
-        # Only as many as there is room for: asking thousands of lines at each acknowledgement costs more than sending.
+        # Only as many lines as there is room for: trying thousands at each acknowledgement costs more than sending.
         while self._starved and self.has_room:
             line = next(iter(self._starved))
             del self._starved[line]
@@ -191,10 +192,11 @@ class AppendConnection:
             self.dialled.close()
 
     def retire(self, unused_since: float) -> None:
-        """Take no new lines, and end those that wait for nothing and sent nothing since (in the loop's time).
+        """Take no new lines. End lines that wait for nothing and have sent nothing since ``unused_since`` (the loop's
+        time).
 
-        Nobody says when a writer has finished. One that has not, as one of ten thousand segments that are all written to,
-        keeps its line: to set it up anew would cost more than its appends.
+        Writers do not report that they have finished. A writer that is still active, such as one of ten thousand
+        segments that are all written to, keeps its line: setting it up again would cost more than its appends.
         """
         self.retiring = True
         for line in list(self.lines.values()):
@@ -205,9 +207,11 @@ class AppendConnection:
 
 
 class Line:
-    """A writer on a segment. Appends leave in call order; what the store refuses ends the line for all behind it.
+    """A writer on a segment. Appends are sent in call order. When the store refuses one, the line ends and all appends
+    behind it fail.
 
-    The protocol carries no ``previous``: the line compares it with what it sent last, and the store with what it holds.
+    The protocol has no field for ``previous``: the line compares it with the last number it sent, the store with what
+    it holds.
     """
 
     def __init__(self, segment: str, writer: UUID, on_end: Callable[[Line], None]) -> None:
@@ -220,7 +224,7 @@ class Line:
         self.used_at = asyncio.get_running_loop().time()
         self._on_end = on_end
         self.handle: int | None = None
-        """What the store calls the line in a frame with others; None: it knows no such frames."""
+        """The store's handle for the line in shared frames; None: the store does not support such frames."""
         self._rid = 0
         self._last_number = 0
         self._ready = False
@@ -229,7 +233,7 @@ class Line:
         self._in_flight: deque[_Item] = deque()
 
     def append(self, request: Append) -> asyncio.Future[Appended]:
-        """Take the append into the line. The future fails with what ``SegmentService.append`` raises."""
+        """Queue the append. The future fails with what ``SegmentService.append`` raises."""
         outcome: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
         def done(result: Appended | PenstockError) -> None:
@@ -249,7 +253,7 @@ class Line:
         item.done = _nobody
 
     def submit(self, request: Append, done: AppendDone) -> _Item:
-        """Take the append into the line; ``done`` is called with its outcome, later, from the loop."""
+        """Queue the append; ``done`` is called with its outcome, later, from the event loop."""
         self.used_at = asyncio.get_running_loop().time()
         item = _Item(self, request, done)
         self._queue.append(item)
@@ -274,7 +278,8 @@ class Line:
         self._ready = False
 
     def opened(self, connection: AppendConnection, last_number: int, handle: int | None = None) -> None:
-        """Begin to send: the store holds ``last_number`` of this writer. Raises NotConnectedError."""
+        """Start sending: ``last_number`` is the last event number that the store has from this writer. Raises
+        NotConnectedError."""
         self.handle = handle
         if self.connection is not connection or not self._rid:
             self._rid = connection.dialled.attach(self._receive)
@@ -285,10 +290,10 @@ class Line:
         self.pump()
 
     def _drop_in_flight(self) -> None:
-        """Fail what was sent before the line was set up anew and is not answered yet.
+        """Fail appends that were sent before the line was set up again and are not answered yet.
 
-        The store answers what it holds before it answers a setup, except in a frame with others that are not decided yet,
-        and drops what waits there for room: the setup returns how much of it is stored.
+        Before it answers a setup, the store answers the appends that it has, except those in a frame with others that
+        are not decided yet. It drops appends that wait for room. The setup returns how much is stored.
         """
         items = list(self._in_flight)
         self._in_flight.clear()
@@ -299,7 +304,7 @@ class Line:
             item.fail(NotConnectedError("append was overtaken by a setup of its writer", segment=self.segment))
 
     def pump(self) -> None:
-        """Send what may be sent."""
+        """Send the appends that may be sent now."""
         while self._queue and self._ready and not self._condition_open and self.connection is not None:
             if not self.connection.has_room:
                 self.connection.starve(self)
@@ -329,7 +334,7 @@ class Line:
             return
         connection.send_gathered()
         if request.expected_offset is not None:
-            # What follows waits for its outcome: only then is it known which number comes before.
+            # Later appends wait for its outcome: only then is the number before theirs known.
             self._condition_open = True
             parts = conditional_block_end_parts(
                 self.writer_bytes, request.data, request.event_number, request.expected_offset, self._rid
@@ -341,13 +346,13 @@ class Line:
         connection.dialled.send_parts(parts)
 
     def frame_alone(self, request: Append) -> Sequence[Buffer]:
-        """The frame of an append that travels by itself."""
+        """The frame of an append that is sent by itself."""
         return append_block_end_parts(
             self.writer_bytes, request.data, request.event_count, request.event_number, self._rid
         )
 
     def _split(self, request: Append) -> list[Buffer]:
-        """An append that fills a frame by itself travels as a block and its end."""
+        """An append too large for one frame is sent as a block and its end."""
         data = memoryview(request.data)
         rest = len(data) - _SPLIT_AT
         return [
@@ -368,7 +373,7 @@ class Line:
         elif isinstance(reply, c.ConditionalCheckFailed):
             self._condition_failed()
         else:
-            # It answers the first append that travels by itself. Those in frames with others may be stored.
+            # It answers the first append that was sent by itself. Appends in shared frames may be stored.
             alone = (item.request.event_number for item in self._in_flight if not item.with_others)
             self.fail(lambda: error_of(reply, self.segment), first=next(alone, None))
 
@@ -382,11 +387,12 @@ class Line:
         self._answered(done)
 
     def acknowledged(self, item: _Item, length: int) -> int:
-        """The append is durable, the segment as long as that. Returns how many bytes it held."""
+        """The append is durable; ``length`` is the segment's length after it. Returns how many bytes the append
+        held."""
         if self._in_flight and self._in_flight[0] is item:
             self._in_flight.popleft()
         else:
-            # Another frame, with an earlier append of this line, waits for a slower segment.
+            # Another frame with an earlier append of this line still waits for a slower segment.
             self._in_flight.remove(item)
         if not self._in_flight:
             self._condition_open = False
@@ -395,7 +401,8 @@ class Line:
         return item.size
 
     def refused(self, item: _Item, frame: bytes | None) -> None:
-        """An append that came with others is not stored: end, as if ``frame`` had come. None: it followed one that failed."""
+        """An append in a shared frame was not stored: end, as if ``frame`` had arrived. None: an append before it
+        failed."""
         if frame is None:
             self.fail(lambda: NotConnectedError("append follows one that failed", segment=self.segment))
             return
@@ -405,12 +412,12 @@ class Line:
             reply = decode(code, memoryview(frame)[HEADER.size :])
         except (ProtocolError, struct.error) as error:
             reason = str(error)
-            self.fail(lambda: NotConnectedError("answer cannot be read", segment=self.segment, reason=reason))
+            self.fail(lambda: NotConnectedError("reply cannot be decoded", segment=self.segment, reason=reason))
             return
         self.fail(lambda: error_of(reply, self.segment), first=item.request.event_number)
 
     def _condition_failed(self) -> None:
-        # Nothing is sent behind a condition, so it is the newest in flight.
+        # Nothing is sent after a conditional append, so it is the newest in flight.
         if not self._in_flight:
             return
         item = self._in_flight.pop()
@@ -430,14 +437,15 @@ class Line:
             self.pump()
 
     def end_if_idle(self) -> None:
-        """End without failing anyone, if no append is on its way. The next one opens a new line."""
+        """End if no append is in flight, so that none fails. The next append opens a new line."""
         if self._ready and not self._queue and not self._in_flight:
             self._end()
 
     def fail(self, make_error: Callable[[], PenstockError], *, first: int | None = None) -> None:
-        """End; all appends that were not acknowledged fail, each with an error of its own.
+        """End; all appends that were not acknowledged fail, each with its own error.
 
-        ``first``: event number of the append that the store refused. Of those before it nothing is known: they may be stored.
+        ``first``: event number of the append that the store refused. The outcome of those before it is unknown: they
+        may be stored.
         """
         items = [*self._in_flight, *self._queue]
         size = sum(item.size for item in self._in_flight)
@@ -466,7 +474,7 @@ class Line:
 
 
 def check_append(request: Append) -> None:
-    """Raise InvalidArgumentError for an append that no store would take."""
+    """Raise InvalidArgumentError for an append that every store would refuse."""
     size = len(request.data)
     limit = APPEND_MAX_BYTES if request.expected_offset is None else FRAME_MAX_BYTES - _FRAME_OVERHEAD
     if size > limit:
@@ -475,7 +483,7 @@ def check_append(request: Append) -> None:
         raise InvalidArgumentError("append holds no events", segment=request.segment)
     offset = request.expected_offset
     if request.event_count > _COUNT_MAX or not fits_int64(request.event_number) or not fits_int64(offset or 0):
-        # Found only while it is sent, it would leave the line waiting for an answer that never comes.
+        # If this were found only during sending, the line would wait for an answer that never comes.
         raise InvalidArgumentError(
             "append has a number that cannot be sent",
             event_count=request.event_count,
@@ -484,5 +492,5 @@ def check_append(request: Append) -> None:
         )
     if request.event_number <= request.previous:
         raise InvalidArgumentError(
-            "event number does not grow", event_number=request.event_number, previous=request.previous
+            "event number does not increase", event_number=request.event_number, previous=request.previous
         )

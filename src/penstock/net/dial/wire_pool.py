@@ -1,4 +1,5 @@
-"""Connections to segment stores: which store serves a segment, one connection for each use, retries with growing pauses."""
+"""Connections to segment stores: finds the store of a segment, keeps one connection per use, retries with growing
+pauses."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_ENDPOINTS_MAX = 65_536  # streams and segments whose server is remembered
+_ENDPOINTS_MAX = 65_536  # streams and segments whose store is remembered
 _CONTROL = "control"
 _ALIKE = 8
-"""Segments of a stream that the controller places on one store before the others are looked for there first."""
+"""How many segments of a stream must be on one store before the others are looked for there first."""
 
 
 class Backoff:
-    """Pauses between attempts, growing and jittered; gives up when failures have gone on for too long."""
+    """Growing, jittered pauses between attempts; gives up once failures have lasted too long."""
 
     def __init__(self, rng: Rng, limits: DialLimits) -> None:
         self._rng = rng
@@ -41,18 +42,18 @@ class Backoff:
         self._began = 0.0
 
     def begin(self) -> None:
-        """Note that an attempt starts."""
+        """Record that an attempt starts."""
         self._began = asyncio.get_running_loop().time()
 
     async def pause(self, error: PenstockError) -> None:
-        """Wait before the next attempt, or raise ``error`` where patience has run out."""
+        """Wait before the next attempt, or raise ``error`` if the retry time is over."""
         limits = self._limits
         now = asyncio.get_running_loop().time()
         if self._attempt == 0 or now - self._began > limits.retry_for_s:
-            # An attempt that lasted long, as a read that waits does, found its store alive: patience begins anew.
+            # A long attempt, such as a waiting read, found its store alive: the retry time starts again.
             self._attempt = 0
             self._give_up = now + limits.retry_for_s
-        # The exponent is bounded too: patience may be set to days.
+        # The exponent is bounded too: the retry time may be set to days.
         pause = min(limits.backoff_max_s, limits.backoff_s * 2 ** min(self._attempt, 16))
         pause *= 0.5 + self._rng.random() / 2
         self._attempt += 1
@@ -62,7 +63,7 @@ class Backoff:
 
 
 class _Stream:
-    """Where the segments of a stream were found: all on one store, as far as is known, or ``spread`` over several."""
+    """Where the segments of a stream were found: all on one store so far, or ``spread`` over several."""
 
     __slots__ = ("alike", "asking", "endpoint", "spread")
 
@@ -105,11 +106,12 @@ class ConnectionPool:
         return Backoff(self._rng, self.limits)
 
     async def endpoint(self, segment: str) -> Endpoint:
-        """Who serves the segment, as the controller said last, of it or of one that may be merged with it.
+        """The store of the segment, from the controller's last answer about it or about a segment that may be merged
+        with it.
 
-        Of a stream with very many segments it is asked about some. Where one store serves these, the others are taken to be
-        there too: a store that has not got one says so (WrongHost) and does nothing, and after ``forget`` the controller
-        is asked about that one.
+        For a stream with very many segments, the controller is asked only about some. If one store serves all of these,
+        the others are assumed to be there too. A store that does not have a segment replies WrongHost and does nothing;
+        after ``forget`` the controller is asked about that segment.
         """
         forks.check(self._owner)
         place = primary_name(segment)
@@ -145,7 +147,7 @@ class ConnectionPool:
         """Ask the controller again next time."""
         place = primary_name(segment)
         self._endpoints.pop(place, None)
-        # It may serve the stream from elsewhere by now.
+        # The stream may be served from another store by now.
         self._streams.pop(place.rpartition("/")[0], None)
         if len(self._doubted) >= _ENDPOINTS_MAX:
             self._doubted.clear()
@@ -163,7 +165,7 @@ class ConnectionPool:
         return connection
 
     async def shared(self, endpoint: Endpoint, use: str) -> DialConnection:
-        """The one connection to a store for ``use``; opened where there is none. Raises NotConnectedError."""
+        """The one connection to a store for ``use``, opened if there is none. Raises NotConnectedError."""
         key = (endpoint.host, endpoint.port, use)
         connection = self._connections.get(key)
         if connection is not None and connection.is_open:
@@ -184,7 +186,7 @@ class ConnectionPool:
     async def call(self, segment: str, build: Callable[[int], Command], *, repeat: bool) -> Command:
         """The reply to a request about ``segment``.
 
-        Requests that never left are tried again; with ``repeat`` also those whose connection was lost. Raises
+        Requests that were never sent are retried; with ``repeat`` also those whose connection was lost. Raises
         NotConnectedError, ContainerOfflineError, and what ``build`` and the controller raise.
         """
 
@@ -195,7 +197,8 @@ class ConnectionPool:
         return await self.retried(segment, once, repeat=repeat)
 
     async def retried(self, segment: str, once: Callable[[], Coroutine[Any, Any, Command]], *, repeat: bool) -> Command:
-        """The reply of ``once``, tried again while its store is away. Replies that say "not here" count as failures."""
+        """The reply of ``once``, retried while its store is unavailable. A reply that the segment is elsewhere counts
+        as a failure."""
         backoff = self.backoff()
         while True:
             backoff.begin()
@@ -209,7 +212,7 @@ class ConnectionPool:
                 continue
             if not isinstance(reply, c.WrongHost):
                 return reply
-            # Refused before anything was done: any request may be tried again.
+            # Refused before anything was done: any request may be retried.
             self.forget(segment)
             await backoff.pause(error_of(reply, segment))
 

@@ -1,4 +1,4 @@
-"""Remote reads: received where they stay, tried again while their store is away, and not asked for twice."""
+"""Remote reads: kept where they were received, retried while their store is unavailable, and not requested twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RemoteReads:
         self._abandoned: dict[DialConnection, dict[_Place, asyncio.Future[Command]]] = {}
 
     async def read(self, name: str, offset: int, max_bytes: int) -> SegmentRead:
-        """As ``SegmentService.read`` with ``wait``. The part is a view of the memory it was received in."""
+        """As ``SegmentService.read`` with ``wait``. The data is a view of the memory it was received in."""
         if offset < 0 or max_bytes < 1:
             raise InvalidArgumentError("read is out of range", segment=name, offset=offset, max_bytes=max_bytes)
         use = f"read {zlib.crc32(name.encode()) % self._pool.limits.read_connections}"
@@ -116,14 +116,14 @@ def _cut(reply: c.SegmentRead, offset: int, max_bytes: int) -> SegmentRead:
 
 
 def waitless(info: SegmentInfo, offset: int) -> SegmentRead | None:
-    """What a read that must not wait finds without reading; None: there are bytes at ``offset``.
+    """The result of a read that must not wait, if it needs no data; None: there are bytes at ``offset``.
 
-    The wire knows only reads that wait. Raises TruncatedError, InvalidArgumentError.
+    The wire protocol has only reads that wait. Raises TruncatedError, InvalidArgumentError.
     """
     if offset < info.start_offset:
         raise TruncatedError("data is truncated", segment=info.name, start_offset=info.start_offset, offset=offset)
     if offset < info.length:
         return None
     if info.sealed and offset > info.length:
-        raise InvalidArgumentError("read begins behind the end", segment=info.name, offset=offset, length=info.length)
+        raise InvalidArgumentError("read begins after the end", segment=info.name, offset=offset, length=info.length)
     return SegmentRead(offset=offset, parts=(), at_tail=not info.sealed, end_of_segment=info.sealed)

@@ -1,4 +1,5 @@
-"""From handlers that return messages and raise typed errors to gRPC methods that answer every client in its own terms."""
+"""Turns handlers, which return messages and raise typed errors, into gRPC methods that answer Pravega's clients and
+ours."""
 
 from __future__ import annotations
 
@@ -37,9 +38,10 @@ _STATUS_FIELDS = ("status", "result", "state")
 
 
 def service_handler(service: ServiceDescriptor, handlers: Mapping[str, Handler]) -> grpc.GenericRpcHandler:
-    """Serve ``service`` by the handlers, keyed by call name. What has no handler answers UNIMPLEMENTED and is logged.
+    """Serve ``service`` by the handlers, keyed by call name. A call without a handler is answered UNIMPLEMENTED and
+    logged.
 
-    Raises: InternalError, where a handler belongs to no call of the service.
+    Raises: InternalError if a handler belongs to no call of the service.
     """
     surplus = sorted(set(handlers) - set(service.methods_by_name))
     if surplus:
@@ -115,7 +117,7 @@ def own_handler(
 def _guarded(
     name: str, handler: Callable[[Any], Awaitable[Any]], reply_class: type[Message] | None = None
 ) -> Callable[[Any, Any], Awaitable[Any]]:
-    """``reply_class``: what a refusal is answered by, if it has a field for the outcome."""
+    """``reply_class``: the message that reports a refusal, if it has a field for the outcome."""
     field = None if reply_class is None else status_field(reply_class)
 
     async def call(request: Any, context: Any) -> Any:
@@ -139,7 +141,7 @@ def _guarded(
         status = None if field is None else status_of(name, failure)
         if reply_class is None or field is None or status is None:
             await context.abort(code_of(failure), details_of(failure), metadata)
-            raise InternalError("a call went on after it was aborted", rpc=name)  # never reached: abort raises
+            raise InternalError("a call continued after it was aborted", rpc=name)  # never reached: abort raises
         context.set_trailing_metadata(metadata)
         return reply_class(**{field: status})
 

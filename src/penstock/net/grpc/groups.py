@@ -17,7 +17,7 @@ _COMPLETED = {
 
 
 class TransactionCalls:
-    """Transactions, and the time that writers note."""
+    """Transactions, and the times that writers report."""
 
     def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
@@ -85,7 +85,7 @@ class TransactionCalls:
 
 
 class ReaderGroupCalls:
-    """Reader groups, and what those that are subscribers have consumed."""
+    """Reader groups, and what subscribed groups have consumed."""
 
     def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller

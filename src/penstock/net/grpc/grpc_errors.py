@@ -1,7 +1,7 @@
 """Typed errors over gRPC: codes for every client, and the error itself for our own.
 
-Each refused call carries a gRPC code or a status of Pravega's, which every client understands, and beside it the error as
-trailing metadata ``penstock-error-bin``, from which our own client raises the same class with the same fields.
+Each refused call carries a gRPC code or one of Pravega's statuses, which every client understands. It also carries the
+error as trailing metadata ``penstock-error-bin``, from which our own client raises the same class with the same fields.
 Source: docs/formats/native-api.md, "Errors".
 """
 
@@ -48,9 +48,9 @@ from penstock.model.errors import (
 
 ERROR_KEY = "penstock-error-bin"
 
-# Peers refuse metadata above 8 KiB in all; base64 adds a third.
+# Peers refuse more than 8 KiB of metadata in total; base64 adds a third.
 _ERROR_BYTES_MAX = 3072
-_TEXT_MAX = 512  # characters of a text in an error: it travels in trailing metadata, which is limited
+_TEXT_MAX = 512  # characters of a text in an error: it is sent in trailing metadata, which is limited
 _DETAILS_MAX = 1024  # characters; the details go into a header of HTTP/2
 _FIELDS_MAX = 16  # fields of an error; none of ours has more
 
@@ -71,7 +71,7 @@ _CODES: Mapping[type[PenstockError], grpc.StatusCode] = {
     QuotaHeldError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
-    # The owner re-opens, or another takes over: for a client that is "try again".
+    # The owner re-opens, or another takes over: the client should retry.
     FencedError: grpc.StatusCode.UNAVAILABLE,
     CorruptDataError: grpc.StatusCode.DATA_LOSS,
     UnsupportedError: grpc.StatusCode.UNIMPLEMENTED,
@@ -79,7 +79,7 @@ _CODES: Mapping[type[PenstockError], grpc.StatusCode] = {
     PenstockError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# What to raise for a code alone, from a server that is not ours.
+# What to raise for a bare code, from a server that is not ours.
 _BASES: Mapping[grpc.StatusCode, type[PenstockError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
     grpc.StatusCode.OUT_OF_RANGE: InvalidArgumentError,
@@ -98,7 +98,8 @@ _BASES: Mapping[grpc.StatusCode, type[PenstockError]] = {
 }
 
 _UPDATE_STREAM = {StreamNotFoundError: 2, ScopeNotFoundError: 3, StreamSealedError: 4}
-# Both clients repeat FAILURE for a minute, and take TRANSACTION_NOT_FOUND for "already committed or aborted".
+# Both of Pravega's clients repeat FAILURE for a minute, and read TRANSACTION_NOT_FOUND as "already committed or
+# aborted".
 _FINISH_TRANSACTION = {
     StreamNotFoundError: 2,
     ScopeNotFoundError: 2,
@@ -142,12 +143,12 @@ STATUSES: Mapping[str, Mapping[type[PenstockError], int]] = {
         GenerationMismatchError: 5,
     },
 }
-"""Which errors a call of Pravega's controller answers with a status in its reply, and which status. A class stands for
-its subclasses too, unless they stand here themselves; errors that are not here become gRPC codes."""
+"""For each call of Pravega's controller, the errors that it answers with a status in its reply, and that status. A
+class includes its subclasses, unless they are listed themselves. Errors that are not listed become gRPC codes."""
 
 
 def status_of(rpc: str, error: PenstockError) -> int | None:
-    """The status by which ``rpc`` answers the error, or None where it must be a gRPC code."""
+    """The status with which ``rpc`` answers the error, or None if it must be a gRPC code."""
     statuses = STATUSES.get(rpc, {})
     return next((statuses[kind] for kind in type(error).__mro__ if kind in statuses), None)
 
@@ -163,7 +164,7 @@ def code_of(error: PenstockError) -> grpc.StatusCode:
 
 
 def class_of_code(code: grpc.StatusCode) -> type[PenstockError]:
-    """The nearest class for a code alone."""
+    """The nearest class for a bare code."""
     return _BASES.get(code, InternalError)
 
 
@@ -173,8 +174,8 @@ def details_of(error: PenstockError) -> str:
 
 
 def encode_error(error: PenstockError) -> bytes:
-    """The error as JSON of at most 3 KiB: class name, message, fields. Values that JSON lacks become text; what is too
-    long is cut off, the last fields first."""
+    """The error as JSON of at most 3 KiB: class name, message, fields. Values that JSON lacks become text. If it is too
+    long, it is cut, the last fields first."""
     fields = {name: _plain(value) for name, value in list(error.fields.items())[:_FIELDS_MAX]}
     while True:
         document = {"class": type(error).__name__, "message": error.message[:_TEXT_MAX], "fields": fields}
@@ -191,7 +192,7 @@ def _plain(value: object) -> object:
 
 
 def decode_error(data: bytes) -> PenstockError | None:
-    """Rebuild the error, or None where the bytes are not one or name a class that this version does not know."""
+    """Rebuild the error; None if the bytes are not an error or name a class that this version does not know."""
     try:
         document = json.loads(data)
     except ValueError:

@@ -26,7 +26,7 @@ from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 
 DEFAULT_PORT = 9090
-_CALLS_MAX = 4096  # calls at a time; further ones are refused
+_CALLS_MAX = 4096  # concurrent calls; further ones are refused
 _HANDSHAKE_MS = 4_000
 _STREAMS_MAX = 1_024
 """Calls of one connection at the same time."""
@@ -36,14 +36,14 @@ _ANY_HOST = ("", "0.0.0.0", "::", "[::]")
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
-    # Else a peer that connects and says nothing stays for two minutes.
+    # Otherwise a peer that connects and sends nothing stays for two minutes.
     ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
     ("grpc.max_concurrent_streams", _STREAMS_MAX),
     ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
     # The gate relies on these. With the bandwidth probe, gRPC would allow larger frames and buffer more of a request.
     ("grpc.http2.max_frame_size", PAYLOAD_MAX_BYTES),
     ("grpc.http2.bdp_probe", 0),
-    # Java clients ping an idle connection; by default that is answered by closing it.
+    # Java clients ping an idle connection; by default gRPC closes the connection for that.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
@@ -54,10 +54,10 @@ class GrpcServer:
     """Serves from ``__aenter__`` to ``__aexit__``; the services are borrowed.
 
     Args:
-        server_address: Where clients find this server, for those that ask (``pravega://`` addresses); a text is a host,
-            and the port is the one bound. None: ``host``, which clients must then be able to reach.
-        store_id: What ``store.info`` says of the store.
-        line: Whether the port of the segment store also accepts calls of the controller (``net.wire.calls``).
+        server_address: The address reported to clients that ask where this server is (``pravega://`` addresses). A
+        string is a host, with the port that is bound. None: ``host``, which clients must then be able to reach.
+        store_id: The id of the store, which ``store.info`` returns. line: Whether the port of the segment store also
+        accepts calls of the controller (``net.wire.calls``).
     """
 
     def __init__(
@@ -72,11 +72,14 @@ class GrpcServer:
         line: bool = False,
         limits: GateLimits | None = None,
     ) -> None:
-        """Raises InvalidArgumentError: a port that is none, or any host without a ``server_address``."""
+        """Raises InvalidArgumentError: the port is invalid, or the host is "any address" and ``server_address`` is
+        missing."""
         if not 0 <= port < 1 << 16:
-            raise InvalidArgumentError("a port is 0 to 65535", port=port)
+            raise InvalidArgumentError("a port must be 0 to 65535", port=port)
         if server_address is None and host in _ANY_HOST:
-            raise InvalidArgumentError("listening on every address needs one to tell clients", host=host)
+            raise InvalidArgumentError(
+                "listening on every address needs a server address to report to clients", host=host
+            )
         self._controller = controller
         self._segments = segments
         self._host = host
@@ -135,7 +138,7 @@ class GrpcServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take no more calls, and end those in flight after two seconds at most."""
+        """Accept no more calls, and end those in flight after at most two seconds."""
         if self._server is not None:
             server, self._server = self._server, None
             try:

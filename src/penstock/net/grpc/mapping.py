@@ -1,7 +1,7 @@
-"""Between the messages of ``net.proto`` and our own values, both ways; shared by the server and the client side.
+"""Converts between the messages of ``net.proto`` and our own values; shared by server and client.
 
-Functions named ``..._message`` make messages, the others read them. Reading checks: what a peer may not say raises
-``InvalidArgumentError`` or a subclass.
+Functions named ``..._message`` make messages, the others read them. Reading validates: a value that is not allowed
+raises ``InvalidArgumentError`` or a subclass.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ TRANSACTION_STATES = {
 
 
 def make(kind: Callable[P, M], *args: P.args, **fields: P.kwargs) -> M:
-    """A message made from what a caller gave. Raises ``InvalidArgumentError`` for a number or text that it cannot hold."""
+    """A message made from a caller's values. Raises ``InvalidArgumentError`` for a number or text that it cannot
+    hold."""
     try:
         return kind(*args, **fields)
     except ValueError as error:
@@ -82,17 +83,17 @@ def stream_message(stream: StreamName) -> pb.StreamInfo:
 
 
 def stream_of(message: pb.StreamInfo) -> StreamName:
-    """Raises ``InvalidNameError`` where a part is missing or holds a slash."""
+    """Raises ``InvalidNameError`` if a part is missing or contains a slash."""
     for part in (message.scope, message.stream):
         if not part or "/" in part:
-            raise InvalidNameError("a stream needs the names of its scope and itself", name=repr(part[:80]))
+            raise InvalidNameError("a stream needs a scope name and a stream name", name=repr(part[:80]))
     return StreamName(message.scope, message.stream)
 
 
 def scope_of(scope: str) -> str:
-    """Raises ``InvalidNameError`` where the name is missing or holds a slash."""
+    """Raises ``InvalidNameError`` if the name is missing or contains a slash."""
     if not scope or "/" in scope:
-        raise InvalidNameError("the name of a scope is missing or holds a slash", name=repr(scope[:80]))
+        raise InvalidNameError("the name of a scope is missing or contains a slash", name=repr(scope[:80]))
     return scope
 
 
@@ -158,7 +159,7 @@ def config_message(stream: StreamName, config: StreamConfig) -> pb.StreamConfig:
             scaleFactor=config.scaling.factor,
             minNumSegments=config.scaling.min_segments,
         ),
-        # Present even where it is empty: the Python client answers None for an absent message, and a list otherwise.
+        # Set even if it is empty: the Python client returns None for an absent message, and a list otherwise.
         tags=make(pb.Tags, tag=config.tags),
         timestampAggregationTimeout=config.timestamp_aggregation_ms,
         rolloverSizeBytes=config.rollover_bytes,
@@ -224,7 +225,7 @@ def _signed(value: int) -> int:
 
 
 def uuid_of(text: str, *, field: str) -> UUID:
-    """Raises ``InvalidArgumentError``, naming the field, for what is not a UUID in text form."""
+    """Raises ``InvalidArgumentError``, naming the field, if the text is not a UUID."""
     try:
         return UUID(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Pravega's calls on scopes, and the lists of what they hold, answered by a ``ControlPlane``."""
+"""Pravega's calls on scopes and the lists of their contents, answered by a ``ControlPlane``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.ports.control.plane import ControlPlane
 
 
 class ScopeCalls:
-    """Scopes and the lists of what they hold. A list ends with an empty page; tokens are the last name of a page."""
+    """Scopes and the lists of their contents. A list ends with an empty page; the token is the last name of a page."""
 
     def __init__(self, controller: ControlPlane, own_address: Callable[[], Endpoint]) -> None:
         self._controller = controller
@@ -47,8 +47,8 @@ class ScopeCalls:
         return pb.DeleteScopeStatus()
 
     async def delete_scope_recursive(self, request: pb.ScopeInfo) -> pb.DeleteScopeStatus:
-        """Groups first, for they hold streams; then users' streams, whose internal ones go with them; then what is left.
-        After an interruption it can be repeated. A hold in the scope refuses it before anything is deleted."""
+        """Deletes groups first, because they hold streams; then users' streams, with their internal ones; then what is
+        left. After an interruption it can be repeated. A hold in the scope makes it fail before anything is deleted."""
         scope = mapping.scope_of(request.scope)
         if not await self._controller.scopes.exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
@@ -105,11 +105,11 @@ class ScopeCalls:
 
 
 def _token(page: Sequence[str], token: str) -> pb.ContinuationToken:
-    """Always set, for clients read its text without looking whether it is there."""
+    """Always set, because clients read its text without checking that it is present."""
     return pb.ContinuationToken(token=page[-1] if page else token)
 
 
 async def _unless_gone(step: Awaitable[object]) -> None:
-    """Somebody else may have removed it since it was listed."""
+    """Await the step. Another caller may have deleted the object since it was listed."""
     with suppress(NotFoundError):
         await step

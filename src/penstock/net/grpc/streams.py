@@ -63,12 +63,12 @@ class StreamCalls:
         return mapping.config_message(stream, await self._controller.streams.config(stream))
 
     async def delegation_token(self, _request: pb.StreamInfo) -> pb.DelegationToken:
-        """Empty: there is nothing to authenticate with. Java asks before nearly every request."""
+        """Empty: there is no authentication. The Java client asks before nearly every request."""
         return pb.DelegationToken()
 
 
 class SegmentCalls:
-    """Which segments a stream has, had, and where they are served."""
+    """The present and past segments of a stream, and where they are served."""
 
     def __init__(self, controller: ControlPlane) -> None:
         self._controller = controller
@@ -97,11 +97,11 @@ class SegmentCalls:
         return mapping.ranges_message(stream, await self._controller.layout.of_epoch(stream, request.epoch))
 
     async def head(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
-        """The head, at whatever time: so does Pravega.
+        """The head, whatever time is requested, as in Pravega.
 
-        A segment that has not started is reported at offset 0: Pravega's readers would send any other offset to the
-        store, and find a segment that was left out only once all its predecessors had ended within their own sight. Not
-        a cut, then: the native ``Head`` gives that.
+        A segment that has not started is reported at offset 0. Pravega's readers would send any other offset to the
+        store. They would find a segment that was left out only after they had seen all its predecessors end. So the
+        reply is not a cut; the native ``Head`` returns one.
         """
         stream = mapping.stream_of(request.streamInfo)
         head = await self._controller.cuts.head(stream)
@@ -141,7 +141,7 @@ class SegmentCalls:
         return pb.ScaleStatusResponse(status=mapping.SCALE_STATUSES[status])
 
     async def uri(self, request: pb.SegmentId) -> pb.NodeUri:
-        """Asked before nearly every request, and of tables too: no check that anything exists."""
+        """Asked before nearly every request, also for tables: it does not check that anything exists."""
         stream = mapping.stream_of(request.streamInfo)
         endpoint = await self._controller.layout.endpoint(segment_name(stream, mapping.segment_of(request.segmentId)))
         return pb.NodeUri(endpoint=endpoint.host, port=endpoint.port)
@@ -156,5 +156,5 @@ class SegmentCalls:
         try:
             valid = await self._controller.cuts.is_valid(stream, mapping.positions_of(stream, request.cut))
         except (InvalidCutError, SegmentNotFoundError):
-            valid = False  # whatever is wrong with it, that is the answer to this question
+            valid = False  # whatever is wrong with it, "not valid" is the answer
         return pb.StreamCutValidityResponse(response=valid)

@@ -1,4 +1,4 @@
-"""HTTP connections that end in time, however slow their peer is."""
+"""HTTP connections that end in time, even with a slow peer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CONTENT_PER_FRAMING = 8
 
 
 class RestConnection(H11Protocol):
-    """uvicorn's connection, with the deadlines that it lacks.
+    """uvicorn's connection with added deadlines.
 
-    uvicorn bounds only the pause between two requests: without these timers a peer that trickles its headers, or never
-    reads its reply, would stay for ever.
+    uvicorn limits only the pause between two requests. Without these timers, a peer that sends its headers very slowly,
+    or never reads its reply, would stay connected forever.
     """
 
     limits = RestLimits()
@@ -46,7 +46,7 @@ class RestConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
-            # A client that connects and sends nothing, or an endless body, must not lock out others.
+            # A client that connects and sends nothing, or an endless body, must not block others.
             oldest = next(iter(self.unfinished), None)
             if oldest is not None:
                 del self.unfinished[oldest]
@@ -83,7 +83,7 @@ class RestConnection(H11Protocol):
         return self._framing_bytes <= _FRAMING_FREE_BYTES + self._content_bytes // _CONTENT_PER_FRAMING
 
     def _watch_head(self) -> None:
-        """Run the clock exactly while a request's head is awaited. A second byte does not wind it up again."""
+        """Run the timer only while a request's head is awaited. Further bytes do not restart it."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_head_timer()
             if not self.cycle.more_body:
@@ -98,7 +98,7 @@ class RestConnection(H11Protocol):
             self.transport.abort()
 
     def on_response_complete(self) -> None:
-        # From here on uvicorn's own timer waits for the next request.
+        # From now on, uvicorn's own timer waits for the next request.
         self._stop_head_timer()
         self.unfinished.pop(self, None)
         super().on_response_complete()

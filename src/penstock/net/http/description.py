@@ -1,6 +1,7 @@
 """The OpenAPI description of the HTTP port.
 
-Pravega's calls are described by hand in ``openapi_v1.json``; ours follow from their declarations in ``own_calls``.
+Pravega's calls are described manually in ``openapi_v1.json``; ours are generated from their declarations in
+``own_calls``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What every HTTP request passes before a route sees it: who may ask, how much, and for how long.
+"""Checks that every HTTP request passes before a route sees it: origin, size and time.
 
-A port on loopback can be reached by every web page that a browser on this machine shows. So a request must name this
-machine (``Host``: a page's own name may resolve to it), must not come from a page of another origin, and its body must be
-JSON, which no form can send.
+Every web page that a browser on this machine shows can reach a loopback port. So a request must name this machine in
+``Host`` (a page's own host name may resolve to it), must not come from a page of another origin, and its body must be
+JSON, which HTML forms cannot send.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Guard:
-    """An ASGI application around another one. It alone turns errors into answers.
+    """An ASGI application around another one. Only this class turns errors into answers.
 
     Args:
         hosts: Lower-case names, without ports, by which this server may be addressed; None: any.
@@ -59,9 +59,9 @@ class Guard:
         body = _Body(receive, headers, self._limits, self._bodies)
         reply = _Reply(send, body)
         if scope["path"].startswith("/v1/"):
-            # Jersey takes both spellings, and so do scripts made for it.
+            # Jersey accepts both spellings, and scripts rely on it.
             scope["path"] = scope["path"].rstrip("/")
-        scope["app"] = self  # what makes starlette's routes raise their refusals instead of answering in plain text
+        scope["app"] = self  # makes starlette's routes raise errors instead of answering in plain text
         limit = asyncio.timeout(self._limits.request_s)
         refused_with: Response | None = None
         try:
@@ -97,17 +97,17 @@ class Guard:
         return Refusal(500, InternalError("the server failed; its log says why"))
 
     def _check(self, headers: Headers, body: _Body) -> None:
-        # The parser bounds a head that it waits for; one that came in a single piece is measured here.
+        # The parser limits a head that arrives in pieces; one that came in a single piece is measured here.
         if sum(len(name) + len(value) for name, value in headers.raw) > self._limits.head_bytes:
             raise refused(431, "the headers are too large", limit_bytes=self._limits.head_bytes)
         host = headers.get("host", "")
         if self._hosts is not None and _name_of(host) not in self._hosts:
-            raise refused(403, "this server does not go by that name", host=host[:120])
+            raise refused(403, "this server cannot be addressed by that name", host=host[:120])
         origin = headers.get("origin")
         if origin is not None and _place_of(origin) != host.lower():
             raise refused(403, "pages of another origin may not use this server", origin=origin[:120])
         if body.declared and headers.get("content-type") and not is_json(headers["content-type"]):
-            raise refused(415, "the body of a request is JSON", content_type=headers["content-type"][:120])
+            raise refused(415, "the body of a request must be JSON", content_type=headers["content-type"][:120])
 
 
 def _caller_of(scope: Scope, headers: Headers) -> Caller:
@@ -118,12 +118,12 @@ def _caller_of(scope: Scope, headers: Headers) -> Caller:
 
 
 def _check_path(scope: Scope) -> None:
-    """Refuse a slash that was hidden within a name: the router sees the path decoded, and would split the name there."""
+    """Refuse an encoded slash within a name: the router sees the decoded path and would split the name there."""
     if scope["path"].startswith("/v1/"):
         # Only subscribers have names with a slash.
         names = scope.get("raw_path", b"").lower().partition(b"/subscribers/")[0]
         if b"%2f" in names:
-            raise NotFoundError("no such path: a name holds no slash", path=scope["path"][:200])
+            raise NotFoundError("no such path: a name cannot contain a slash", path=scope["path"][:200])
 
 
 def is_json(content_type: str) -> bool:
@@ -149,7 +149,7 @@ def _place_of(origin: str) -> str:
 
 
 class _Bodies:
-    """What bodies of requests take together."""
+    """The memory of all request bodies together."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
@@ -184,12 +184,14 @@ class _Body:
     def _hold(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
         self._bodies.held_bytes += size_bytes
-        # Small ones always get through: hundreds that stop half way must not keep out who has a question.
+        # Small bodies are always accepted: hundreds of stalled uploads must not block small requests.
         if self._bodies.held_bytes > self._limits.bodies_bytes and self._held_bytes > _SMALL_BYTES:
-            raise UnavailableError("too many large bodies at a time; try again", limit_bytes=self._limits.bodies_bytes)
+            raise UnavailableError(
+                "too many large bodies at the same time; try again", limit_bytes=self._limits.bodies_bytes
+            )
 
     def let_go(self) -> None:
-        """The request is over."""
+        """The request has ended: release its memory."""
         self._bodies.held_bytes -= self._held_bytes
         self._held_bytes = 0
 
@@ -208,18 +210,18 @@ class _Body:
         return refused(413, "the body is too large", limit_bytes=self._limits.body_bytes)
 
     async def drain(self) -> None:
-        """Read and forget the rest, within limits. A peer that still sends would not hear the answer."""
+        """Read and discard the rest, within limits. A peer that is still sending would not read the answer."""
         if self._length > self._limits.drained_bytes:
             return
         try:
             while not self.complete and self._read <= self._limits.drained_bytes:
                 await self._next()
         except Refusal:
-            return  # late: the connection is closed behind the answer
+            return  # late: the connection is closed after the answer
 
 
 class _Reply:
-    """The answer, as it goes out."""
+    """The answer as it is sent."""
 
     def __init__(self, send: Send, body: _Body) -> None:
         self._send = send
@@ -233,6 +235,6 @@ class _Reply:
             headers.setdefault("cache-control", "no-store")
             headers.setdefault("x-content-type-options", "nosniff")
             if not self._body.complete:
-                # Else the server would go on reading, for as long as the peer goes on sending.
+                # Otherwise the server would read for as long as the peer sends.
                 headers["connection"] = "close"
         await self._send(message)

@@ -1,4 +1,4 @@
-"""``/v1/health`` and ``/ping``: whether this process serves."""
+"""``/v1/health`` and ``/ping``: whether this process is up."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ Check = Callable[[], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Parts of the process by name. While a ``vital`` part does not work, the process is not live: a restart may help. While
-    one of the ``functions`` does not work (tier 2 is full), the process is not ready for it, and a restart does not help."""
+    """Parts of the process by name. While a ``vital`` part does not work, the process is not live: a restart may help.
+    While one of the ``functions`` does not work (for example, tier 2 is full), the process is not ready for it, and a
+    restart does not help."""
 
     vital: Mapping[str, Check] = field(default_factory=dict)
     functions: Mapping[str, Check] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class Health:
             "/details": self._details,
             "/status": self._status,
         }
-        # The fixed names first: they are no names of parts.
+        # The fixed names first: they are not names of parts.
         routes = [path_route("/ping", {"GET": ping})]
         routes.extend(_route(f"/v1/health{name}", answer) for name, answer in parts.items())
         routes.extend(_route(f"/v1/health{name}/{{id}}", answer) for name, answer in parts.items())
@@ -91,5 +92,5 @@ def _route(path: str, answer: Callable[[str], object]) -> Route:
 
 
 async def ping(_request: Request) -> Response:
-    """200 and nothing else, without asking anything behind the port."""
+    """200 and nothing else, without calling any other part."""
     return nothing(200)

@@ -35,7 +35,7 @@ _RETRY_AFTER = {"retry-after": "1"}
 _STATUSES: Mapping[type[PenstockError], int] = {
     InvalidArgumentError: 400,
     NotFoundError: 404,
-    # Pravega's two refusals to delete what is still in use.
+    # Pravega's two errors for deleting something that is still in use.
     NotEmptyError: 412,
     StreamNotSealedError: 412,
     AlreadyExistsError: 409,
@@ -51,7 +51,7 @@ _STATUSES: Mapping[type[PenstockError], int] = {
 
 
 class Refusal(Exception):
-    """A request that HTTP itself refuses: the status, and the error that says why."""
+    """A request refused at the HTTP level: the status, and the error that says why."""
 
     def __init__(self, status: int, error: PenstockError, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, error)
@@ -71,7 +71,7 @@ def status_of(error: PenstockError) -> int:
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """The refusal that an error means, or None for one that nobody raised on purpose."""
+    """The refusal for an error, or None for an unexpected error."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, PenstockError):

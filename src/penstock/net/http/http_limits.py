@@ -9,22 +9,22 @@ from penstock.model.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestLimits:
-    """What a client of the HTTP port may cost. Bytes, seconds."""
+    """Limits for clients of the HTTP port, in bytes and seconds."""
 
     body_bytes: int = 1 << 20
     bodies_bytes: int = 16 << 20
-    """Of all requests at a time. Beyond, one that has sent more than 64 KiB is answered 503."""
+    """Bodies of all requests in progress. Beyond this, a request that has sent more than 64 KiB is answered 503."""
     drained_bytes: int = 8 << 20
-    """Of a body that is refused for its size, so much is read and forgotten, that its sender can hear why."""
+    """How much of a body that is too large is read and discarded, so that its sender reads the answer."""
     head_bytes: int = 16 << 10
     """Request line and headers together."""
     head_s: float = 3.0
-    """From the first byte, or the connection, to the last header."""
+    """From the connection, or the first byte of a later request, to the last header."""
     body_s: float = 20.0
     request_s: float = 60.0
     """From the last header to the answer."""
     reply_s: float = 30.0
-    """How long a reply may wait for its reader before the connection is cut."""
+    """How long a reply may wait for its peer to read before the connection is closed."""
     idle_s: int = 30
     """Between two requests of one connection."""
     connections: int = 256

@@ -1,6 +1,7 @@
-"""The HTTP port: Pravega's REST interface, Pulsar's admin interface, Penstock's own calls, and whatever the process adds.
+"""The HTTP port: Pravega's REST interface, Pulsar's admin interface, Penstock's own calls, and routes that the process
+adds.
 
-uvicorn and starlette do HTTP; ``rest_guard`` and ``rest_connection`` bound what a peer may cost.
+uvicorn and starlette do HTTP; ``rest_guard`` and ``rest_connection`` limit what a peer may use.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ log = logging.getLogger(__name__)
 DEFAULT_PORT = 9091
 _BACKLOG = 512  # connections that wait for accept; a burst of clients that start at once
 _RECEIVE_BYTES = 16 << 10
-"""The kernel's receive buffer of each connection. It limits what one pass of the loop takes from a peer; else 8 MiB."""
-# The page's own script and style are inline; it loads nothing but the description beside it.
+"""The kernel's receive buffer of each connection. It limits what one pass of the loop takes from a peer, which could
+otherwise be 8 MiB."""
+# The page's own script and style are inline; it loads only the API description.
 _PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
 
 
@@ -57,8 +59,8 @@ async def _not_known(_scope: str, _group: str) -> None:
 class GroupReaders:
     """What the process knows of the readers of groups.
 
-    of: Returns who reads in a group, for ``onlineReaderIds``.
-    move: Moves readers for Pulsar's calls that move a subscription; None: these move only what is acknowledged.
+    of: Returns the readers that are online in a group, for ``onlineReaderIds``.
+    move: Moves readers for Pulsar's calls that move a subscription; None: these calls move only the acknowledged cut.
     """
 
     of: ReadersOf = _not_known
@@ -69,11 +71,10 @@ class RestServer:
     """Serves from ``__aenter__`` to ``__aexit__``; the services are borrowed. Port 0 picks a free port; see ``port``.
 
     Args:
-        hosts: Names, beside those of loopback and ``host``, by which requests may address this server. None: any name, for
-            a port that may be reached from elsewhere.
-        readers: The readers of groups; None: nothing is known of them.
-        checks: Parts of the process, for ``/v1/health``.
-        routes: Further routes of the process; they go before ours.
+        hosts: Host names, besides those of loopback and ``host``, by which requests may address this server. None: any
+        name, for a port that other machines may reach. readers: The readers of groups; None: nothing is known of them.
+        checks: Parts of the process, for ``/v1/health``. routes: Further routes of the process; they are tried before
+        ours.
     """
 
     def __init__(
@@ -90,9 +91,9 @@ class RestServer:
         routes: Sequence[BaseRoute] = (),
         limits: RestLimits | None = None,
     ) -> None:
-        """Raises InvalidArgumentError: a port that is none."""
+        """Raises InvalidArgumentError (invalid port)."""
         if not 0 <= port < 1 << 16:
-            raise InvalidArgumentError("a port is 0 to 65535", port=port)
+            raise InvalidArgumentError("a port must be 0 to 65535", port=port)
         readers = readers or GroupReaders()
         self._host = host
         self._wanted_port = port
@@ -150,7 +151,7 @@ class RestServer:
             lifespan="off",
             interface="asgi3",
             loop="none",
-            workers=1,  # else the environment may say
+            workers=1,  # otherwise an environment variable may set it
             log_config=None,
             # It logs clients' mistakes and each start; the guard writes our own log entries.
             log_level=logging.ERROR,
@@ -184,7 +185,7 @@ class RestServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take no more requests, and end those in flight after two seconds at most."""
+        """Accept no more requests, and end those in flight after at most two seconds."""
         server, task = self._server, self._task
         if server is None or task is None:
             return

@@ -1,6 +1,6 @@
-"""Our own calls beside Pravega's under ``/v1``: policies, the planner, deleted streams, holds, subscribers, erasures.
+"""Our own calls next to Pravega's under ``/v1``: policies, the planner, deleted streams, holds, subscribers, erasures.
 
-A call that is added here is served and described without another line. Source: docs/reference/rest.md, "Retention".
+A call added here is served and described without further code. Source: docs/reference/rest.md, "Retention".
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SCOPE = "/v1/scopes/{scope}"
 STREAM = f"{SCOPE}/streams/{{stream}}"
 SUBSCRIBER = f"{STREAM}/subscribers/{{subscriber:path}}"  # The name of a subscriber is scope/group.
 
-# Has no type: its schema is in openapi_v1.json.
+# The Python type does not describe it: its schema is in openapi_v1.json.
 Removal: TypeAlias = Annotated[Mapping[str, Any], "Removal"]
 
 _FORMS = "`head`, `tail`, the text of a cut, or an object of offsets by `number#epoch`"
-AT_MS = Parameter("at_ms", Kind.WHOLE, "As if it were then, in milliseconds since 1970; now where absent")
+AT_MS = Parameter("at_ms", Kind.WHOLE, "The time to evaluate for, in milliseconds since 1970; absent: now")
 CUT = Parameter("cut", Kind.CUT, _FORMS, needed=True)
 DRY_RUN = Parameter("dry_run", Kind.FLAG, "Change nothing, and return what would be done; in the query or in the body")
 
@@ -56,7 +56,7 @@ subscribers = Calls("Subscribers")
 
 
 async def _position(control: ControlPlane, stream: StreamName, value: object, *, field: str) -> StreamCut:
-    """A cut, which may also be one of the words of ``ENDS``."""
+    """A cut, which may also be one of the names in ``ENDS``."""
     match ENDS.get(value) if isinstance(value, str) else None:
         case "head":
             return await control.cuts.head(stream)
@@ -91,7 +91,7 @@ async def list_open_transactions(control: ControlPlane, given: Given) -> Sequenc
 @retention.add("GET", f"{SCOPE}/retention", name="getScopePolicy")
 @retention.add("GET", f"{STREAM}/retention", name="getStreamPolicy")
 async def get_policy(control: ControlPlane, given: Given) -> PolicyDocument:
-    """The policy document of the server, a scope or a stream: only what this level says."""
+    """The policy document of the server, a scope or a stream: only the values set at this level."""
     return await control.policies.get(given.target)
 
 
@@ -99,7 +99,7 @@ async def get_policy(control: ControlPlane, given: Given) -> PolicyDocument:
 @retention.add("PUT", f"{SCOPE}/retention", name="setScopePolicy", takes_policy=True)
 @retention.add("PUT", f"{STREAM}/retention", name="setStreamPolicy", takes_policy=True)
 async def set_policy(control: ControlPlane, given: Given) -> PolicyDocument:
-    """Replace the policy document of this level. Returns the document as it was understood."""
+    """Replace the policy document of this level. Returns the document as parsed."""
     await control.policies.set(given.target, given.document)
     return given.document
 
@@ -108,13 +108,13 @@ async def set_policy(control: ControlPlane, given: Given) -> PolicyDocument:
 @retention.add("DELETE", f"{SCOPE}/retention", name="clearScopePolicy")
 @retention.add("DELETE", f"{STREAM}/retention", name="clearStreamPolicy")
 async def clear_policy(control: ControlPlane, given: Given) -> None:
-    """Leave everything to the next level."""
+    """Remove the policy document of this level; the next level applies."""
     await control.policies.set(given.target, EMPTY)
 
 
 @retention.add("GET", f"{STREAM}/retention/effective")
 async def get_effective_policy(control: ControlPlane, given: Given) -> EffectivePolicy:
-    """What applies to the stream, each value with the level it is from."""
+    """The policy that applies to the stream, each value with the level that sets it."""
     return await control.policies.effective(given.stream)
 
 
@@ -168,7 +168,13 @@ async def run_retention(control: ControlPlane, given: Given) -> RetentionRun:
 @retention.add(
     "POST",
     f"{STREAM}/retention/undo",
-    query=[Parameter("since_ms", Kind.WHOLE, "All since this time, in milliseconds since 1970; absent: the last one")],
+    query=[
+        Parameter(
+            "since_ms",
+            Kind.WHOLE,
+            "Undo all truncations since this time, in milliseconds since 1970; absent: only the last one",
+        )
+    ],
 )
 async def undo_truncation(control: ControlPlane, given: Given) -> Undone:
     """Undo the last truncation, or all since a time, while their grace lasts."""
@@ -217,7 +223,7 @@ async def restore_stream(control: ControlPlane, given: Given) -> RestoredStream:
     "/v1/holds",
     query=[
         Parameter("scope", Kind.TEXT, "Only those in this scope"),
-        Parameter("stream", Kind.TEXT, "Only those on this stream (`scope/stream`), its scope's included"),
+        Parameter("stream", Kind.TEXT, "Only those on this stream (`scope/stream`), including holds on its scope"),
     ],
     under="holds",
 )
@@ -239,16 +245,16 @@ async def list_holds(control: ControlPlane, given: Given) -> Sequence[HoldInfo]:
         Parameter("owner", Kind.TEXT, "Who places it", needed=True),
         Parameter("reason", Kind.TEXT, "Why", needed=True),
         Parameter("until_ms", Kind.WHOLE, "When it ends, in milliseconds since 1970; absent: when it is released"),
-        Parameter("id", Kind.TEXT, "A name for it; absent: one is made"),
-        Parameter("cut", Kind.CUT, f"Only data from there on: {_FORMS}"),
+        Parameter("id", Kind.TEXT, "A name for it; absent: one is generated"),
+        Parameter("cut", Kind.CUT, f"Hold only data from this cut on: {_FORMS}"),
     ],
     status=201,
 )
 async def add_hold(control: ControlPlane, given: Given) -> HoldInfo:
-    """Place a hold on a scope or a stream. Placing the same hold again changes nothing, and has the same answer."""
+    """Place a hold on a scope or a stream. Placing the same hold again changes nothing and returns the same answer."""
     target, said, cut = held_of(given["scope"], given["stream"]), given["cut"], None
     if said is not None and not isinstance(target, StreamName):
-        raise InvalidArgumentError("a cut belongs to a stream, and the hold is on a scope", field="cut")
+        raise InvalidArgumentError("a cut needs a stream, but the hold is on a scope", field="cut")
     if said and isinstance(target, StreamName):
         cut = await _position(control, target, said, field="cut")
     return await control.holds.add(
@@ -258,7 +264,7 @@ async def add_hold(control: ControlPlane, given: Given) -> HoldInfo:
 
 @holds.add("DELETE", "/v1/holds/{id}", query=[Parameter("owner", Kind.TEXT, "Who lifts it; recorded", needed=True)])
 async def release_hold(control: ControlPlane, given: Given) -> HoldInfo:
-    """Lift a hold, and return it."""
+    """Lift a hold and return it."""
     return await control.holds.release(given.path["id"], owner=given["owner"])
 
 
@@ -292,7 +298,7 @@ async def get_erasure(control: ControlPlane, given: Given) -> Erasure:
     ],
 )
 async def withdraw_erasure(control: ControlPlane, given: Given) -> Erasure:
-    """Withdraw an erasure that is not decided. A repeated call changes nothing."""
+    """Withdraw an erasure that is not decided yet. A repeated call changes nothing."""
     return await control.erasures.withdraw(given.path["id"], who=given["who"], why=given["why"])
 
 
@@ -317,14 +323,14 @@ async def get_subscriber(control: ControlPlane, given: Given) -> Subscriber:
 
 @subscribers.add("PUT", SUBSCRIBER, query=[DRY_RUN], body=[CUT, DRY_RUN])
 async def move_subscriber(control: ControlPlane, given: Given) -> SubscriberMove:
-    """Set a subscriber's acknowledged cut, forwards or backwards. No reader moves."""
+    """Set a subscriber's acknowledged cut, forwards or backwards. Readers do not move."""
     cut = await _position(control, given.stream, given["cut"], field="cut")
     return await control.subscribers.move(given.stream, _subscriber(given), cut, dry_run=bool(given["dry_run"]))
 
 
 @subscribers.add("DELETE", SUBSCRIBER)
 async def remove_subscriber(control: ControlPlane, given: Given) -> None:
-    """Forget a subscription; it holds nothing from here on."""
+    """Remove a subscription; it holds no data from then on."""
     await control.subscribers.remove(given.stream, _subscriber(given))
 
 

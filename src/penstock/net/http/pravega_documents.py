@@ -1,7 +1,7 @@
-"""Between Pravega's REST documents and our own values, both ways.
+"""Converts between Pravega's REST documents and our own values.
 
-Pravega speaks whole MiB (``LIMITED_SIZE_MB``) and days, or days, hours and minutes (``LIMITED_DAYS``), rounds down when it
-answers, and never answers a maximum. A policy that was set finer than that is rounded in answers only.
+Pravega uses whole MiB (``LIMITED_SIZE_MB``) and days, or days, hours and minutes (``LIMITED_DAYS``). It rounds down in
+answers and never returns a maximum. A policy that was set with finer values is rounded in answers only.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ Document = dict[str, Any]
 def config_of(body: Fields, stream: StreamName | None, present: StreamConfig | None = None) -> StreamConfig:
     """The configuration in the body of a request to create (``present=None``) or to update a stream.
 
-    ``streamTags`` is also taken by the name that answers give it, ``tags``; names of the stream may stand in the body if
-    they are those of the path. A body that was answered before can therefore be sent again.
-    Raises InvalidArgumentError.
+    ``streamTags`` is also accepted as ``tags``, its name in answers. The body may contain the stream's names if they
+    match the path. So a body from an earlier answer can be sent again. Raises InvalidArgumentError.
     """
     if stream is not None:
         for name, given in (("scopeName", stream.scope), ("streamName", stream.stream)):
             said = body.text(name)
             if said is not None and said != given:
-                body.refuse("the name in the body is not the one in the path", name, said)
+                body.refuse("the name in the body differs from the one in the path", name, said)
     scaling = body.inner("scalingPolicy")
     if scaling is None and present is not None:
         body.refuse("field is missing: an update replaces the whole configuration", "scalingPolicy")
@@ -75,7 +74,7 @@ def config_of(body: Fields, stream: StreamName | None, present: StreamConfig | N
 def _scaling_of(fields: Fields) -> ScalingPolicy:
     name = fields.need_text("type")
     if name not in _SCALE_TYPES_BACK:
-        fields.refuse(f"type is one of {', '.join(_SCALE_TYPES_BACK)}", "type", name)
+        fields.refuse(f"type must be one of {', '.join(_SCALE_TYPES_BACK)}", "type", name)
     kind = _SCALE_TYPES_BACK[name]
     rate, factor = fields.whole("targetRate", limit=INT_MAX), fields.whole("scaleFactor", limit=INT_MAX)
     least = fields.need_whole("minSegments", limit=INT_MAX)
@@ -90,13 +89,13 @@ def _retention_of(fields: Fields) -> RetentionPolicy:
     value, most = fields.whole("value"), fields.whole("maxValue")
     span, span_most = fields.inner("timeBasedRetention"), fields.inner("maxTimeBasedRetention")
     if kind not in (_SIZE, _TIME):
-        fields.refuse(f"type is one of {_TIME}, {_SIZE}", "type", kind)
+        fields.refuse(f"type must be one of {_TIME}, {_SIZE}", "type", kind)
     if kind == _SIZE:
         if value is None:
             fields.refuse("field is missing", "value")
         for name, given in (("timeBasedRetention", span), ("maxTimeBasedRetention", span_most)):
             if given is not None:
-                fields.refuse(f"field belongs to {_TIME}", name)
+                fields.refuse(f"field is only for {_TIME}", name)
         fields.finish()
         maximum = None if most is None else _scaled(fields, "maxValue", most, MIB)
         return RetentionPolicy(type=RetentionType.SIZE, minimum=_scaled(fields, "value", value, MIB), maximum=maximum)
@@ -110,7 +109,7 @@ def _retention_of(fields: Fields) -> RetentionPolicy:
 
 
 def _span_of(fields: Fields, name: str, days: int | None, span: Fields | None) -> int:
-    """Milliseconds. Days, unless they are 0 and a finer span is given: so does Pravega."""
+    """Milliseconds. From the days, unless they are 0 and a finer span is given, as in Pravega."""
     whole_ms = _scaled(fields, name, days or 0, _DAY_MS)
     if span is None:
         return whole_ms
@@ -131,9 +130,9 @@ def _scaled(fields: Fields, name: str, value: int, unit: int) -> int:
 
 
 def _exact(wanted: RetentionPolicy, present: StreamConfig | None) -> RetentionPolicy:
-    """Keep a minimum that is finer than Pravega's REST can say where a caller sends back what it was answered.
+    """Keep a minimum that is finer than Pravega's REST can express if a caller sends back an earlier answer.
 
-    A minimum of 30 seconds is answered as no minutes at all; stored so, it would free all data.
+    A minimum of 30 seconds is returned as 0 minutes; stored like that, it would free all data.
     """
     before = None if present is None else present.retention
     if before is None or before.type is not wanted.type or _shown(before) != wanted.minimum:
@@ -144,7 +143,7 @@ def _exact(wanted: RetentionPolicy, present: StreamConfig | None) -> RetentionPo
 
 
 def _shown(policy: RetentionPolicy) -> int:
-    """The minimum as an answer gives it."""
+    """The minimum as an answer shows it."""
     return policy.minimum - policy.minimum % (MIB if policy.type is RetentionType.SIZE else _MINUTE_MS)
 
 
@@ -152,7 +151,7 @@ def _shown(policy: RetentionPolicy) -> int:
 
 
 def stream_document(stream: StreamName, config: StreamConfig) -> Document:
-    """``StreamProperty``. What is not set is left out."""
+    """``StreamProperty``. Values that are not set are left out."""
     document: Document = {
         "scopeName": stream.scope,
         "streamName": stream.stream,
@@ -178,12 +177,12 @@ def _retention_document(policy: RetentionPolicy) -> Document:
         return {"type": _SIZE, "value": policy.minimum // MIB}
     days, rest = divmod(policy.minimum, _DAY_MS)
     span = {"days": days, "hours": rest // _HOUR_MS, "minutes": rest % _HOUR_MS // _MINUTE_MS}
-    # Whole days are said twice; anything finer stands in the second field alone.
+    # Whole days are in both fields; anything finer is in the second field only.
     return {"type": _TIME, "value": days if rest == 0 else 0, "timeBasedRetention": span}
 
 
 def group_document(group: ReaderGroupConfig, online: Sequence[str] | None) -> Document:
-    """``ReaderGroupProperty``. Streams of the group's own scope by their bare name, as Pravega has it."""
+    """``ReaderGroupProperty``. Streams of the group's own scope appear by their bare name, as in Pravega."""
     streams = sorted({*group.start_cuts, *group.end_cuts})
     document: Document = {
         "scopeName": group.scope,
@@ -194,7 +193,7 @@ def group_document(group: ReaderGroupConfig, online: Sequence[str] | None) -> Do
 
 
 def scaling_events(epochs: Sequence[EpochInfo], *, start_ms: int, end_ms: int) -> list[Document]:
-    """The epochs that began within ``start_ms <= time <= end_ms``, oldest first, led by the one they began from."""
+    """The epochs that began at ``start_ms <= time <= end_ms``, oldest first, after the epoch that precedes them."""
     since = {item.segment: epoch.created_ms for epoch in reversed(epochs) for item in epoch.segments}
     within = [index for index, epoch in enumerate(epochs) if start_ms <= epoch.created_ms <= end_ms]
     earlier = [index for index, epoch in enumerate(epochs) if epoch.created_ms < start_ms][-1:]
@@ -234,4 +233,4 @@ def _met_by_several(ranges: Iterable[SegmentRange], others: Sequence[SegmentRang
 def check_span(start_ms: int, end_ms: int) -> None:
     """Raises InvalidArgumentError."""
     if start_ms > end_ms:
-        raise InvalidArgumentError("the span ends before it begins", start=start_ms, end=end_ms)
+        raise InvalidArgumentError("the time span ends before it begins", start=start_ms, end=end_ms)

@@ -1,8 +1,8 @@
 """Pravega's REST interface: ``/v1`` and ``/ping``, answered by a ``ControlPlane``.
 
-Paths, fields and statuses are those of Pravega's controller, so that its scripts work here. Two answers follow what that
-server sends rather than what its description says: scaling events are a bare array, and a maximum is never answered.
-Source: docs/reference/rest.md.
+Paths, fields and statuses are those of Pravega's controller, so that its scripts work here. Two answers follow that
+server rather than its description: scaling events are a bare array, and a maximum is never returned. Source:
+docs/reference/rest.md.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from penstock.net.tasks import together
 from penstock.ports.control.plane import ControlPlane
 
 ReadersOf = Callable[[str, str], Awaitable[Sequence[str] | None]]
-"""The readers of a group that are online (by scope and name), or None where that is not known."""
+"""The readers of a group that are online (by scope and name), or None if that is not known."""
 
-_AT_ONCE = 16  # streams described at a time
+_AT_ONCE = 16  # streams described at the same time
 _SEALED = "SEALED"
 _LONG_MAX_DIGITS = 19  # decimal digits of the largest Java long
 
@@ -92,10 +92,10 @@ class PravegaRest:
 
     async def list_streams(self, request: Request) -> Response:
         """``filter_type=showInternalStreams`` lists the internal ones instead; ``filter_type=tag`` takes a
-        ``filter_value``. Older servers have the first as ``showInternalStreams=true``."""
+        ``filter_value``. Older servers spell the first ``showInternalStreams=true``."""
         kind, value = request.query_params.get("filter_type"), request.query_params.get("filter_value")
         if kind not in (None, "showInternalStreams", "tag"):
-            raise InvalidArgumentError("filter_type is showInternalStreams or tag", filter_type=kind[:60])
+            raise InvalidArgumentError("filter_type must be showInternalStreams or tag", filter_type=kind[:60])
         if kind == "tag" and not value:
             raise InvalidArgumentError("filter_type=tag needs a filter_value")
         internal = kind == "showInternalStreams" or request.query_params.get("showInternalStreams") == "true"
@@ -109,7 +109,7 @@ class PravegaRest:
         return json_response({"streams": found})
 
     async def _documents(self, streams: Sequence[StreamName]) -> Sequence[mapping.Document]:
-        """Their documents, in order, without those that were deleted meanwhile."""
+        """The streams' documents, in order, without streams deleted meanwhile."""
         found: list[mapping.Document | None] = []
         for start in range(0, len(streams), _AT_ONCE):
             found += await together([self._document(item) for item in streams[start : start + _AT_ONCE]])
@@ -127,7 +127,7 @@ class PravegaRest:
         check_name("stream", stream.stream)
         said = body.text("scopeName")
         if said is not None and said != stream.scope:
-            body.refuse("the name in the body is not the one in the path", "scopeName", said)
+            body.refuse("the name in the body differs from the one in the path", "scopeName", said)
         config = mapping.config_of(body, None)
         await self._controller.streams.create(stream, config)
         return json_response(mapping.stream_document(stream, config), 201)
@@ -137,7 +137,7 @@ class PravegaRest:
         return json_response(mapping.stream_document(stream, await self._controller.streams.config(stream)))
 
     async def update_stream(self, request: Request) -> Response:
-        """Replaces the whole configuration: what the body leaves out is no longer set."""
+        """Replaces the whole configuration: values that the body leaves out are unset."""
         stream = stream_of(request)
         body = await json_body(request)
         config = mapping.config_of(body, stream, await self._controller.streams.config(stream))
@@ -156,7 +156,7 @@ class PravegaRest:
         body = await json_body(request)
         state = body.need_text("streamState")
         if state != _SEALED:
-            body.refuse(f"streamState is {_SEALED}", "streamState", state)
+            body.refuse(f"streamState must be {_SEALED}", "streamState", state)
         body.finish()
         await self._controller.streams.seal(stream_of(request))
         return json_response({"streamState": _SEALED})
@@ -186,7 +186,7 @@ class PravegaRest:
 
 
 def _time(request: Request, name: str) -> int:
-    """Milliseconds since the epoch, from the query; others may stand beside it. Raises InvalidArgumentError."""
+    """Milliseconds since the epoch, from the query, which may have other parameters. Raises InvalidArgumentError."""
     text = request.query_params.get(name)
     if text is None:
         raise InvalidArgumentError("parameter is missing", parameter=name)

@@ -1,6 +1,6 @@
-"""Reading requests: JSON bodies field by field, queries, names in paths; and the routes that do it.
+"""Parses requests: JSON bodies field by field, queries, names in paths; and routes that do so.
 
-Whatever is wrong with a request raises ``InvalidArgumentError`` with the path of the field, or a ``Refusal``.
+Every fault in a request raises ``InvalidArgumentError`` with the path of the field, or a ``Refusal``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def path_route(path: str, handlers: Mapping[str, Handler]) -> Route:
-    """One path and its methods; any other method is answered 405 with the list of these."""
+    """One path and its methods; any other method is answered 405 with a list of the allowed ones."""
 
     async def dispatch(request: Request) -> Response:
-        # Starlette adds HEAD to GET; the body of its answer is dropped on the way out.
+        # Starlette adds HEAD to GET; the body of its answer is dropped.
         method = "GET" if request.method == "HEAD" else request.method
         return await handlers[method](request)
 
@@ -36,7 +36,7 @@ def path_route(path: str, handlers: Mapping[str, Handler]) -> Route:
 
 
 def json_response(value: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
-    """The value, in which answers may be, as compact JSON."""
+    """The value as compact JSON; it may contain answers of our calls."""
     body = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=to_json).encode()
     return Response(body, status_code=status, media_type=JSON, headers=headers)
 
@@ -47,7 +47,7 @@ def nothing(status: int = 204) -> Response:
 
 
 def stream_of(request: Request) -> StreamName:
-    """The stream that the path names. Whether there is one, the controller knows."""
+    """The stream that the path names. It is not checked whether it exists."""
     return StreamName(request.path_params["scope"], request.path_params["stream"])
 
 
@@ -60,7 +60,7 @@ async def json_body(request: Request) -> Fields:
 
 
 def parse_body(data: bytes) -> dict[str, Any]:
-    """The object that a body is. Raises InvalidArgumentError."""
+    """The JSON object in a body. Raises InvalidArgumentError."""
     try:
         value = json.loads(data, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -85,9 +85,9 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 class Fields:
-    """The fields of a JSON object, taken one by one; ``finish`` refuses those that nobody took.
+    """The fields of a JSON object, taken one by one; ``finish`` refuses fields that were not taken.
 
-    A misspelt field must not pass for an absent one: where data goes away, what is left out counts. ``null`` is absence.
+    A misspelt field must not count as an absent one: an absent field may cause deletion of data. ``null`` means absent.
     """
 
     def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
@@ -95,11 +95,11 @@ class Fields:
         self._path = path
 
     def take(self, name: str) -> Any:
-        """The value as it is, or None."""
+        """The raw value, or None."""
         return self._values.pop(name, None)
 
     def rest(self) -> dict[str, Any]:
-        """All that was not taken."""
+        """All fields that were not taken."""
         values, self._values = self._values, {}
         return values
 
@@ -136,7 +136,7 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false; false where absent."""
+        """True or false; false if absent."""
         value = self.take(name)
         if value is not None and not isinstance(value, bool):
             self.refuse("field is not true or false", name, value)
@@ -197,13 +197,13 @@ class Query:
         return value
 
     def flag(self, name: str) -> bool:
-        """``true`` or ``false``; false where absent."""
+        """``true`` or ``false``; false if absent."""
         value = self._values.get(name, "false")
         if value not in ("true", "false"):
-            raise InvalidArgumentError("parameter is true or false", parameter=name, value=value[:60])
+            raise InvalidArgumentError("parameter must be true or false", parameter=name, value=value[:60])
         return value == "true"
 
 
 async def no_such_path(scope: Any, receive: Any, send: Any) -> None:
-    """What answers where no route does."""
+    """The answer if no route matches."""
     raise NotFoundError("no such path", path=scope["path"][:200])

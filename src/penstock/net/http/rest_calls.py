@@ -1,8 +1,8 @@
-"""Our own calls over HTTP, declared once each: from a declaration follow the route and its part of the description.
+"""Our own calls over HTTP, each declared once: the declaration yields the route and its part of the API description.
 
-A declaration is a decorated function: verb, path, parameters and body; its name, its docstring and the type that it returns
-are the rest. Where data is deleted nothing is guessed: an unknown field or parameter is refused.
-Source: docs/reference/rest.md, "Retention".
+A declaration is a decorated function: verb, path, parameters and body; its name, docstring and return type supply the
+rest. Because calls delete data, nothing is guessed: an unknown field or parameter is refused. Source:
+docs/reference/rest.md, "Retention".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.ports.control.plane import ControlPlane
 
 
 class Kind(enum.Enum):
-    """What a parameter of a query, or a field of a body, holds. ``CUT``: any form of a cut, not read yet."""
+    """The type of a query parameter or a body field. ``CUT``: any form of a cut, not parsed yet."""
 
     TEXT = "text"
     WHOLE = "whole"
@@ -96,8 +96,8 @@ _IN_BODY: Mapping[Kind, Callable[[Fields, str], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a request gives. ``path``: names in its path. ``values``: parameters and fields, None if absent. ``document``: the
-    policy document that is its body, ``EMPTY`` for a call that takes none."""
+    """The contents of a request. ``path``: names in its path. ``values``: parameters and fields, None if absent.
+    ``document``: the policy document in its body, ``EMPTY`` for a call that takes none."""
 
     path: Mapping[str, str]
     target: PolicyTarget
@@ -120,8 +120,8 @@ Function: TypeAlias = Callable[[ControlPlane, Given], Awaitable[Any]]
 class RestCall:
     """One call.
 
-    ``path``: as Starlette writes it. ``name``: its operation id. ``body``: its fields, None for a call without a body;
-    ``takes_policy``: the body is a policy document. ``under``: the field that holds an answer that is a sequence.
+    ``path``: in Starlette's form. ``name``: the operation id. ``body``: the fields, None for a call without a body;
+    ``takes_policy``: the body is a policy document. ``under``: the field that holds the answer if it is a sequence.
     """
 
     verb: str
@@ -142,7 +142,7 @@ class RestCall:
 
     @property
     def answer(self) -> Any:
-        """The type of the answer; NoneType for one without a body."""
+        """The type of the answer; NoneType if it has no body."""
         return get_type_hints(self.function, include_extras=True)["return"]
 
     async def respond(self, control: ControlPlane, request: Request) -> Response:
@@ -191,7 +191,8 @@ class Calls:
         under: str = "",
         status: int = 200,
     ) -> Callable[[Function], Function]:
-        """Declare a call; see ``RestCall``. The function is returned as it is. ``name``: else the function's."""
+        """Declare a call; see ``RestCall``. The function is returned unchanged. ``name``: defaults to the
+        function's."""
 
         def declared(function: Function) -> Function:
             first, *rest = function.__name__.split("_")

@@ -1,4 +1,5 @@
-"""Answers of our own calls over HTTP that differ from the port's, and the forms of cuts, names and holds in requests."""
+"""HTTP answers of our own calls that differ from those of the port, and the forms of cuts, names and holds in
+requests."""
 
 from __future__ import annotations
 
@@ -22,15 +23,15 @@ _CUT = "text of a cut, an object of offsets by number#epoch"
 
 
 class Cut(Struct, frozen=True):
-    """Both forms of a cut: the text that all clients take, and the offsets in it by `number#epoch`."""
+    """Both forms of a cut: the text that all clients accept, and its offsets by `number#epoch`."""
 
     cut: str
     positions: Offsets
 
 
 class Subscriber(Struct, frozen=True, kw_only=True):
-    """A subscriber, named `scope/group`; null if something is not known. `query`: the id of the query that owns it. `owner`:
-    who reads as this subscriber, in words."""
+    """A subscriber, named `scope/group`; unknown values are null. `query`: the id of the query that owns it. `owner`: a
+    description of who reads as this subscriber."""
 
     name: str
     generation: int
@@ -71,26 +72,26 @@ def undone_document(found: UndoneTruncations) -> Undone:
 def cut_of(stream: StreamName, value: object, *, field: str) -> StreamCut:
     """A cut as text or as an object of offsets by ``number#epoch``. Raises InvalidArgumentError, InvalidCutError."""
     if isinstance(value, str):
-        # In a query an unescaped plus has become a space, which the text of a cut never holds.
+        # In a query, an unescaped plus has become a space, which the text of a cut never contains.
         cut = StreamCut.from_text(value.replace(" ", "+"))
         if cut.stream != stream:
             raise InvalidCutError("cut belongs to another stream", stream=str(stream), cut_of=str(cut.stream))
         return cut
     if not isinstance(value, dict):
-        raise InvalidArgumentError(f"a cut is the {_CUT}", field=field, value=repr(value)[:60])
+        raise InvalidArgumentError(f"a cut must be the {_CUT}", field=field, value=repr(value)[:60])
     return StreamCut(stream, {_segment_of(name, field): _offset_of(value[name], field) for name in value})
 
 
 def _segment_of(text: str, field: str) -> SegmentId:
     match = _SEGMENT.match(text)
     if match is None:
-        raise InvalidArgumentError("a segment is written number#epoch", field=field, value=text[:60])
+        raise InvalidArgumentError("a segment must be written as number#epoch", field=field, value=text[:60])
     return make_segment_id(int(match[2]), int(match[1]))
 
 
 def _offset_of(value: object, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgumentError("an offset is a whole number", field=field, value=repr(value)[:60])
+        raise InvalidArgumentError("an offset must be a whole number", field=field, value=repr(value)[:60])
     return value
 
 
@@ -112,12 +113,12 @@ def subscriber_document(item: SubscriberInfo) -> Subscriber:
 
 
 def subscriber_name(stream: StreamName, text: str) -> str:
-    """The full name of a subscriber; a bare one is of the stream's own scope."""
+    """The full name of a subscriber; a bare name belongs to the stream's own scope."""
     return text if "/" in text else f"{stream.scope}/{text}"
 
 
 def held_of(scope: str | None, stream: str | None) -> StreamName | str:
-    """What a hold is placed on: ``stream`` as ``scope/stream``, or ``scope``, and not both."""
+    """The target of a hold: ``stream`` as ``scope/stream``, or ``scope``, but not both."""
     if (scope is None) == (stream is None):
         raise InvalidArgumentError(
             "a hold is placed on a stream or a scope: give one of them", scope=scope, stream=stream

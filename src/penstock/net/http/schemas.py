@@ -1,7 +1,7 @@
-"""The types of answers as JSON schemas, and values of those types as JSON. Both sides of one form are here.
+"""The types of answers as JSON schemas, and values of those types as JSON: the schema and the encoding of each type.
 
-A stream is ``scope/stream``, a cut its text, an enum its value, a record an object of all its fields. Policies and answers of
-the planner have the forms of docs/formats/policy.md and docs/formats/planner.md.
+A stream becomes ``scope/stream``, a cut its text, an enum its value, a record an object of all its fields. Policies and
+answers of the planner have the forms of docs/formats/policy.md and docs/formats/planner.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PLAIN: Mapping[Any, Schema] = {
 
 
 def to_json(value: object) -> object:
-    """The ``default`` of ``json.dumps`` for all types that ``Schemas`` knows. Raises TypeError for any other."""
+    """The ``default`` of ``json.dumps`` for all types that ``Schemas`` supports. Raises TypeError for any other."""
     match value:
         case msgspec.Struct():
             return as_json(value)
@@ -70,7 +70,7 @@ class Schemas:
     def of(self, hint: Any) -> Schema:
         """The schema of the type. ``Annotated`` with a name: the schema of that name, written by hand.
 
-        Raises TypeError for a type that no answer has yet.
+        Raises TypeError for a type that no answer uses yet.
         """
         if hint in _PLAIN:
             return _PLAIN[hint]
@@ -146,7 +146,7 @@ def _effective() -> Schema:
 
 
 def _by_section(fields: Mapping[Field, Schema], *, needed: bool) -> dict[str, Schema]:
-    """The fields of the document as properties, those of a section in an object of their own."""
+    """The fields of the document as properties; each section is an object."""
     found: dict[str, Schema] = {}
     for item, schema in fields.items():
         if not item.section:

@@ -1,4 +1,4 @@
-"""The calls that our servers answer beside Pravega's protocols."""
+"""The calls that our servers answer in addition to Pravega's protocols."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ SERVICE = "penstock.v1.Native"
 
 REQUEST_BYTES_MAX = 4 << 20
 REPLY_BYTES_MAX = 64 << 20
-"""Bounds of one call over gRPC. Both sides refuse what is larger before they send it: gRPC would answer with a code that
-means "try again"."""
+"""Bounds of one call over gRPC. Both sides refuse larger messages before sending them: gRPC would answer with a code
+that means "try again"."""
 
 SEGMENTS = "segments"
 STORE = "store"
 OVER_THE_WIRE = frozenset(f"transactions.{name}" for name in ("create", "ping", "commit", "abort", "status"))
-"""Calls that are also answered on connections to the segment store, for small transactions wait for them.
+"""Calls that are also answered on connections to the segment store, because small transactions wait for them.
 
-A call over gRPC costs each side some 0.4 ms of CPU, whatever it does; over a connection that is there anyway, a tenth of it.
+A gRPC call costs each side about 0.4 ms of CPU, whatever it does. Over an existing connection it costs a tenth of that.
 """
 
 MADE_ONCE = frozenset({"retention.undo", "retention.undo_last"})
-"""Calls that are not repeated when their answer is lost: each one may take back another truncation."""
+"""Calls that are not repeated when their answer is lost: each repetition may undo another truncation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInfo:
-    """Who answers: its version, the id of the store, and the names of the calls that it knows."""
+    """The server that answers: its version, the id of the store, and the names of the calls that it supports."""
 
     version: str
     store_id: str
@@ -47,7 +47,7 @@ class StoreInfo:
 
 
 class About(Protocol):
-    """What a server says of itself."""
+    """What a server reports about itself."""
 
     async def info(self) -> StoreInfo: ...
 
@@ -68,7 +68,7 @@ def control_calls() -> Mapping[str, Mapping[str, Call]]:
 
 @cache
 def segment_calls() -> Mapping[str, Call]:
-    """Calls of the segment store that Pravega's wire protocol has no words for, by name."""
+    """Calls of the segment store that Pravega's wire protocol has no command for, by name."""
     declared = (
         Segments.infos,
         Segments.count_events,

@@ -1,4 +1,4 @@
-"""Making our own calls: ports that are used as if they were in this process."""
+"""The client side of our own calls: remote ports that are used as if they were in this process."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Ask: TypeAlias = Callable[[Call, bytes], Awaitable[bytes]]
 
 
 class NativeSegments(LeasedChunks, Protocol):
-    """The calls of the segment store that the wire lacks, with the same promises and errors.
+    """The calls of the segment store that the wire protocol lacks, with the same guarantees and errors.
 
-    What adopts chunks or can be scrubbed is also a ``ChunkImports`` or ``Scrubbable``.
+    A store that adopts chunks is also a ``ChunkImports``; one that can be scrubbed is also a ``Scrubbable``.
     """
 
     async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]: ...

@@ -1,4 +1,4 @@
-"""Answering our own calls, whichever way their requests come."""
+"""The server side of our own calls, over every transport."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 
 Answer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
-"""From a request to its reply. Raises what the call raises, and InvalidArgumentError for a request that is none."""
+"""Turns a request into its reply. Raises what the call raises, and InvalidArgumentError for a malformed request."""
 
 _NOT_OFFERED = {
     "scrub": "a store with several workers cannot be scrubbed while it runs: run penstock spark scrub, "
@@ -27,7 +27,8 @@ _NOT_OFFERED = {
 def answers(
     controller: ControlPlane, segments: SegmentService, *, store_id: str, more: tuple[str, ...] = ()
 ) -> Mapping[str, Answer]:
-    """How each call is answered, by name; the services are borrowed. ``more``: what else the server says that it can do."""
+    """The answer to each call, by name; the services are borrowed. ``more``: further capabilities that the server
+    reports."""
     found = _control_answers(controller)
     found |= {call.name: _answer(call, partial(_method, segments, name)) for name, call in segment_calls().items()}
     said = StoreInfo(version=version("penstock"), store_id=store_id, calls=tuple(sorted([*found, *more])))
@@ -39,7 +40,7 @@ def answers(
 
 
 def wire_answers(controller: ControlPlane) -> Mapping[str, Answer]:
-    """Those that are answered on connections to the segment store."""
+    """The calls that are answered on connections to the segment store."""
     return {name: answer for name, answer in _control_answers(controller).items() if name in OVER_THE_WIRE}
 
 
@@ -59,7 +60,8 @@ def _answer(call: Call, method: Callable[[], Callable[..., Awaitable[Any]]]) -> 
 
 
 def _method(segments: SegmentService, name: str) -> Callable[..., Awaitable[Any]]:
-    """Raises UnsupportedError for what not every store offers: adopting chunks, and being scrubbed."""
+    """Raises UnsupportedError if this store does not offer the call: not every store adopts chunks or can be
+    scrubbed."""
     found: Callable[..., Awaitable[Any]] | None = getattr(segments, name, None)
     if found is None:
         raise UnsupportedError(_NOT_OFFERED.get(name, "this store does not offer the call"), call=name)

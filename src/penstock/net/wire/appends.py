@@ -1,6 +1,6 @@
-"""The appends of one connection: writers bound to segments, blocks put together, acknowledgements in order.
+"""The appends of one connection: writers bound to segments, blocks assembled, acknowledgements in order.
 
-An AppendMany is taken apart, and each of its appends goes the way of one that came alone; only the answer is one for all.
+The appends of an AppendMany are handled one by one, as if each came alone; one reply answers them all.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.files import Buffer
 
 _OVERHEAD_BYTES = 128
-_HELD_DOUBLINGS = 4  # doublings; a waiting append is tried again after 16 times the first pause at most
+_HELD_DOUBLINGS = 4  # doublings; a waiting append is retried after at most 16 times the first pause
 _FAILURES_BYTES = 8 << 20
 _NOT_STORED = -1  # length of an append that is not stored
 _WITHOUT_PREDECESSOR = (WriterFencedError, ConditionFailedError)
 
 
 class AppendHost(Protocol):
-    """The connection, as its appends see it."""
+    """The part of the connection that its appends use."""
 
     @property
     def must_copy(self) -> bool:
-        """Whether memory is so short that a view, which keeps the whole buffer it came in, is to be copied."""
+        """Whether memory is so short that views must be copied: a view keeps its whole receive buffer alive."""
         ...
 
     def release(self, size_bytes: int) -> None:
@@ -61,11 +61,11 @@ class AppendHost(Protocol):
         ...
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call in the next pass of the loop."""
+        """Call in the next pass of the event loop."""
         ...
 
     def after_pause(self, call: Callable[[], None], times: int) -> None:
-        """Call once the store may have room again: after the usual pause, so many times."""
+        """Call once the store may have room again: after ``times`` times the usual pause."""
         ...
 
     def send(self, frame: bytes) -> None:
@@ -75,7 +75,7 @@ class AppendHost(Protocol):
     def reply(self, command: Command) -> None: ...
 
     def fail(self, error: PenstockError) -> None:
-        """Send what is queued, log the reason, close the connection."""
+        """Send what is queued, log the reason and close the connection."""
         ...
 
 
@@ -107,12 +107,12 @@ class _Binding:
         self.handle = handle
         self.knows_full = knows_full
         self.id = UUID(bytes=writer)
-        # Sixteen thousand writers of a connection may share a name of 4 KiB.
+        # Up to 16,000 writers of one connection may share a segment name of 4 KiB.
         self.segment = sys.intern(segment)
         self.received = self.submitted = self.acked = last_number
         self.failed = False
         self.replaced = False
-        # The append for whose outcome all later ones wait: one with a condition, or one that found no room.
+        # All later appends wait for the outcome of this one: it has a condition, or the store had no room for it.
         self.gate: _InFlight | None = None
         self.in_flight = 0
         self.held = 0
@@ -121,10 +121,10 @@ class _Binding:
 
 
 class _Many:
-    """Appends that came in one frame, and are answered in one, once all of them are decided.
+    """Appends that came in one frame. One frame answers them, once the outcome of each is known.
 
-    ``lengths`` are those of their segments, ``failures`` the frames that say why one is not stored: one without is not for
-    want of one before it.
+    ``lengths``: lengths of their segments. ``failures``: frames that say why an append was not stored. An append that
+    was not stored and has no frame failed because one before it did.
     """
 
     __slots__ = ("failure_bytes", "failures", "left", "lengths", "rid")
@@ -137,14 +137,16 @@ class _Many:
         self.failure_bytes = 0
 
     def failed(self, index: int, reply: bytes) -> None:
-        # Beyond the bound it counts as if an earlier one had failed: the client sets up again and gets the result then.
+        # Beyond the bound, the append counts as failed because of an earlier one: the client sets up again and then
+        # gets the error.
         self.failure_bytes += len(reply)
         if self.failure_bytes <= _FAILURES_BYTES:
             self.failures.append((index, reply))
 
 
 class _InFlight:
-    """One append on its way through the store; called with its outcome. ``many``: what it came with, and its place there."""
+    """One append that the store is processing; called with its outcome. ``many``: its AppendMany, and its index
+    there."""
 
     __slots__ = ("binding", "count", "data", "expected", "index", "many", "number", "previous", "rid", "side", "size")
 
@@ -182,7 +184,7 @@ class AppendSide:
     def __init__(self, host: AppendHost, store: LocalSegmentService) -> None:
         self._host = host
         self._store = store
-        # None: a SetupAppend is on its way.
+        # None: a SetupAppend is in progress.
         self._bindings: dict[bytes, _Binding | None] = {}
         self._handles: dict[int, _Binding] = {}
         self._last_handle = 0
@@ -191,7 +193,7 @@ class AppendSide:
         self._closed = False
         self._answered_bytes = 0
         self.taken_bytes = 0
-        """Bytes taken in and not counted by the host yet; it sets this back to 0."""
+        """Bytes received that the host has not counted yet; the host resets this to 0."""
         self.throttled = 0
         self.appends = 0
         self.appended_bytes = 0
@@ -203,7 +205,7 @@ class AppendSide:
 
     @property
     def open_bytes(self) -> int:
-        """What is held of a block whose end has not come."""
+        """Bytes held of a block whose end has not arrived."""
         return len(self._open[0].data) if self._open is not None else 0
 
     @property
@@ -211,9 +213,10 @@ class AppendSide:
         return len(self._bindings)
 
     def begin_setup(self, writer: bytes) -> None:
-        """Forget the writer's binding; it sends nothing before its AppendSetup.
+        """Forget the writer's binding; the writer sends nothing before its AppendSetup.
 
-        What the store has is still answered; what waits behind a condition is dropped, for the client to send again.
+        Appends that the store has are still answered. Appends that wait behind a condition are dropped; the client
+        sends them again.
         """
         binding = self._bindings.get(writer)
         if binding is not None:
@@ -224,8 +227,9 @@ class AppendSide:
         self._bindings[writer] = None
 
     def finish_setup(self, writer: bytes, segment: str, last_number: int, *, is_own: bool = False) -> int | None:
-        """Take the writer's appends. ``is_own``: it is told of a full disk, and of a quota that lets it wait, which others
-        feel as a store that is slow; and it may send many appends in a frame, where it goes by the number returned."""
+        """Accept the writer's appends. ``is_own``: the writer is our own client. It gets an error if the disk is full
+        or a quota makes it wait; for other clients the store only becomes slow. It may also send many appends in one
+        frame, under the handle returned."""
         handle = None
         if is_own:
             self._last_handle = handle = self._last_handle + 1
@@ -240,7 +244,8 @@ class AppendSide:
             del self._bindings[writer]
 
     def close(self) -> None:
-        """Answer nothing more. What the store already has may or may not become durable; what waits here is dropped."""
+        """Answer nothing more. Appends that the store has may or may not become durable; appends that wait here are
+        dropped."""
         self._closed = True
         self._crowd.close()
         self._open = None
@@ -251,7 +256,7 @@ class AppendSide:
         self._handles.clear()
 
     def block(self, receiver: FrameReceiver) -> None:
-        """Keep an AppendBlock until its end comes. Raises ProtocolError."""
+        """Keep an AppendBlock until its end arrives. Raises ProtocolError."""
         command = decode(receiver.code, receiver.payload)
         if not isinstance(command, c.AppendBlock):
             raise ProtocolError("a block was expected", code=receiver.code)
@@ -269,7 +274,8 @@ class AppendSide:
         self._take(binding, data, end.event_count, end.event_number, end.rid, None)
 
     def many(self, payload: memoryview) -> None:
-        """Append what an AppendMany holds, in its order. Raises ProtocolError: then nothing before the fault is undone."""
+        """Append the contents of an AppendMany, in order. Raises ProtocolError; appends before the fault are not
+        undone."""
         rid, heads, at = decode_many(payload)
         if self._open is not None:
             raise ProtocolError("a block was not ended")
@@ -278,14 +284,14 @@ class AppendSide:
         for index, (handle, count, number, size) in enumerate(heads):
             binding = handles.get(handle)
             if binding is None:
-                raise ProtocolError("append of a writer that is not set up", handle=handle)
+                raise ProtocolError("append from a writer that is not set up", handle=handle)
             self._take(binding, payload[at : at + size], count, number, rid, None, many, index)
             at += size
 
     def conditional(self, command: c.ConditionalAppend | c.ConditionalBlockEnd) -> None:
         """Append if the segment has the expected length. Raises ProtocolError.
 
-        The protocol's holds one event. One of ours may hold many: as many as its number is above the one before.
+        In Pravega's protocol it holds one event. In ours it may hold several: the event number grows by their count.
         """
         data = command.event if isinstance(command, c.ConditionalAppend) else command.data
         binding = self._known(command.writer)
@@ -297,7 +303,7 @@ class AppendSide:
     def _known(self, writer: bytes) -> _Binding:
         binding = self._bindings.get(writer)
         if binding is None:
-            raise ProtocolError("append of a writer that is not set up", writer=writer.hex())
+            raise ProtocolError("append from a writer that is not set up", writer=writer.hex())
         return binding
 
     @staticmethod
@@ -305,7 +311,7 @@ class AppendSide:
         receiver: FrameReceiver, end: c.AppendBlockEnd, block: c.AppendBlock, at: int, view: memoryview
     ) -> Buffer:
         if block.writer != end.writer:
-            raise ProtocolError("block is ended by another writer", writer=end.writer.hex())
+            raise ProtocolError("block was ended by another writer", writer=end.writer.hex())
         whole = end.whole_bytes
         trailer = block_trailer(memoryview(block.data), whole)
         size = len(end.data)
@@ -313,8 +319,8 @@ class AppendSide:
             return block.data[:whole]
         if view is not receiver.view:
             return b"".join((block.data[:whole], trailer, end.data))
-        # Both frames lie behind each other in one arena, and only these bytes are missing at the block's end: moving
-        # them down over frame headers that were read already saves copying the block.
+        # Both frames lie one after the other in one arena, and only these bytes are missing at the block's end. Moving
+        # them down over frame headers that were already parsed saves copying the block.
         to = at + whole
         view[to : to + len(trailer)] = trailer
         to += len(trailer)
@@ -341,7 +347,7 @@ class AppendSide:
         if count <= 0:
             raise ProtocolError("append holds no events", event_count=count, event_number=number)
         if number <= binding.received:
-            raise ProtocolError("event number does not grow", event_number=number, last=binding.received)
+            raise ProtocolError("event number does not increase", event_number=number, last=binding.received)
         if len(data) > APPEND_MAX_BYTES:
             raise ProtocolError("append is too large", size_bytes=len(data), limit_bytes=APPEND_MAX_BYTES)
         binding.received = number
@@ -358,7 +364,7 @@ class AppendSide:
         binding = item.binding
         item.previous = binding.submitted
         binding.submitted = item.number
-        # What follows a condition waits for its outcome: only then is it known which number comes before.
+        # Appends after a condition wait for its outcome: only then is the number before theirs known.
         if item.expected is not None:
             binding.gate = item
         request = Append(
@@ -416,9 +422,10 @@ class AppendSide:
         )
 
     def _stall(self, item: _InFlight) -> None:
-        """Keep an append that the store has no room for, and all behind it: they fail for want of their predecessor.
+        """Keep an append that the store has no room for, and all appends behind it, which fail because it was not
+        stored.
 
-        Their bytes stay held, so that the socket is not read further: this is how a writer feels a slow store.
+        Their bytes stay counted, so that the socket is not read further: this is how a slow store slows its writers.
         """
         binding = item.binding
         if binding.replaced:
@@ -432,7 +439,7 @@ class AppendSide:
         if binding.in_flight:
             return
         if binding.held:
-            # A quota may hold very many writers for hours: those that wait for long ask less often.
+            # A quota may hold very many writers for hours: the longer a writer waits, the less often it retries.
             times = 1 << min(_HELD_DOUBLINGS, binding.held - 1)
             self._host.after_pause(lambda: self._retry(binding), times)
             return
@@ -444,7 +451,7 @@ class AppendSide:
             return
         binding.waiting.extendleft(reversed(binding.stalled))
         binding.stalled.clear()
-        # One alone asks whether there is room: the others follow its acknowledgement.
+        # Only the first append asks whether there is room: the others follow its acknowledgement.
         binding.gate = binding.waiting.popleft()
         self._submit(binding.gate)
 
@@ -456,7 +463,7 @@ class AppendSide:
             self._host.reply(c.InvalidEventNumber(binding.writer, item.rid, "", item.number))
             self._host.fail(error)
             return
-        # A sealed segment is answered with the event number, anything else without a place.
+        # The reply for a sealed segment carries the event number; other replies carry no position.
         place = item.number if isinstance(error, SegmentSealedError) else c.NO_OFFSET
         reply = reply_of(error, item.rid, binding.segment, offset=place)
         if reply is None:
@@ -473,10 +480,10 @@ class AppendSide:
         binding.waiting.clear()
 
     def _answered(self, item: _InFlight) -> None:
-        """The append is over, however it ended."""
+        """The append has ended, whatever its outcome."""
         if item.many is not None:
             self._decided(item.many)
-        # Counted once a pass: acknowledgements come in thousands.
+        # Counted once per pass: acknowledgements come in thousands.
         if not self._answered_bytes:
             self._host.soon(self._settle)
         self._answered_bytes += item.size

@@ -1,7 +1,8 @@
-"""Receive arenas: page-aligned memory that sockets read into, recycled once nobody looks at it any more.
+"""Receive arenas: page-aligned memory that sockets read into, recycled once no view of it is left.
 
-All views of an arena share one managed buffer, which holds the single counted reference to the mapping. So CPython's own
-reference count says when the last view has died: no view is ever counted by hand, and no one can forget to give one back.
+All views of an arena share one managed buffer, which holds the single counted reference to the mapping. So CPython's
+own reference count shows when the last view is freed. No view is counted by hand, so none can be leaked by a forgotten
+release.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from collections.abc import Mapping
 from penstock.ports.telemetry import Telemetry
 
 TINY_BYTES = 32 << 10
-"""For connections beyond those that the pool has room for."""
+"""For connections beyond the number that the pool has room for."""
 SMALL_BYTES = 256 << 10
 MEDIUM_BYTES = 2 << 20
 LARGE_BYTES = (16 << 20) + (64 << 10)
-"""The largest frame with its header fits, and something behind it."""
+"""Holds the largest frame with its header, and some bytes after it."""
 
 CLASSES = (TINY_BYTES, SMALL_BYTES, MEDIUM_BYTES, LARGE_BYTES)
-_SWEEP = 64  # buffers looked at in one call, so that no call takes long
+_SWEEP = 64  # buffers checked in one call, so that no call takes long
 
 
 class Arena:
-    """One mapping. ``open`` gives the view to receive into; once it and all cut from it are gone, ``idle`` is true."""
+    """One mapping. ``open`` returns the view to receive into. Once it and all slices of it are freed, ``idle`` is
+    true."""
 
     __slots__ = ("_base", "_memory", "pooled", "size")
 
@@ -53,11 +55,11 @@ class Arena:
 
 
 class ArenaPool:
-    """Arenas of four sizes, used again as long as those that wait for use have at most ``limit_bytes``.
+    """Arenas of four sizes. Free arenas are kept for reuse up to ``limit_bytes`` in total.
 
-    Arenas that caches look at are counted by the caches: once the last look is gone they are used for the next bytes, which
-    costs no first touch of memory, or dropped where enough of them wait. Mappings beyond the warm ones take memory only as
-    bytes arrive: a peer that announces much costs no more than it sends.
+    Caches count the arenas that they hold views of. Once the last view is freed, the arena is used again, which saves
+    touching new memory, or dropped if enough free ones wait. Mappings beyond the warm ones take memory only as bytes
+    arrive: a peer that announces a large frame costs no more than it sends.
     """
 
     def __init__(
@@ -75,18 +77,19 @@ class ArenaPool:
 
     @property
     def pooled_bytes(self) -> int:
-        """Memory of all arenas that may be used again, looked at or not."""
+        """Memory of all arenas that may be used again, whether views of them are left or not."""
         return self._pooled_bytes
 
     @property
     def lent_bytes(self) -> int:
-        """Memory of those that connections receive into."""
+        """Memory of the arenas that connections receive into."""
         return self._lent_bytes
 
     def acquire(self, size_bytes: int, wanted_bytes: int = 0) -> Arena:
-        """An arena of the smallest class that holds ``size_bytes``; of the class of ``wanted_bytes`` where the pool has room.
+        """An arena of the smallest class that holds ``size_bytes``; of the class of ``wanted_bytes`` if the pool has
+        room.
 
-        Its contents are whatever was there before.
+        Its previous contents are not cleared.
         """
         size = _class_of(size_bytes)
         if size > CLASSES[-1]:
@@ -106,7 +109,7 @@ class ArenaPool:
         return arena
 
     def _known(self, size: int) -> Arena | None:
-        """An arena of the class that nobody looks at."""
+        """An arena of the class with no views left."""
         free = self._free[size]
         if not free:
             self._sweep(size)
@@ -125,7 +128,7 @@ class ArenaPool:
             self._sweep(size)
 
     def give_back(self) -> int:
-        """Drop every arena that nobody looks at. Returns their bytes."""
+        """Drop every arena with no views left. Returns their size in bytes."""
         before = self._pooled_bytes
         for size in CLASSES:
             self._drop(size, len(self._free[size]))
@@ -137,7 +140,7 @@ class ArenaPool:
         return before - self._pooled_bytes
 
     def _sweep(self, size: int) -> None:
-        """Look at some that caches looked at, the oldest first, whether they still do."""
+        """Check whether caches still hold views of some arenas, oldest first."""
         retired, free = self._retired[size], self._free[size]
         for _ in range(min(len(retired), _SWEEP)):
             arena = retired.popleft()

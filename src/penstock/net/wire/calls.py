@@ -1,4 +1,4 @@
-"""Calls of the controller that a client may make over a data connection: those that small transactions wait for.
+"""Controller calls that a client may make over a data connection: those that small transactions wait for.
 
 Names, requests, replies and errors are those of the gRPC port. Source: docs/formats/wire.md, "Calls of the controller".
 """
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def controller_calls(controller: ControlPlane) -> Mapping[str, ControllerCall]:
-    """What a ``WireServer`` in the controller's process is given; the controller is borrowed."""
+    """The ``calls`` of a ``WireServer`` in the controller's process. The controller is borrowed."""
     return {name: _call(name, answer) for name, answer in wire_answers(controller).items()}
 
 

@@ -1,4 +1,4 @@
-"""One connection of a wire server: frames in, work handed out, replies out, all of it bounded."""
+"""One connection of a wire server: frames in, requests dispatched, replies out, all of it bounded."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- the transport's calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's.
+        # uvloop's transports are not subclasses of asyncio's.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self.outbox = Outbox(self._loop, transport)
@@ -132,7 +132,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.closed.set_result(None)
 
     async def _clean_up(self) -> None:
-        """Let requests finish that have begun, then delete the transient segments that were never merged."""
+        """Let requests in progress finish, then delete the transient segments that were never merged."""
         try:
             if self._tasks:
                 await asyncio.wait(list(self._tasks))
@@ -167,7 +167,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def _starved(self) -> bool:
-        # Who holds nothing may always take one more frame: readers go on while appends fill the server.
+        # A connection that holds nothing may always take one more frame: reads continue while appends fill the server.
         return self._held_bytes > 0 and self._share.full
 
     def release(self, size_bytes: int) -> None:
@@ -177,7 +177,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.wake()
 
     def wake(self) -> None:
-        """Go on parsing in the next pass, if something had to wait and may go on."""
+        """Resume parsing in the next pass, if something had to wait and may continue."""
         if self.draining:
             self._check_drained()
         elif not self._paused or self._pump_due:
@@ -193,7 +193,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._pump()
 
     def _pump(self) -> None:
-        """Take frames for as long as there is room for what they start; else stop reading the socket."""
+        """Take frames as long as there is room for the work they start, then stop reading the socket."""
         stopped = False
         try:
             while not (stopped := self._blocked) and self._receiver.advance():
@@ -215,7 +215,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._share.receiving(self, receiver.partial_bytes + self._appends.open_bytes, receiver.missing_bytes)
         blocked = self._blocked
         if stopped and not blocked and not self._pump_due:
-            # The note above let this connection continue, so complete frames may be waiting.
+            # The call above let this connection continue, so complete frames may be waiting.
             self._pump_due = True
             self._loop.call_soon(self._pump_again)
         if blocked and (self._starved or self._share.must_pause(self)):
@@ -248,7 +248,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.late("a frame did not arrive in time")
 
     def _run_of_appends(self) -> bool:
-        """Take this append, and those that follow it directly: only bytes can run out between them. False: no more came."""
+        """Take this append and those that directly follow it: between them only the byte bound can be reached. False:
+        there are no more."""
         receiver, appends = self._receiver, self._appends
         room = min(self._limits.held_bytes - self._held_bytes, self._share.room)
         while True:
@@ -377,8 +378,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.release(size)
 
     async def _serve_large(self, command: Command) -> None:
-        """Answer what may take as much memory as a frame, and its parts beside it: one at a time for each connection, and
-        only while the peer collects its replies."""
+        """Answer a request whose reply may take as much memory as a frame, twice: whole and in parts. One at a time per
+        connection, and only while the peer reads its replies."""
         async with self._one_large:
             await self._reads.collected()
             async with self._share.large.room():
@@ -399,7 +400,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                     return await self._setup(command)
                 return await self._handlers.answer(command)
             except (StorageFullError, ThrottledError) as error:
-                # Nothing was decided, and the protocol has no words for it, nor Pravega's clients for a full disk.
+                # The outcome is still open. The protocol cannot express that, and Pravega's clients do not know a full
+                # disk.
                 if not must_wait(error, command) or self._closing or self._loop.time() >= give_up:
                     raise
             await asyncio.sleep(self._limits.throttle_pause_s)
@@ -444,14 +446,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.send(encode(command))
 
     def fail(self, error: PenstockError) -> None:
-        """Send what is queued, log the reason, close. Nothing of other connections is touched."""
+        """Send what is queued, log the reason and close. Other connections are not affected."""
         if self._closing:
             return
         self._share.warn("wire connection closed", {**self._fields(), "reason": str(error)}, kind=type(error).__name__)
         self._close(after_s=self._share.penalty_s(self) if isinstance(error, ProtocolError) else 0.0)
 
     def drain(self) -> None:
-        """Read nothing more, answer waiting reads, and close once what is in flight is answered."""
+        """Stop reading, answer waiting reads, and close once all requests in flight are answered."""
         if self._closing:
             return
         self.draining = True
@@ -483,7 +485,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             transport.pause_reading()
         else:
             transport.close()
-        # A peer that does not read would keep the last replies, and so the connection, for ever.
+        # A peer that does not read would keep the last replies, and so the connection, forever.
         self._abort_timer = self._loop.call_later(after_s or self._limits.drain_s, transport.abort)
 
     def _fields(self) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Writers of one connection whose appends found no room in the store, and the pace at which they try again."""
+"""Writers of one connection whose appends found no room in the store, and the pace of their retries."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Generic, TypeVar
 
 Waiting = TypeVar("Waiting")
 
-_RETRIES_MIN = 32  # waiting appends tried again in one turn
-_RETRIES_MAX = 4096  # waiting appends tried again in one turn
+_RETRIES_MIN = 32  # waiting appends retried in one turn
+_RETRIES_MAX = 4096  # waiting appends retried in one turn
 
 
 class Crowd(Generic[Waiting]):
-    """Calls ``retry`` for those that wait, the longest wait first.
+    """Calls ``retry`` for the waiting items, longest wait first.
 
-    Each turn tries twice as many as the last one if there was room for all of those, else half. Ten thousand that all try
-    in every turn would leave the store no time to make room.
+    Each turn retries twice as many items as the last one if there was room for all of those, else half as many. Ten
+    thousand retries in every turn would leave the store no time to make room.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class Crowd(Generic[Waiting]):
         self._closed = False
 
     def add(self, item: Waiting) -> None:
-        """Try the item again later: the store had no room for it."""
+        """Retry the item later: the store had no room for it."""
         self._no_room = True
         self._waiting.append(item)
         self._retry_soon()
 
     def close(self) -> None:
-        """Call ``retry`` for all in the next turn."""
+        """Call ``retry`` for all items in the next turn."""
         self._closed = True
 
     def _retry_soon(self) -> None:

@@ -11,7 +11,7 @@ from penstock.codec.wire.frames import FRAME_MAX_BYTES, HEADER, check_header
 from penstock.net.wire.arena import LARGE_BYTES, MEDIUM_BYTES, SMALL_BYTES, Arena, ArenaPool
 from penstock.ports.files import Buffer
 
-_ROOM_MIN = 2048  # bytes; with less room behind what is held, the buffer turns over
+_ROOM_MIN = 2048  # bytes; with less free space after the bytes held, the buffer is replaced
 _BUSY_BYTES = 64 << 10
 _BIG_FRAME_BYTES = 256 << 10
 _REWIND_BYTES = 16 << 10
@@ -21,11 +21,11 @@ _JOIN_BYTES = 64 << 10
 
 
 class FrameReceiver:
-    """Cuts what a socket delivers into frames, without copying.
+    """Splits the bytes that a socket delivers into frames, without copying.
 
     ``advance`` moves to the next whole frame and sets ``code``, ``at`` (where its payload begins in the arena) and
-    ``payload`` (a view, which keeps its arena from being recycled). Bytes before the end of what was received are never
-    written again, except by the owner through ``view``.
+    ``payload`` (a view, which keeps its arena from being recycled). Received bytes are never overwritten, except by the
+    owner through ``view``.
     """
 
     __slots__ = ("_allowed", "_arena", "_end", "_pool", "_start", "_wanted", "at", "code", "payload", "view")
@@ -43,7 +43,8 @@ class FrameReceiver:
         self.payload = self.view
 
     def buffer(self) -> memoryview:
-        """Where to receive next. Moves a frame that would straddle the end to a new arena that holds it whole."""
+        """The buffer to receive into next. Moves a frame that would cross the arena's end to a new arena that holds it
+        whole."""
         held = self._end - self._start
         if not held and self._start > _REWIND_BYTES:
             self._rewind()
@@ -56,13 +57,13 @@ class FrameReceiver:
     def _frame_bytes(self, held: int) -> int:
         if held < HEADER.size:
             return _ROOM_MIN
-        # A header that was not checked yet may claim anything.
+        # A header that is not checked yet may claim any size.
         length = int(HEADER.unpack_from(self.view, self._start)[1])
         return HEADER.size + min(max(length, 0), FRAME_MAX_BYTES)
 
     def _rewind(self) -> None:
-        """Begin the arena again where no one looks at it: small frames then stay on its first pages for ever, and a
-        connection that is mostly idle holds no more than those."""
+        """Reuse the arena from its beginning if no views are left. Small frames then always use its first pages, and a
+        mostly idle connection holds no more than those."""
         if self._arena is not None and self._arena.size == SMALL_BYTES:
             self.view = self.payload = memoryview(b"")
             if self._arena.idle:
@@ -71,7 +72,7 @@ class FrameReceiver:
 
     def _turn(self, held: int, need: int) -> None:
         if need > _BIG_FRAME_BYTES:
-            # Four frames of the size to an arena: then three of four are received without a move.
+            # An arena holds four frames of this size, so that three of four are received without a move.
             wanted = LARGE_BYTES if 4 * need > MEDIUM_BYTES else MEDIUM_BYTES
         else:
             wanted = self._wanted
@@ -83,13 +84,13 @@ class FrameReceiver:
         self._arena, self.view, self._start, self._end = arena, view, 0, held
 
     def received(self, size: int) -> None:
-        """Count ``size`` bytes that were put at the beginning of ``buffer()``."""
-        # A connection that fills its buffer well is worth a larger one; idle ones keep the smallest.
+        """Count ``size`` bytes that were written at the beginning of ``buffer()``."""
+        # A connection that fills its buffer gets a larger one; idle connections keep the smallest.
         self._wanted = MEDIUM_BYTES if size >= _BUSY_BYTES else self._wanted
         self._end += size
 
     def advance(self) -> bool:
-        """Move to the next frame; False until it has arrived whole. Raises ProtocolError once its header is wrong."""
+        """Move to the next frame; False until it has arrived in full. Raises ProtocolError if its header is invalid."""
         start = self._start
         held = self._end - start
         if held < HEADER.size:
@@ -107,7 +108,7 @@ class FrameReceiver:
 
     @property
     def partial_bytes(self) -> int:
-        """Received, and no frame yet."""
+        """Bytes received that do not make up a whole frame yet."""
         return self._end - self._start
 
     @property
@@ -118,16 +119,17 @@ class FrameReceiver:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Another one for each frame that is awaited."""
+        """A value that differs for each frame that is awaited."""
         return id(self._arena), self._start
 
     def rest(self, place: tuple[int, int]) -> None:
-        """Hold nothing while nothing comes: give the arena back if all is parsed, and ``place`` was so at an earlier look."""
+        """Hold no memory while nothing arrives: return the arena if all is parsed and ``place`` has not changed since
+        the last check."""
         if self._arena is not None and self._start == self._end and place == self.place:
             self.close()
 
     def close(self) -> None:
-        """Give the arena back. Views of it stay valid."""
+        """Return the arena to the pool. Views of it stay valid."""
         self.payload = memoryview(b"")
         self._let_go()
         self._start = self._end = 0
@@ -142,20 +144,20 @@ class FrameReceiver:
 def tune(transport: asyncio.Transport) -> None:
     """Send to peers on this host without pacing: it halves the rate of large transfers over loopback.
 
-    Does nothing where the transport has no socket, or the system no such algorithm.
+    Does nothing if the transport has no socket or the system lacks the algorithm.
     """
     peer = transport.get_extra_info("peername")
     held = transport.get_extra_info("socket")
     if held is None or not isinstance(peer, tuple) or not str(peer[0]).startswith(_LOCAL):
         return
     for algorithm in _UNPACED:
-        with suppress(OSError):  # not there, or not allowed: the system's own stays, slower but not wrong
+        with suppress(OSError):  # missing or not allowed: the system's default stays, which is only slower
             held.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm)
             return
 
 
 class Outbox:
-    """Frames to send, handed to the transport once per pass of the loop, large parts as views."""
+    """Frames to send, passed to the transport once per pass of the event loop; large parts as views."""
 
     __slots__ = ("_loop", "_parts", "_scheduled", "_transport", "data_bytes", "sent_bytes")
 
@@ -166,7 +168,7 @@ class Outbox:
         self._scheduled = False
         self.sent_bytes = 0
         self.data_bytes = 0
-        """Of frames put in parts, which hold data, and not written yet."""
+        """Bytes of frames queued in parts, which hold data, that are not written yet."""
 
     def put(self, frame: Buffer) -> None:
         self._parts.append(frame)
@@ -183,7 +185,7 @@ class Outbox:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what is queued now. Dropped where the connection is closing: no one is left to read it."""
+        """Write what is queued now. If the connection is closing, it is dropped: nobody will read it."""
         self._scheduled = False
         parts, self._parts = self._parts, []
         self.data_bytes = 0
@@ -201,7 +203,7 @@ class Outbox:
 
 
 def _gathered(parts: list[Buffer]) -> list[Buffer]:
-    """The same bytes with runs of small parts joined, so that large parts travel uncopied in a short vector."""
+    """The same bytes with runs of small parts joined, so that large parts are sent without a copy in a short vector."""
     out: list[Buffer] = []
     run: list[Buffer] = []
     run_bytes = 0

@@ -1,4 +1,4 @@
-"""The read side of a connection: answers at once what is in memory, lets the rest wait, for data or for its turn.
+"""The read side of a connection. Reads of data in memory are answered at once; others wait for data or for their turn.
 
 A read that waits at a tail is an entry in the segment's list of watchers: no task, no future, no timer.
 """
@@ -19,11 +19,11 @@ from penstock.ports.data.segments import READ_MAX_BYTES, SegmentRead
 from penstock.ports.data.service import Watch
 
 _READ_MIN_BYTES = 8
-_SHORT = 64  # characters; a waiting read keeps no longer text of its own
+_SHORT = 64  # characters; a waiting read keeps no longer texts of its own
 
 
 class ReadingConnection(Protocol):
-    """What the read side needs of its connection."""
+    """What the read side needs from its connection."""
 
     @property
     def draining(self) -> bool: ...
@@ -32,7 +32,7 @@ class ReadingConnection(Protocol):
     def outbox(self) -> Outbox | None: ...
 
     def limit_writes(self, size_bytes: int) -> None:
-        """Count the peer as slow from so many unsent bytes on."""
+        """Count the peer as slow once this many bytes are unsent."""
         ...
 
     def refuse(self, error: PenstockError, command: Command, rid: int, offset: int) -> None: ...
@@ -67,7 +67,7 @@ class ReadSide:
         self._share = share
         self._store = share.store
         self._limits = share.limits
-        # Dicts for their order: what waits is woken, and at the end answered, in the order in which it came.
+        # Dicts, for their order: waiting reads are woken, and answered at the end, in order of arrival.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._parked: dict[_Parked, None] = {}
         self._reading = asyncio.Semaphore(share.limits.reading)
@@ -79,16 +79,16 @@ class ReadSide:
 
     @property
     def count(self) -> int:
-        """Reads that are not answered."""
+        """Number of reads not yet answered."""
         return len(self._tasks) + len(self._parked)
 
     @property
     def writable(self) -> bool:
-        """Whether the peer collects its replies."""
+        """Whether the peer reads its replies."""
         return self._writable.is_set()
 
     async def collected(self) -> None:
-        """Return once the peer collects its replies, or is gone."""
+        """Return once the peer reads its replies, or has disconnected."""
         await self._writable.wait()
 
     def pause(self) -> None:
@@ -97,12 +97,12 @@ class ReadSide:
         self._share.sending[self] = None
 
     def go_on(self) -> None:
-        """The peer has collected what it was sent."""
+        """The peer has read what it was sent."""
         self._writable.set()
         self._sent()
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Drop waiting reads."""
         self._writable.set()
         for parked in self._take_parked():
             if parked.watch is not None:
@@ -111,7 +111,7 @@ class ReadSide:
             task.cancel()
 
     def drain(self) -> None:
-        """Answer what waits, empty."""
+        """Answer waiting reads with an empty reply."""
         for parked in self._take_parked():
             if parked.watch is not None:
                 parked.watch.cancel()
@@ -126,9 +126,9 @@ class ReadSide:
     # --- without a task ---
 
     def take(self, command: c.ReadSegment) -> None:
-        """Serve a read: let it wait at a tail, answer it now, or leave it to a task where that takes waiting."""
+        """Serve a read: let it wait at a tail, answer it now, or start a task for it if the answer takes time."""
         if len(command.token) > _SHORT or len(command.segment) > _SHORT:
-            # A read may wait for long, and thousands with 64 KiB each would be the whole memory. Nobody asks for the token
+            # A read may wait for long, and thousands with 64 KiB each would fill the memory. The token is not needed
             # any more, and a long name is kept once.
             command = command._replace(token="", segment=sys.intern(command.segment))
         if len(self._parked) + self._waiting_tasks >= self._limits.parked_reads or not self._park(command):
@@ -154,21 +154,21 @@ class ReadSide:
         if found is None or not (found.parts or found.end_of_segment):
             self._start(command)
         else:
-            # Under pressure only what is sent may stay: a view keeps the whole block alive that it is a part of.
+            # Under memory pressure only the bytes sent may stay: a view keeps its whole block alive.
             self._send(command, found if fair >= limit else _copied(found))
 
     def changed(self, parked: _Parked) -> None:
-        """The segment of a waiting read has changed. Answered in its turn: acknowledgements go before."""
+        """The segment of a waiting read has changed. The read is answered in its turn, after acknowledgements."""
         self._share.wake_read(parked)
 
     def resume(self, parked: _Parked) -> None:
-        """Look again."""
+        """Check again."""
         if parked not in self._parked:
             return  # closed or drained meanwhile
         del self._parked[parked]
         command = parked.command
         if parked.watch is not None and parked.watch.gone:
-            # It must not go on with another segment of the same name.
+            # The read must not continue with another segment of the same name.
             error = SegmentNotFoundError("no such segment", segment=command.segment)
             self._connection.refuse(error, command, command.rid, command.offset)
         else:
@@ -187,7 +187,7 @@ class ReadSide:
         self._connection.read_ended(task)
 
     async def _read(self, command: c.ReadSegment) -> None:
-        """Answer a read. At a tail it waits without a task where it can; a close answers it empty."""
+        """Answer a read. At a tail it waits, if possible without a task; a close answers it with an empty reply."""
         limit = _limit(command)
         try:
             while True:
@@ -212,14 +212,15 @@ class ReadSide:
                 self._send_nothing(command)
             raise
         except ThrottledError:
-            # No room to wait: the client asks again.
+            # No room for another waiting read: the client asks again.
             self._send_nothing(command)
         except PenstockError as error:
             self._connection.refuse(error, command, command.rid, command.offset)
 
     async def _gather(self, command: c.ReadSegment, limit: int) -> SegmentRead:
-        """What can be read now. A peer that does not collect its replies gets no more data gathered for it, and no peer gets
-        more gathered at a time than it may hold unsent: what several reads find is all put out before any of it is sent."""
+        """The data that can be read now. Nothing is gathered for a peer that does not read its replies. No peer has
+        more gathered at a time than it may hold unsent, because the data of several reads is queued before any of it is
+        sent."""
         while True:
             fair = self._share.reply_bytes
             size_bytes = min(limit, fair)
@@ -235,7 +236,7 @@ class ReadSide:
         try:
             self._connection.limit_writes(fair)
             found = await self._store.read(command.segment, command.offset, size_bytes, wait=False)
-            # A view keeps the whole block alive that it is a part of: under pressure only what is sent may stay.
+            # A view keeps its whole block alive: under memory pressure only the bytes sent may stay.
             return found if fair >= limit else _copied(found)
         finally:
             self._gathering_bytes -= size_bytes
@@ -245,7 +246,8 @@ class ReadSide:
     # --- replies ---
 
     def _may_send(self, fair_bytes: int) -> bool:
-        """Whether the peer collects. Many reads may wake with the same large append, before any of it is written."""
+        """Whether the peer reads its replies. Many reads may wake for the same large append before any of it is
+        written."""
         outbox = self._connection.outbox
         if outbox is not None and outbox.data_bytes >= fair_bytes:
             outbox.flush()

@@ -1,4 +1,4 @@
-"""Replies whose size is known only once they are put together: what all connections of a server may hold of them."""
+"""The bound on large replies, over all connections of a server. Their size is known only once they are built."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Collector(Protocol):
-    """A connection, as it collects its replies."""
+    """A connection that receives large replies."""
 
     def cut(self, reason: str) -> None:
         """Close now, and log why."""
@@ -18,11 +18,11 @@ class Collector(Protocol):
 
 
 class LargeReplies:
-    """Gives out room for replies that may be as large as a frame: entries of tables, lists of chunks.
+    """Grants room for replies that may be as large as a frame: entries of tables, lists of chunks.
 
-    What peers do not collect counts until they do. Where that is ``limit_bytes`` or more, others wait; who has then not
-    collected for ``patience_s`` is cut, longest first. The limit is passed by one reply at most: they are put
-    together one after the other, for each takes a frame, and the values it is made of.
+    Replies count until their peers have read them. At ``limit_bytes`` or more, others wait. Then peers that have not
+    read for ``patience_s`` are disconnected, longest first. At most one reply exceeds the limit: replies are built one
+    at a time, because each takes the memory of a frame and of the values in it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, limit_bytes: int, patience_s: float) -> None:
@@ -31,7 +31,7 @@ class LargeReplies:
         self._patience_s = patience_s
         self._working = False
         self._unsent: dict[Collector, tuple[int, float]] = {}
-        """Bytes that wait for a peer, and since when, longest first."""
+        """By peer: unread bytes, and since when they wait; longest wait first."""
         self._unsent_bytes = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -42,7 +42,7 @@ class LargeReplies:
 
     @asynccontextmanager
     async def room(self) -> AsyncIterator[None]:
-        """Room to put a reply together, from entry to exit, in order of asking. Cancelled: nothing is held."""
+        """Room to build a reply, from entry to exit, in order of request. Cancelled: nothing is held."""
         while self._working or self._unsent_bytes >= self._limit_bytes:
             place: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append(place)
@@ -51,7 +51,7 @@ class LargeReplies:
             try:
                 await place
             except asyncio.CancelledError:
-                # Woken in the very moment: the next one must not wait for a turn that nobody takes.
+                # Woken just before it was cancelled: pass the turn to the next one.
                 self._wake()
                 raise
         self._working = True
@@ -62,13 +62,13 @@ class LargeReplies:
             self._wake()
 
     def sent(self, peer: Collector, size_bytes: int) -> None:
-        """A peer has been sent so much that it does not collect for now."""
+        """Count bytes sent to a peer that does not read them for now."""
         before, since = self._unsent.get(peer, (0, self._loop.time()))
         self._unsent[peer] = before + size_bytes, since
         self._unsent_bytes += size_bytes
 
     def collected(self, peer: Collector) -> None:
-        """The peer has collected what it was sent, or is gone."""
+        """The peer has read what it was sent, or has disconnected."""
         size_bytes, _ = self._unsent.pop(peer, (0, 0.0))
         if size_bytes:
             self._unsent_bytes -= size_bytes
@@ -96,4 +96,4 @@ class LargeReplies:
             and self._unsent_bytes >= self._limit_bytes
             and self._loop.time() - since >= self._patience_s
         ):
-            peer.cut("others wait, and it does not collect its replies")
+            peer.cut("others wait, and it does not read its replies")

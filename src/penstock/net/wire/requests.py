@@ -1,4 +1,4 @@
-"""Answers to every request of the wire protocol but appends and reads: one method for each command."""
+"""Answers to every request of the wire protocol except appends and reads: one method per command."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from penstock.ports.data.tables import (
 )
 
 _STEP, _STEP_MAX = 4, 16
-"""Entries that are asked of the store at a time, few where they are large: each may have a megabyte, several times."""
+"""Entries requested from the store at a time; few if they are large, because each may take several copies of a
+megabyte."""
 _LARGE_BYTES = 64 << 10
 _SCAN_MAX = 1000  # entries of one reply
 REPLY_BYTES = 8 << 20
-_ENTRY_OVERHEAD = 28  # bytes of an entry in a reply beside its key and value
+_ENTRY_OVERHEAD = 28  # bytes of an entry in a reply, besides its key and value
 _REPLACE, _REPLACE_IF_EQUALS = 1, 4  # kinds of changes of an attribute in Pravega's protocol
 _TOKEN_PREFIX = b"\x00"
 
 Handler = Callable[[Any], Awaitable[Command]]
 
 _OWN = (f"{SYSTEM_SCOPE}/audit/", f"{SYSTEM_SCOPE}/_tables/")
-"""Segments that the store alone changes: what was decided about data, and what all else rests on."""
+"""Segments that only the store itself changes: its metadata and its records of decisions about data."""
 LARGE = (
     t.ReadTable,
     t.ReadTableKeys,
@@ -64,27 +65,28 @@ _CHANGES = (
 
 
 def check_changeable(segment: str) -> None:
-    """Raises SegmentNotFoundError for a segment that clients may read but not change: to a writer it is as good as gone."""
+    """Raises SegmentNotFoundError for a segment that clients may read but not change: for a writer it does not
+    exist."""
     if segment.startswith(_OWN):
-        raise SegmentNotFoundError("the segment is the store's own, and is not changed over the wire", segment=segment)
+        raise SegmentNotFoundError("an internal segment of the store cannot be changed by clients", segment=segment)
 
 
 CALLS_CAPABILITY = "CallController"
-"""Among the names that ``store.info`` lists, where the store's port takes calls of the controller."""
+"""Listed among the names of ``store.info`` if the store's port answers controller calls."""
 
 ControllerCall = Callable[[c.CallController], Awaitable[Command]]
 """Answers a call of the controller: ControllerAnswered or ControllerRefused."""
 
 RemovalGuard = Callable[[str, int | None], AbstractAsyncContextManager[None]]
-"""Within it the bytes of the named segment before the offset (None: all of it) may be removed: no hold is placed until it
-ends. Entering raises RetentionHoldError where they must stay."""
+"""While it is open, the bytes of the named segment before the offset (None: all of them) may be removed: no hold is
+placed until it exits. Entering raises RetentionHoldError if they must be kept."""
 
 
 class RequestHandlers:
     """Serves commands from ``store``. ``created`` holds the transient segments that live as long as the connection.
 
-    ``guard`` is asked before bytes of a segment are removed. ``calls``: those of the controller that are answered here, by
-    name. ``reply_bytes``: a listing has no more, but for one entry.
+    ``guard`` is entered before bytes of a segment are removed. ``calls``: controller calls that are answered here, by
+    name. ``reply_bytes``: the size of a listing, which one entry may exceed.
     """
 
     def __init__(
@@ -129,7 +131,7 @@ class RequestHandlers:
         }
 
     async def answer(self, command: Command) -> Command:
-        """The reply. Raises what the store raises, and UnsupportedError for what is known but not offered."""
+        """The reply. Raises what the store raises, and UnsupportedError for commands that are known but not offered."""
         handler = self._handlers.get(type(command))
         if handler is None:
             raise UnsupportedError(type(command).__name__)
@@ -173,7 +175,7 @@ class RequestHandlers:
         return c.SegmentDeleted(command.rid, command.segment)
 
     async def _update_policy(self, command: c.UpdateSegmentPolicy) -> Command:
-        # Rates are the controller's business here; the segment must exist, and there is nothing to change in it.
+        # The controller handles rates here. The segment must exist, but nothing in it changes.
         await self._store.info(command.segment)
         return c.SegmentPolicyUpdated(command.rid, command.segment)
 
@@ -188,8 +190,8 @@ class RequestHandlers:
 
     async def _truncate(self, command: c.TruncateSegment) -> Command:
         async with self._removal(command.segment, command.offset):
-            # Before the start or beyond the end, the reply holds the true start, as Pravega's does. The Java client
-            # takes it for "already truncated", the Python client raises.
+            # For an offset before the start or beyond the end, the reply holds the true start, as Pravega's does. The
+            # Java client reads it as "already truncated", the Python client raises.
             start = (await self._store.info(command.segment)).start_offset
             try:
                 await self._store.truncate(command.segment, command.offset)
@@ -208,7 +210,9 @@ class RequestHandlers:
     async def _merge(self, command: c.MergeSegments) -> Command:
         for update in command.updates:
             if update.kind not in (_REPLACE, _REPLACE_IF_EQUALS):
-                raise InvalidArgumentError("attributes are replaced, or replaced if equal", kind=update.kind)
+                raise InvalidArgumentError(
+                    "only replace and replace-if-equals are offered for attributes", kind=update.kind
+                )
         updates = [
             AttributeChange(
                 attribute=item.attribute, value=item.new, expected=item.old if item.kind == _REPLACE_IF_EQUALS else None
@@ -232,7 +236,7 @@ class RequestHandlers:
         return c.SegmentsBatchMerged(command.rid, command.target, command.sources, lengths)
 
     async def _flush(self, command: c.FlushToStorage) -> Command:
-        # Pravega's containers are not ours: whichever is named, the whole store does it.
+        # Pravega's containers are not ours: the whole store flushes, whichever container is named.
         await self._store.flush()
         return c.StorageFlushed(command.rid)
 
@@ -305,7 +309,7 @@ class RequestHandlers:
             if len(entries) >= len(keys):
                 break
             most = _following(most, step)
-            # So few are read in place, in milliseconds: others get their turn between.
+            # So few entries are read inline, in milliseconds; other requests run in between.
             await asyncio.sleep(0)
         return t.TableRead(command.rid, command.segment, [_wire_entry(item) for item in entries])
 
@@ -321,7 +325,8 @@ class RequestHandlers:
         )
 
     async def _scan(self, command: t.ReadTableKeys | t.ReadTableEntries) -> Sequence[TableEntry]:
-        """Entries behind the continuation, as many as asked for and as fit into one reply; at least one if there is one."""
+        """Entries after the continuation: as many as requested and as fit into one reply; at least one if there is
+        one."""
         wanted = min(max(command.suggested_count, 1), _SCAN_MAX)
         after = after_of(bytes(command.continuation))
         found: list[TableEntry] = []
@@ -370,16 +375,17 @@ class RequestHandlers:
 
 
 def token_after(key: bytes) -> bytes:
-    """The continuation that means "behind this key". Never empty: empty means the beginning."""
+    """The continuation that means "after this key". Never empty: empty means the beginning."""
     return _TOKEN_PREFIX + key
 
 
 def after_of(token: bytes) -> bytes | None:
-    """Inverse of ``token_after``; None for the beginning. Raises InvalidArgumentError for a token that is not ours."""
+    """Inverse of ``token_after``; None for the beginning. Raises InvalidArgumentError for a token that this store did
+    not issue."""
     if not token:
         return None
     if token[:1] != _TOKEN_PREFIX:
-        raise InvalidArgumentError("continuation was not given by this store", size_bytes=len(token))
+        raise InvalidArgumentError("continuation was not issued by this store", size_bytes=len(token))
     return token[1:]
 
 
@@ -417,7 +423,8 @@ def _wire_entry(item: TableEntry) -> WireEntry:
 
 
 def is_text(command: Command) -> bool:
-    """Whether all names and texts of the request can be encoded: a lone surrogate came in as bytes that are no text."""
+    """Whether all names and texts of the request are valid text: a lone surrogate stands for bytes that are not
+    UTF-8."""
     return all(map(_encodes, _texts(command)))
 
 
@@ -440,5 +447,5 @@ def _encodes(value: str) -> bool:
 
 
 def _at_length(offset: int) -> list[TableLength]:
-    """The condition that a request's offset stands for. The store checks it in the same step as the change."""
+    """The condition that a request's offset sets. The store checks it in the same step as the change."""
     return [] if offset == c.NO_OFFSET else [TableLength(length=offset)]

@@ -1,4 +1,4 @@
-"""What the connections of one wire server share: the store, the bounds, and the work that outlives a connection."""
+"""What the connections of one wire server share: the store, the bounds, and work that outlives a connection."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ log = logging.getLogger(__name__)
 _REPLY_BYTES_MIN = 64 << 10
 _WARN_S = 1.0
 _WAKES = 64
-"""Waiting reads that are answered in one pass of the loop: about a millisecond of work."""
-_GRACE_TURNS = 4  # turns of grace for a connection before its memory may be taken for others
+"""Waiting reads answered in one pass of the event loop: about a millisecond of work."""
+_GRACE_TURNS = 4  # turns before a connection's memory may be taken for others
 
 
 class SharedConnection(Protocol):
-    """A connection, as the server sees it."""
+    """The part of a connection that the server uses."""
 
     @property
     def closed(self) -> asyncio.Future[None]:
-        """Done once the connection is gone."""
+        """Done once the connection is closed."""
         ...
 
     def wake(self) -> None:
-        """Go on after having been starved."""
+        """Continue after waiting for room."""
         ...
 
     def look(self, now: float) -> None:
-        """End what is late, and hold no memory for what is quiet."""
+        """Close the connection if it is late; release its receive memory if it is quiet."""
         ...
 
     def late(self, reason: str) -> None:
-        """Close at once, and log why; not where it is the server that does not read."""
+        """Close at once and log why, unless it is the server that does not read."""
         ...
 
     def cut(self, reason: str) -> None:
-        """Close at once, and log why."""
+        """Close at once and log why."""
         ...
 
     def drain(self) -> None:
-        """Read nothing more, and close once all is answered."""
+        """Stop reading, and close once everything is answered."""
         ...
 
     def abort(self) -> None:
@@ -87,7 +87,7 @@ class ServerShare:
         self.pool = pool
         self.telemetry = telemetry
         self.loop = loop
-        # Dicts for their order: what is done to all of them is done in the same order in every run of a simulation.
+        # Dicts, for their order: every run of a simulation visits them in the same order.
         self.connections: dict[SharedConnection, None] = {}
         self.cleanups: dict[asyncio.Task[None], None] = {}
         self.sending: dict[object, None] = {}
@@ -96,7 +96,7 @@ class ServerShare:
         self._woken: deque[WaitingRead] = deque()
         self._waking = False
         self.silent: dict[SharedConnection, float] = {}
-        """Those that have sent no frame yet, oldest first, and since when."""
+        """Connections that have sent no frame yet, and since when; oldest first."""
         self._starved: dict[SharedConnection, None] = {}
         self._held_bytes = 0
         self.turns: ReceiveTurns[SharedConnection] = ReceiveTurns(
@@ -109,15 +109,17 @@ class ServerShare:
         self._kept: dict[SharedConnection, None] = {}
         self._warnings: dict[tuple[str, str], tuple[float, int]] = {}
         self.writers = 0
-        """Set up on all connections."""
+        """Writers set up on all connections."""
         self.short = False
-        """Whether the process holds more than it should: then no view of a receive buffer is kept, for it keeps all."""
+        """Whether the process uses more memory than it should: then no view of a receive buffer is kept, because it
+        keeps the whole buffer."""
         self.large = LargeReplies(loop, limit_bytes=limits.replies_bytes, patience_s=limits.frame_crowded_s)
 
     def warn(self, message: str, fields: Mapping[str, object], *, kind: str = "") -> None:
-        """Log what a peer has brought about: once a second for each message and kind, lest a peer fills the disk with it.
+        """Log what a peer has caused, once a second for each message and kind, so that no peer can fill the disk with
+        log lines.
 
-        The next line says in ``unsaid`` how many were left out."""
+        The next line says in ``unsaid`` how many were suppressed."""
         now = self.loop.time()
         said_at, unsaid = self._warnings.get((message, kind), (-_WARN_S, 0))
         if now - said_at < _WARN_S:
@@ -146,7 +148,8 @@ class ServerShare:
     # --- frames that have not arrived whole, and peers that are late ---
 
     def receiving(self, connection: SharedConnection, size_bytes: int, missing_bytes: int) -> None:
-        """Note how many bytes of incomplete frames a connection holds, and how many it needs; small counts are ignored."""
+        """Record how many bytes of an incomplete frame a connection holds, and how many it still needs. Small counts
+        are ignored."""
         if size_bytes <= FREE_BYTES and not self.turns.connections:
             return
         self._act(self.turns.note(connection, size_bytes, missing_bytes, self.loop.time()))
@@ -159,7 +162,7 @@ class ServerShare:
 
     @property
     def frame_s(self) -> float:
-        """How long a frame may take to arrive now."""
+        """How long a frame may currently take to arrive, in seconds."""
         return self.limits.frame_crowded_s if self.turns.contested else self.limits.frame_s
 
     def must_pause(self, connection: SharedConnection) -> bool:
@@ -177,7 +180,7 @@ class ServerShare:
             connection.cut("others wait, and it sends very little")
 
     def watch(self) -> None:
-        """Look at all connections from time to time, until ``unwatch``."""
+        """Check all connections at intervals, until ``unwatch``."""
         self._sweep = self.loop.call_later(self.limits.sweep_s, self._look)
 
     def unwatch(self) -> None:
@@ -191,7 +194,7 @@ class ServerShare:
         now = self.loop.time()
         late = [one for one, since in self.silent.items() if now - since >= self.limits.hello_s]
         for connection in late:
-            connection.late("nothing was asked in time")
+            connection.late("no request arrived in time")
         for connection in list(self.connections):
             connection.look(now)
 
@@ -208,7 +211,7 @@ class ServerShare:
         return self.limits.penalty_s
 
     def drop_one(self) -> bool:
-        """Close a connection that is kept for a penalty, or else the one that has been silent for longest, if any."""
+        """Close a connection kept for a penalty, or else the one that has been silent for longest, if any."""
         for connections in (self._kept, self.silent):
             oldest = next(iter(connections), None)
             if oldest is not None:
@@ -234,8 +237,8 @@ class ServerShare:
         self._starved[connection] = None
 
     def wake_read(self, read: WaitingRead) -> None:
-        """Let the read look again, after those that were woken before it, a slice of them in each pass of the loop:
-        an append that wakes thousands must not hold up the appends that come after it."""
+        """Let the read check again, after those woken before it. Each pass of the loop resumes only some of them: an
+        append that wakes thousands must not delay the appends after it."""
         self._woken.append(read)
         if not self._waking:
             self._waking = True

@@ -38,26 +38,26 @@ ILLEGAL_ARGUMENT = 0  # number of Pravega's error code
 DAMAGED = 64
 """Our own code of an ErrorMessage. Pravega's clients take a code that they do not know for "unspecified"."""
 STORAGE_FULL = 65
-"""Likewise, and only for ``OWN_TOKEN``: Pravega's clients take no error about an append but those they know."""
+"""Likewise, and only for ``OWN_TOKEN``: Pravega's clients accept no unknown error about an append."""
 QUOTA_HELD = 66
-"""Likewise, and only for ``OWN_TOKEN``: what the quota of any other client lets wait is kept here."""
+"""Likewise, and only for ``OWN_TOKEN``: for any other client, appends that a quota delays wait in the server."""
 QUOTA_EXCEEDED = 67
-"""For every client. The message is a sentence, and behind a line end the error's fields as a JSON object."""
+"""For every client. The message is a sentence, then a line end, then the error's fields as a JSON object."""
 RETENTION_HOLD = 68
 """Likewise: a hold forbids the removal."""
 WRITER_FORGOTTEN = 69
-"""Likewise, only as the answer to a setup: what the writer has sent may or may not be stored."""
+"""Likewise, only in answer to a setup: what the writer has sent may or may not be stored."""
 OWN_TOKEN = "penstock"
-"""In the field of a request that is empty without authorization: the client knows our own codes."""
+"""In the token field of a request, which is empty without authorization: the client knows our own codes."""
 _MESSAGE_MAX = 1000  # characters of a message in a reply
 _FIELDS_MAX = 30_000  # characters; a string of the protocol has 65,535 bytes
 
 
 def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO_OFFSET) -> Command | None:
-    """The reply that says ``error`` about ``segment``, spelled as the client spelled it.
+    """The reply that reports ``error`` about ``segment``, spelled as the client spelled it.
 
-    ``offset`` is the read offset, or the event number of a failed append. None: the protocol has no words for the error;
-    the connection is closed, and the client connects again and retries.
+    ``offset`` is the read offset, or the event number of a failed append. None: the protocol cannot express the error.
+    The connection is closed; the client reconnects and retries.
     """
     reply: Command | None = None
     match error:
@@ -76,7 +76,7 @@ def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO
         case TruncatedError():
             reply = c.SegmentIsTruncated(rid, segment, error.start_offset, "", offset)
         case FencedError():
-            # Another owner serves it, or will: the client asks the controller again.
+            # Another owner serves it, or soon will: the client asks the controller again.
             reply = c.WrongHost(rid, segment, "")
         case UnsupportedError():
             reply = c.OperationUnsupported(rid, error.message)
@@ -98,12 +98,13 @@ def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO
 
 
 def is_own(request: Command) -> bool:
-    """Whether the client that asks knows our own codes."""
+    """Whether the client that sent the request knows our own codes."""
     return getattr(request, "token", None) == OWN_TOKEN
 
 
 def must_wait(error: PenstockError, request: Command) -> bool:
-    """Whether no reply can express the error: the request is retried here, and then by a client that reconnects."""
+    """Whether no reply can express the error: the server retries the request, then the client reconnects and
+    retries."""
     return isinstance(error, ThrottledError) or (
         isinstance(error, StorageFullError | QuotaHeldError) and not is_own(request)
     )
@@ -123,13 +124,13 @@ def _fields_of(message: str, segment: str) -> dict[str, Any]:
         fields = None
     if not isinstance(fields, dict):
         fields = {"reason": text}
-    fields.pop("message", None)  # Of no error of ours, and the name of an argument.
+    fields.pop("message", None)  # No error of ours has this field, and it is the name of an argument.
     return fields | {"segment": segment}
 
 
 def error_of(reply: Command, segment: str) -> PenstockError:
-    """The error that a reply stands for. Anything but an error reply gives InternalError: the peer answered a question
-    that was not asked."""
+    """The error that a reply reports. A reply that is not an error gives InternalError: it does not belong to the
+    request."""
     error: PenstockError
     match reply:
         case c.SegmentIsSealed():
@@ -145,7 +146,7 @@ def error_of(reply: Command, segment: str) -> PenstockError:
         case c.OperationUnsupported(operation=operation):
             error = UnsupportedError("operation is not offered", operation=operation, segment=segment)
         case c.AuthTokenCheckFailed(code=code):
-            error = InvalidArgumentError("token was refused", code=code, segment=segment)
+            error = InvalidArgumentError("token was rejected", code=code, segment=segment)
         case c.ErrorMessage(message=message, code=0):
             error = InvalidArgumentError("store refused the request", reason=message, segment=segment)
         case c.ErrorMessage(message=message, code=64):

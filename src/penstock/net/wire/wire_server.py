@@ -24,16 +24,16 @@ log = logging.getLogger(__name__)
 
 _WARM = {SMALL_BYTES: 8, MEDIUM_BYTES: 4}
 _WARM_SHARE = 8
-"""Of the receive memory, so large a part is touched at start at most: a small store stays small."""
-_BACKLOG = 512  # connections that wait for accept; a burst of clients that start at once
+"""The most receive memory that is touched at start: a small store stays small."""
+_BACKLOG = 512  # connections that wait for accept; covers a burst of clients that start at once
 
 
 class WireServer:
     """Serves ``store`` on ``host:port`` from entry to exit; port 0 picks a free port; see ``port``.
 
-    Exit stops accepting, answers reads that wait with an empty reply, waits for what is in flight for at most
-    ``limits.drain_s``, and closes all connections. The store is borrowed, and must be open for that long. Runs on any loop
-    that offers ``create_server`` for buffered protocols.
+    Exit stops accepting, answers waiting reads with an empty reply, waits for requests in flight for at most
+    ``limits.drain_s``, and closes all connections. The store is borrowed, and must be open for that long. Runs on any
+    loop that offers ``create_server`` for buffered protocols.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class WireServer:
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
     ) -> None:
-        """``guard`` is asked before a client's request removes bytes of a segment. ``calls`` of the controller, by name, are
-        answered here too (``net.wire.calls``). All arguments are borrowed."""
+        """``guard`` is entered before a client's request removes bytes of a segment. ``calls`` of the controller, by
+        name, are answered here too (``net.wire.calls``). All arguments are borrowed."""
         self._store = store
         self._guard = guard
         self._calls = calls
@@ -67,7 +67,7 @@ class WireServer:
 
     @property
     def port(self) -> int:
-        """The port that is served; known once the server was entered."""
+        """The port that is served; known once the server is entered."""
         return self._port
 
     async def __aenter__(self) -> Self:
@@ -103,8 +103,8 @@ class WireServer:
         return 0 if self._share is None else self._share.pool.give_back()
 
     def memory_is_short(self, is_short: bool) -> None:
-        """Whether the process holds more than it should. Until told otherwise, appends are then copied out of receive
-        buffers: what the store keeps of one would keep all of it, be it 16 KiB among 16 MiB of nothing."""
+        """Set whether the process uses more memory than it should. While it does, appends are copied out of receive
+        buffers: even 16 KiB that the store keeps would keep a whole buffer of 16 MiB."""
         if self._share is not None:
             self._share.short = is_short
 
@@ -133,7 +133,7 @@ class WireServer:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
-                log.warning("clean-up after connections was cut short", extra={"tasks": len(late)})
+                log.warning("clean-up after connections ended early", extra={"tasks": len(late)})
         log.info("wire server closed", extra={"host": self._host, "port": self._port})
 
     async def _closed(self, connections: list[SharedConnection]) -> None:

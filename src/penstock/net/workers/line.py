@@ -1,4 +1,4 @@
-"""The server's side of the line to one worker: which line is up now, and calls that wait for it."""
+"""The server's side of the link to one worker: the current link, and calls that wait for it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from penstock.model.errors import ContainerOfflineError, NotConnectedError, Pens
 from penstock.net.workers.link import Answer, LinkDownError, WorkerLink
 
 PATIENCE_S = 30.0
-"""How long a call waits for a worker that is away, where its caller sets no earlier deadline."""
+"""How long a call waits for a worker that is down, unless its caller sets an earlier deadline."""
 
 
 class WorkerLine:
-    """Calls to the worker ``number``, whichever process it is now.
+    """Calls to the worker ``number``, whichever process currently runs it.
 
-    Calls that never left wait for the next process; so do those that may be repeated and whose process died, or stopped
-    because it could not write. Others then raise NotConnectedError: they may or may not have happened.
+    Calls that were never sent wait for the next process. So do repeatable calls whose process died, or stopped because
+    it could not write. Other calls then raise NotConnectedError: they may or may not have happened.
     """
 
     def __init__(self, number: int, *, patience_s: float = PATIENCE_S) -> None:
@@ -28,16 +28,16 @@ class WorkerLine:
 
     @property
     def link(self) -> WorkerLink | None:
-        """The line that is up, or None while the worker is away."""
+        """The current link, or None while the worker is down."""
         return self._link if self._link is not None and self._link.is_open else None
 
     def attach(self, link: WorkerLink | None) -> None:
-        """From now on the worker is reached over ``link``; None: it is away."""
+        """Reach the worker over ``link`` from now on; None: it is down."""
         self._link = link
         self._wake()
 
     def give_up(self, failure: PenstockError) -> None:
-        """The worker does not come back: all calls raise ``failure``."""
+        """The worker will not restart: all calls raise ``failure``."""
         self._link = None
         self._failure = failure
         self._wake()
@@ -61,17 +61,18 @@ class WorkerLine:
                 if not repeat and not isinstance(error, LinkDownError):
                     raise
             except ContainerOfflineError as error:
-                # It stops, and another process recovers: for callers, the store is briefly unavailable.
+                # The worker stops, and another process recovers its data: for callers, the store is briefly
+                # unavailable.
                 if not repeat:
                     raise NotConnectedError("worker has stopped", worker=self.number, reason=str(error)) from error
             refused, now = link, loop.time()
             if now - began > self._patience_s:
-                # An attempt that lasted long, as a read that waits does, found the worker alive: patience begins anew.
+                # A long attempt, such as a waiting read, found the worker alive: the waiting time starts again.
                 deadline = now + self._patience_s
             began = now
 
     async def _up(self, refused: WorkerLink | None, deadline: float) -> WorkerLink:
-        """The line, once there is another one than was ``refused``."""
+        """The link, once there is one other than ``refused``."""
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -84,13 +85,13 @@ class WorkerLine:
                 async with asyncio.timeout_at(deadline):
                     await asyncio.shield(self._changed)
             except TimeoutError:
-                raise NotConnectedError("worker is away", worker=self.number, patience_s=self._patience_s) from None
+                raise NotConnectedError("worker is down", worker=self.number, patience_s=self._patience_s) from None
 
     def start(self, answer: Answer, method: str, *arguments: object) -> None:
-        """Send now; ``answer`` is called once, later, also where the worker is away."""
+        """Send now; ``answer`` is called once, later, also where the worker is down."""
         link = self.link
         if link is None:
-            error = self._failure or NotConnectedError("worker is away", worker=self.number)
+            error = self._failure or NotConnectedError("worker is down", worker=self.number)
             asyncio.get_running_loop().call_soon(answer, error)
             return
         link.start(answer, method, *arguments)

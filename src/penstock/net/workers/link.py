@@ -1,9 +1,9 @@
-"""The line between a server and one of its worker processes: calls in both directions over one connected pair of sockets.
+"""The link between a server and one of its worker processes: calls in both directions over one socket pair.
 
-The pair is made by the server, and the worker inherits its end. Nobody else can reach it, so nobody has to prove who he is;
-and the end of either process ends the line for the other.
+The server makes the pair, and the worker inherits its end. No other process can reach it, so there is no
+authentication. When either process ends, the link ends for the other.
 
-A frame is a header, a text and the bytes beside it (``worker_values``). Frames arrive in the order in which they were sent.
+A frame is a header, a text and byte strings (``worker_values``). Frames arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ _CALL, _ANSWER, _ERROR, _CANCEL = range(4)
 _FRAME_MAX_BYTES = 1 << 30
 _WRITE_BUFFER_BYTES = 8 << 20
 _JOIN_BYTES = 64 << 10
-_CALLS_MAX = 8192  # calls at a time; further ones are refused, which bounds the memory of a slow worker
+_CALLS_MAX = 8192  # concurrent calls; further ones are refused, which bounds the memory of a slow worker
 
 Answer = Callable[[object], None]
-"""Takes the result of a call, or the PenstockError that it failed with; called once, from the event loop."""
+"""Receives the result of a call, or the PenstockError that it failed with; called once, from the event loop."""
 Handler = Callable[..., Awaitable[Any]]
 Taker = Callable[..., None]
-"""Takes a call at once, in the order of the frames; its first argument is the ``Answer`` to give."""
+"""Handles a call at once, in the order of the frames; its first argument is the ``Answer`` to call."""
 
 
 class LinkDownError(NotConnectedError):
-    """The other process is gone, and the call was never sent to it."""
+    """The other process has ended, and the call was never sent to it."""
 
 
 class WorkerLink(asyncio.Protocol):
-    """One end. ``handlers`` answer the other end's calls, each in a task; ``takers`` take theirs at once.
+    """One end. ``handlers`` answer calls of the other end, each in a task; ``takers`` answer theirs at once, without a
+    task.
 
-    ``closed`` is done once the other end is gone or ``close`` was called; what was in flight then failed with
+    ``closed`` is done once the other end has ended or ``close`` was called; calls in flight then fail with
     NotConnectedError. Made by ``open_link``.
     """
 
@@ -100,7 +101,7 @@ class WorkerLink(asyncio.Protocol):
             while len(received) - start >= _HEADER.size:
                 size, text_size, kind, number = _HEADER.unpack_from(received, start)
                 if size > _FRAME_MAX_BYTES or text_size > size:
-                    raise ProtocolError("frame between processes is out of bounds", size_bytes=size)
+                    raise ProtocolError("frame between processes has an invalid size", size_bytes=size)
                 first = start + _HEADER.size
                 if len(received) < first + size:
                     break
@@ -108,9 +109,9 @@ class WorkerLink(asyncio.Protocol):
                 with memoryview(received) as view:
                     self._take(kind, number, view[first : first + text_size], view[first + text_size : start])
         except ProtocolError as error:
-            log.error("line between processes is broken", extra={"line": self.name, "reason": str(error)})
+            log.error("link between processes is broken", extra={"line": self.name, "reason": str(error)})
             self.close()
-        # A view may still be held by a traceback: a new buffer costs less than to look for it.
+        # A traceback may still hold a view: a new buffer costs less than finding it.
         self._received = bytearray(memoryview(received)[start:]) if start else received
 
     def _take(self, kind: int, number: int, text: memoryview, rest: memoryview) -> None:
@@ -125,7 +126,7 @@ class WorkerLink(asyncio.Protocol):
             if answer is not None:
                 answer(decode_error(text, rest) if kind == _ERROR else decode_value(text, rest))
         else:
-            raise ProtocolError("no such frame between processes", kind=kind)
+            raise ProtocolError("unknown kind of frame between processes", kind=kind)
 
     # --- calls of the other end ---
 
@@ -137,10 +138,10 @@ class WorkerLink(asyncio.Protocol):
             return
         handler = self._handlers.get(method)
         if handler is None:
-            self._reply(number, InternalError("no such call between processes", call=method))
+            self._reply(number, InternalError("unknown call between processes", call=method))
         elif len(self._serving) >= _CALLS_MAX:
-            # To stop reading would also keep back the answers that calls under way wait for.
-            self._reply(number, ThrottledError("too many calls at a time", resource="calls", limit=_CALLS_MAX))
+            # Pausing the socket would also delay the answers that calls in flight wait for.
+            self._reply(number, ThrottledError("too many concurrent calls", resource="calls", limit=_CALLS_MAX))
         else:
             task = self._loop.create_task(self._serve(number, handler, arguments))
             self._serving[number] = task
@@ -161,7 +162,7 @@ class WorkerLink(asyncio.Protocol):
             await self._writable.wait()
             self._reply(number, outcome)
         finally:
-            del outcome  # An error's traceback holds this frame, which would keep the arguments alive.
+            del outcome  # The error's traceback holds this frame, which would keep the arguments alive.
 
     def _reply(self, number: int, outcome: object) -> None:
         try:
@@ -181,7 +182,7 @@ class WorkerLink(asyncio.Protocol):
     def start(self, answer: Answer, method: str, *arguments: object) -> int:
         """Send a call now, and return its number. Raises LinkDownError: nothing was sent."""
         if not self.is_open:
-            raise LinkDownError("the other process is gone", line=self.name)
+            raise LinkDownError("the other process has ended", line=self.name)
         text, beside = encode_value([method, *arguments])
         self._last_id += 1
         self._owed[self._last_id] = answer
@@ -189,8 +190,8 @@ class WorkerLink(asyncio.Protocol):
         return self._last_id
 
     async def call(self, method: str, *arguments: object) -> Any:
-        """The result. Raises what the other end raised, and NotConnectedError where it went away: the call may or may not
-        have happened, unless it is a LinkDownError. Cancelled: the other end gets a request to stop."""
+        """The result. Raises what the other end raised, and NotConnectedError if it ended: the call may or may not have
+        happened. After LinkDownError it did not. Cancelled: the other end gets a request to stop."""
         await self._writable.wait()
         reply: asyncio.Future[Any] = self._loop.create_future()
 
@@ -227,7 +228,7 @@ class WorkerLink(asyncio.Protocol):
             transport.writelines([header, text, *beside])
 
     def _lost(self) -> NotConnectedError:
-        return NotConnectedError("the other process is gone", line=self.name)
+        return NotConnectedError("the other process has ended", line=self.name)
 
 
 async def open_link(
@@ -237,7 +238,7 @@ async def open_link(
     handlers: Mapping[str, Handler],
     takers: Mapping[str, Taker] | None = None,
 ) -> WorkerLink:
-    """A line over one end of a connected pair, which it closes in the end. ``name`` is for logs."""
+    """A link over one end of a connected pair, which it closes. ``name`` is for logs."""
     loop = asyncio.get_running_loop()
     link = WorkerLink(loop, name, handlers, takers or {})
     sock.setblocking(False)

@@ -1,7 +1,7 @@
-"""Values of the ports as bytes, and back: what a server and its workers say to each other.
+"""Values of the ports as bytes, and back: the messages between a server and its workers.
 
-JSON, with byte strings beside it: they are neither escaped nor searched. Both ends are one program of one version, so there
-is no compatibility to keep; what is not known is refused all the same.
+JSON, followed by byte strings, which are neither escaped nor scanned. Both ends run the same version, so there is no
+compatibility to keep. Unknown values are refused all the same.
 """
 
 from __future__ import annotations
@@ -73,21 +73,21 @@ _ERRORS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PenstockError)
 }
 _JUST_PLAIN = frozenset((str, int, float, bool, type(None)))
-"""Not their subclasses: an enum may be one."""
+"""Exact types only: an enum may be a subclass."""
 _TEXT_OF = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def encode_value(value: object) -> tuple[bytes, Sequence[Buffer]]:
-    """The value as a text, and the byte strings that go beside it, which are borrowed. Raises InternalError for what none
-    of the ports has."""
+    """The value as a text, and its byte strings, which are borrowed. Raises InternalError for a type that no port
+    uses."""
     beside: list[Buffer] = []
     packed = _pack(value, beside)
     return _TEXT_OF([packed, [_size(item) for item in beside]]).encode(), beside
 
 
 def decode_value(text: Buffer, rest: Buffer) -> Any:
-    """Inverse of ``encode_value``; sequences come as lists. ``rest`` is what went beside, end to end; byte strings are
-    copied out of it. Raises ProtocolError."""
+    """Inverse of ``encode_value``; sequences become lists. ``rest`` holds the byte strings, one after the other; they
+    are copied out of it. Raises ProtocolError."""
     try:
         packed, sizes = json.loads(str(text, "utf-8"))
         view, end, beside = memoryview(rest), 0, []
@@ -95,15 +95,15 @@ def decode_value(text: Buffer, rest: Buffer) -> Any:
             beside.append(bytes(view[end : end + size]))
             end += size
         if end != len(view):
-            raise ProtocolError("bytes beside a value do not fit it", expected=end, actual=len(view))
+            raise ProtocolError("byte strings after a value do not match it", expected=end, actual=len(view))
         return _unpack(packed, beside)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise ProtocolError("not a value of a worker's port", reason=repr(error)[:200]) from error
 
 
 def encode_error(error: PenstockError) -> tuple[bytes, Sequence[Buffer]]:
-    """An error by its class, message and fields. Fields that none of the ports has become texts."""
-    told = {name: _sayable(value) for name, value in error.fields.items()}
+    """An error by its class, message and fields. Fields of a type that no port uses become texts."""
+    told = {name: _encodable(value) for name, value in error.fields.items()}
     return encode_value([type(error).__name__, error.message, told])
 
 
@@ -120,7 +120,7 @@ def _size(item: Buffer) -> int:
     return item.nbytes if isinstance(item, memoryview) else len(item)
 
 
-def _sayable(value: object) -> object:
+def _encodable(value: object) -> object:
     try:
         encode_value(value)
     except InternalError:
@@ -146,7 +146,7 @@ def _pack(value: object, beside: list[Buffer]) -> object:
         return ["d", [[_pack(key, beside), _pack(item, beside)] for key, item in value.items()]]
     if isinstance(value, enum.Enum) and _ENUMS.get(kind.__name__) is kind:
         return ["e", kind.__name__, value.value]
-    raise InternalError("value has no form between processes", kind=kind.__name__)
+    raise InternalError("value cannot be sent between processes", kind=kind.__name__)
 
 
 def _unpack(packed: Any, beside: Sequence[bytes]) -> Any:

@@ -1,4 +1,4 @@
-"""One segment store made of the stores of several workers: each call goes to the worker that owns the segment."""
+"""One segment store over the stores of several workers: each call goes to the worker that owns the segment."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _ALWAYS = 0  # mark before every change
 
 
 class CountRows(Protocol):
-    """The memory in which workers count together."""
+    """The shared memory in which workers count bytes."""
 
     def row(self, stream: str) -> int:
-        """The row of the stream. Raises StorageFullError."""
+        """The stream's row. Raises StorageFullError."""
         ...
 
     def release(self, stream: str) -> None: ...
 
 
 class WorkerSegments:
-    """Implements ``ports.data.service.LocalSegmentService`` over the workers. The lines and ``rows`` are borrowed.
+    """Implements ``ports.data.service.LocalSegmentService`` over the workers. ``lines`` and ``rows`` are borrowed.
 
-    A segment belongs to a container, by the hash of its name, and container ``n`` to worker ``n`` modulo their number: what
-    is ever merged into a segment lives with it. While a worker is away, calls for its segments wait; the others' go on.
-    ``rows`` lets a limit bound segments of several workers together.
+    The hash of its name assigns a segment to a container; container ``n`` belongs to worker ``n`` modulo the number of
+    workers. Segments that may be merged belong to the same worker. While a worker is down, calls for its segments wait;
+    calls to other workers continue. ``rows`` lets one limit bound segments of several workers.
     """
 
     withdraw_appends = None
@@ -67,7 +67,7 @@ class WorkerSegments:
         self._limits: dict[str, AppendLimit] = {}
         self._generations: dict[str, int] = {}
         self._generation = 0
-        self._told: dict[str, int] = {}
+        self._reported_limits: dict[str, int] = {}
         self._met: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._reported: dict[str, None] = {}
@@ -83,7 +83,7 @@ class WorkerSegments:
         return self._lines[self.worker_of(segment)]
 
     async def _ask(self, method: str, segment: str, *arguments: object) -> Any:
-        """A call that is safe to repeat although nobody knows whether it happened."""
+        """A call that is safe to repeat if its outcome is unknown."""
         return await self._line(segment).call(method, segment, *arguments, repeat=True)
 
     async def _once(self, method: str, segment: str, *arguments: object) -> Any:
@@ -97,7 +97,7 @@ class WorkerSegments:
         await self._once("create_segment", name, rollover_bytes)
 
     def _note_created(self, name: str) -> None:
-        # A worker that comes back must count it too, and cannot know that it was created under the limit.
+        # A restarted worker must count it too, and cannot know that it was created under the limit.
         stream = name.rpartition("/")[0]
         limit = self._limits.get(stream)
         if limit is not None and name not in limit.segments and not is_transaction_name(name):
@@ -113,7 +113,7 @@ class WorkerSegments:
         self._line(request.segment).start(answered, "append", request)
 
     async def append(self, request: Append) -> Appended:
-        """As the port says. The data are copied before this returns. Cancelled: the append may or may not happen."""
+        """As the port says. The data is copied before this returns. Cancelled: the append may or may not happen."""
         reply: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
         def answered(outcome: Appended | PenstockError) -> None:
@@ -237,7 +237,7 @@ class WorkerSegments:
         return await self._by_name("spaces", names)
 
     async def _by_name(self, method: str, names: Sequence[str]) -> Mapping[str, Any]:
-        """A call that answers by name what it finds, asked of each worker for its own."""
+        """A call that answers by name: each worker is asked for its own segments."""
         parts: dict[int, list[str]] = {}
         for name in names:
             parts.setdefault(self.worker_of(name), []).append(name)
@@ -266,7 +266,7 @@ class WorkerSegments:
         await together([line.call("flush", repeat=True) for line in self._lines])
 
     def read_now(self, name: str, offset: int, max_bytes: int) -> SegmentRead | None:
-        """None: no segment is in memory here, all reads wait for a worker."""
+        """None: no segment is in memory here; all reads wait for a worker."""
         return None
 
     def watch(self, name: str, offset: int, changed: Callable[[], None]) -> Watch | None:
@@ -274,7 +274,8 @@ class WorkerSegments:
         return None
 
     async def disk(self) -> DiskSpace:
-        """The workers' together. They share a disk: it is as large as the smallest answer, and what they use adds up."""
+        """The disk of all workers. They share it: its size is the smallest one reported, and the space they use is
+        added up."""
         parts: Sequence[DiskSpace] = await together([line.call("disk", repeat=True) for line in self._lines])
         budgets = [part.budget_bytes for part in parts]
         return DiskSpace(
@@ -287,12 +288,12 @@ class WorkerSegments:
     # --- what retention asks ------------------------------------------------------------------------------
 
     async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
-        """As the port says. A worker that is away gets the limits before it accepts appends again: see
+        """As the port says. A worker that is down gets the limits before it accepts appends again: see
         ``restore_limits``."""
         for limit in limits:
             self._generation += 1
             self._generations[limit.stream] = self._generation
-            self._told.pop(limit.stream, None)
+            self._reported_limits.pop(limit.stream, None)
             if limit.total_bytes is None and limit.total_events is None:
                 self._limits.pop(limit.stream, None)
             else:
@@ -315,12 +316,12 @@ class WorkerSegments:
                 own = replace(limit, segments=[name for name in limit.segments if self.worker_of(name) == line.number])
                 await link.call("limit_appends", [own], [row], self._generations.get(limit.stream, 0))
         except (NotConnectedError, ContainerOfflineError):
-            # It is away now, and gets the limits when it comes back.
+            # It is down now, and gets the limits when it restarts.
             return
 
     async def restore_limits(self, worker: int) -> None:
-        """Tell a worker that has come back all limits, and whoever waits for limits to look at them: the worker does not
-        know what it has told already, nor what it counted of segments that are gone."""
+        """Send all limits to a restarted worker, and make callers of ``limits_reached`` check them. The worker does not
+        know what it has already reported, nor what it counted of deleted segments."""
         for stream in list(self._limits):
             limit = self._limits.get(stream)
             if limit is not None:
@@ -332,8 +333,8 @@ class WorkerSegments:
     async def note_reached(self, met: Sequence[tuple[str, int]]) -> None:
         """A worker reports streams that have reached a limit, and which one. Each is passed on once."""
         for stream, generation in met:
-            if self._told.get(stream) != generation:
-                self._told[stream] = generation
+            if self._reported_limits.get(stream) != generation:
+                self._reported_limits[stream] = generation
                 self._met[stream] = None
                 self._wake.set()
 
@@ -387,11 +388,11 @@ class WorkerSegments:
         return list(found)
 
     async def changed_segments(self, after: int) -> SegmentChanges:
-        """As the port says. A worker that is away delivers its reports once it is back."""
+        """As the port says. A worker that is down delivers its reports once it has restarted."""
         since = self._marks.get(after, {})
         parts = await together([self._changes(line, since.get(line.number, 0)) for line in self._lines])
         self._mark += 1
-        # The answer may be lost: the marks of the question are kept until the answer's come back.
+        # The answer may be lost: the marks of the request are kept until those of the answer come back.
         self._marks = {after: since} if after in self._marks else {}
         self._marks[self._mark] = {line.number: part.mark for line, part in zip(self._lines, parts, strict=True)}
         return SegmentChanges(

@@ -54,14 +54,14 @@ POSITIONAL = {
     "table_scan": ("after", "limit", "first", "last"),
     "lease_chunks": ("until_ms", "holder"),
 }
-"""Calls of ``SegmentService`` that travel as they are: their arguments in order, those last that are given by name."""
+"""Calls of ``SegmentService`` that are forwarded unchanged: arguments in order, keyword arguments last."""
 
 
 class CountRows(Protocol):
-    """Where the counts lie that the workers share."""
+    """Where the shared counts of the workers are stored."""
 
     def assign(self, stream: str, row: int | None) -> None:
-        """The row of the stream's counts; None: it has no limit any more."""
+        """Set the row of the stream's counts; None: it has no limit any more."""
         ...
 
 
@@ -107,7 +107,7 @@ class WorkerServer:
         store.submit_append(request, answer)
 
     async def _limit(self, limits: Sequence[AppendLimit], rows: Sequence[int | None], generation: int) -> None:
-        # One after the other: of two that change the limit of one stream, the one that was sent last must stay.
+        # One at a time: if two change the limit of one stream, the one sent last must win.
         async with self._limiting:
             for limit, row in zip(limits, rows, strict=True):
                 if self._rows is not None and row is not None:
@@ -119,13 +119,13 @@ class WorkerServer:
                     if self._rows is not None:
                         self._rows.assign(limit.stream, None)
 
-    async def tell_limits(self, tell: Callable[[Sequence[tuple[str, int]]], Any]) -> None:
-        """Call ``tell`` with the streams whose limits are met, and which limit it was; runs until it is cancelled."""
+    async def report_limits(self, report: Callable[[Sequence[tuple[str, int]]], Any]) -> None:
+        """Call ``report`` with the streams whose limits are met, and which limit it was. Runs until cancelled."""
         while True:
             names = await self._open_store.limits_reached()
-            await tell([(name, self._generations.get(name, 0)) for name in names])
+            await report([(name, self._generations.get(name, 0)) for name in names])
 
-    async def tell_rates(self, tell: Callable[[Sequence[str]], Any]) -> None:
-        """Call ``tell`` with the streams that have a hot or cold segment; runs until it is cancelled."""
+    async def report_rates(self, report: Callable[[Sequence[str]], Any]) -> None:
+        """Call ``report`` with the streams that have a hot or cold segment; runs until it is cancelled."""
         while True:
-            await tell(await self._open_store.rates_reported())
+            await report(await self._open_store.rates_reported())

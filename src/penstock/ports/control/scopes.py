@@ -13,9 +13,10 @@ PAGE_MAX = 1000  # names of one page
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeContents:
-    """How much a scope holds; it can be deleted once all numbers are 0.
+    """How many objects a scope holds, including those that are being created or deleted.
 
-    ``internal_streams``: those of the system itself. ``tables``: key-value tables, including those being created.
+    The scope can be deleted once all numbers are 0, unless a hold is placed on it. ``internal_streams``: those of the
+    system itself. ``tables``: key-value tables.
     """
 
     streams: int
@@ -32,13 +33,13 @@ class Scopes(Protocol):
         ...
 
     async def delete(self, scope: str) -> None:
-        """Raises ScopeNotFoundError, NotEmptyError."""
+        """Raises ScopeNotFoundError, RetentionHoldError (a hold is placed on it), NotEmptyError."""
         ...
 
     async def exists(self, scope: str) -> bool: ...
 
     async def describe(self, scope: str) -> ScopeContents:
-        """How much the scope holds. Not one moment: what is created or deleted meanwhile may be missing.
+        """How much the scope holds. Not a snapshot: objects created or deleted during the call may be missing.
 
         Raises ScopeNotFoundError.
         """

@@ -18,7 +18,7 @@ _TODAY, _CHANGE, _HURT = "#9ecae1", "#3182bd", "#a50f15"
 
 
 def draw(report: FleetReport, path: Path) -> None:
-    """Save the picture: png, svg or pdf. Raises InvalidArgumentError where matplotlib is not there."""
+    """Save the picture: png, svg or pdf. Raises InvalidArgumentError if matplotlib is not installed."""
     with pyplot(path) as plt:
         figure, axes = plt.subplot_mosaic(
             [["scopes", "days"], ["scopes", "hurt"]], figsize=(12, 7.5), width_ratios=(2, 3), layout="constrained"
@@ -38,7 +38,7 @@ def draw(report: FleetReport, path: Path) -> None:
 
 
 def title(report: FleetReport) -> str:
-    """What the picture shows, in a sentence."""
+    """The content of the picture in one sentence."""
     found = report.today.total if report.change is None else report.change.total
     said = f"{found.losing:,} of {report.streams:,} streams would lose {format_size(found.bytes)}"
     if report.change is None:
@@ -56,12 +56,12 @@ def _bars(axis: Any, sides: Sequence[tuple[str, Mapping[str, Sums], str]]) -> No
     height = 0.8 / len(sides)
     for place, (label, scopes, color) in enumerate(sides):
         sizes = [scopes[name].bytes if name in scopes else 0 for name in names]
-        # The later side is drawn above the earlier one, as the eye reads.
+        # The later side is drawn above the earlier one, in reading order.
         at = [row + 0.4 - height / 2 - place * height for row in range(len(names))]
         axis.barh(at, sizes, height=height, color=color, label=label)
     axis.set_yticks(range(len(names)), names, fontsize=8)
     axis.set_title(
-        "what goes, by scope: the largest" if len(names) == _SCOPES_MAX else "what goes, by scope", fontsize=10
+        "deleted data by scope: the largest" if len(names) == _SCOPES_MAX else "deleted data by scope", fontsize=10
     )
     _sizes(axis.xaxis)
     if names:
@@ -76,7 +76,7 @@ def _days(axis: Any, sides: Sequence[tuple[str, Side, str]]) -> None:
         axis.bar([row - 0.4 + width * (place + 0.5) for row in range(len(days))], sizes, width=width, color=color)
     shown = range(0, len(days), max(1, len(days) // 8))
     axis.set_xticks(list(shown), [days[place] for place in shown], fontsize=8, rotation=20)
-    axis.set_title("what goes, by the day it was written", fontsize=10)
+    axis.set_title("deleted data by the day it was written", fontsize=10)
     _sizes(axis.yaxis)
 
 
@@ -85,7 +85,7 @@ def _hurt(axis: Any, side: Side) -> None:
     axis.barh(
         [f"{item['subscriber']} ({item['rule']})" for item in items], [item["bytes"] for item in items], color=_HURT
     )
-    axis.set_title("what subscribers lose unread" if items else "no subscriber loses anything unread", fontsize=10)
+    axis.set_title("unread data that subscribers lose" if items else "no subscriber loses anything unread", fontsize=10)
     axis.tick_params(axis="y", labelsize=8)
     _sizes(axis.xaxis)
 

@@ -27,7 +27,7 @@ SCHEMA = pa.schema(
     ]
 )
 LARGEST = 20
-"""Number of streams that lose most, and of errors, that each task reports."""
+"""How many of the streams that lose most, and how many errors, each task reports."""
 
 _Key = tuple[str, str, str, str, str, int, int]
 
@@ -37,8 +37,9 @@ class Tally:
     ``refused``, ``errors`` (all) and ``error`` (the first); ``subscribed`` (the number of subscribers) and ``holder`` (each
     of them: in ``text`` its fields as JSON, in ``held_bytes`` and ``bytes`` what it holds and its lag).
 
-    ``streams``: decided; ``losing``: of which data goes; ``uncounted``: losing ones whose events nobody counted; ``moved``:
-    subscribers moved past unread data, ``lost_bytes`` what they lose; ``held_bytes``: what only a hold keeps.
+    ``streams``: streams with a decision; ``losing``: those that lose data; ``uncounted``: losing ones whose events were
+    not counted; ``moved``: subscribers moved past unread data; ``lost_bytes``: what they lose; ``held_bytes``: what
+    only a hold keeps.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class Tally:
                 found[place] += value
 
     def error(self, source: str, place: int, text: str) -> None:
-        """A row that could not be used. All are counted, only the first are listed."""
+        """Record a row that could not be used. All are counted; only the first are listed."""
         self._add(("", "errors", "", "", "", 0, 0), _sums(streams=1))
         self._errors += 1
         if self._errors <= LARGEST:
@@ -68,7 +69,7 @@ class Tally:
             self._add((CHANGE, "refused", "", "", text, 0, 0), _sums(streams=count))
 
     def subscribed(self, fields: Mapping[str, Any]) -> None:
-        """A subscriber with its ``subscriber_fields``. All are counted and reported."""
+        """Add a subscriber with its ``subscriber_fields``. All are counted and reported."""
         self._add(("", "subscribed", "", "", "", 0, 0), _sums(streams=1))
         held, lag = max(0, fields["held_bytes"] or 0), fields["lag_bytes"]
         key = ("", "holder", "", fields["stream"], json.dumps(fields), 0, 0)

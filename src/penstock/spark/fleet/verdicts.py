@@ -1,4 +1,4 @@
-"""Decisions on many streams as columns of an Arrow table, one row a stream.
+"""Decisions on many streams as columns of an Arrow table, one row per stream.
 
 Source: docs/formats/fleet.md, "Decisions". Needs numpy and pyarrow.
 """
@@ -66,7 +66,7 @@ class Effect:
     ``gone_bytes``: what they free, or all of a stream that they delete; ``events``, ``days``: of these bytes;
     ``held_bytes``: what they would also free without holds; ``writers``: the verdict for writers afterwards.
 
-    Nothing of the planner's is kept: thousands of its answers would be much for the garbage collector to walk.
+    No object of the planner is kept: thousands of its answers would slow the garbage collector.
     """
 
     code: int
@@ -90,8 +90,8 @@ class Effect:
 
 
 def effect_of(facts: RetentionFacts, *, now_ms: int) -> Effect:
-    """What the planner decides until nothing is due, with what only a hold keeps, and the days on which deleted data
-    was written.
+    """What the planner decides until nothing is due, the data that only a hold keeps, and the days on which deleted
+    data was written.
 
     Raises: InvalidCutError.
     """
@@ -125,7 +125,7 @@ def stopped(decision: RetentionDecision) -> str:
 
 
 class Verdicts:
-    """Decisions of one batch in the making. Rows without one are null."""
+    """A builder for the decisions of one batch. Rows without a decision are null."""
 
     def __init__(self, codes: Codes) -> None:
         """``codes``: of the rule for each row that is settled, ``ASK`` for the others."""
@@ -142,7 +142,7 @@ class Verdicts:
         self.codes[row] = effect.code
 
     def skip(self, row: int) -> None:
-        """The row has no decision."""
+        """Mark that the row has no decision."""
         self.null[row] = True
         self.effects.pop(row, None)
 

@@ -1,4 +1,4 @@
-"""How far a micro-batch goes: event boundaries within a limit of bytes or events, looked up on the driver."""
+"""Where a micro-batch ends: event boundaries within a limit of bytes or events, found on the driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHARE_EVENTS_MIN = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The most that may still be taken; None is no limit."""
+    """The most that may still be taken; None: no limit."""
 
     bytes: int | None = None
     events: int | None = None
@@ -45,14 +45,14 @@ class Limit:
         return (self.bytes is None or size_bytes <= self.bytes) and (self.events is None or events <= self.events)
 
     def less(self, size_bytes: int, events: int) -> Limit:
-        """What is left after taking this much."""
+        """The limit that is left after taking this much."""
         return Limit(
             bytes=None if self.bytes is None else max(0, self.bytes - size_bytes),
             events=None if self.events is None else max(0, self.events - events),
         )
 
     def share(self, parts: int) -> Limit:
-        """An even share, but one that is worth a look."""
+        """An even share, but large enough to be worth the work."""
         return Limit(
             bytes=None if self.bytes is None else min(self.bytes, max(_SHARE_BYTES_MIN, self.bytes // parts)),
             events=None if self.events is None else min(self.events, max(_SHARE_EVENTS_MIN, self.events // parts)),
@@ -66,7 +66,7 @@ class Boundaries:
         self._segments = segments
 
     async def advance(self, start: Places, ends: Mapping[Place, int], limit: Limit, *, turn: int) -> Places:
-        """Where a batch from ``start`` ends: at event boundaries, at most at ``ends``, within ``limit``.
+        """The end of a batch from ``start``: at event boundaries, at most at ``ends``, within ``limit``.
 
         Segments, of all streams, share the limit evenly; what some do not need goes to the others. ``turn`` says which is
         served first, so that a small limit starves none. At least one event goes through, however large.
@@ -99,13 +99,13 @@ class Boundaries:
 
     async def reach(self, segment: Place, start: int, end: int, limit: Limit) -> tuple[int, int]:
         """The last event boundary from ``start`` to ``end`` that is known to lie within ``limit``, and the events up to it
-        (counted only where they are limited)."""
+        (counted only if events are limited)."""
         at, events = start, 0
         if limit.events is None and limit.takes(end - start, 0):
             return end, 0
         for block in await self._blocks(segment, start, end, limit):
             left = limit.less(at - start, events)
-            # Where a batch began inside a block, the count of the block says too much, which stops early, not late.
+            # If the batch began inside a block, the count of the block is too high; so it stops early, not late.
             if not left.takes(block.end_offset - at, block.event_count):
                 break
             at, events = block.end_offset, events + block.event_count
@@ -122,7 +122,7 @@ class Boundaries:
         look = min(end, start + (_LOOK_BYTES if limit.bytes is None else limit.bytes))
         chunks = await self._segments.chunk_ranges(segment_name(*segment), start, look)
         blocks = [item for chunk in chunks for item in chunk.blocks if start < item.end_offset <= end]
-        # A hole between blocks is not tiered: its events are not counted, so nothing behind it may be skipped.
+        # A gap between blocks is not tiered: its events are not counted, so nothing after it may be skipped.
         usable: list[ChunkBlock] = []
         at = start
         for block in blocks:
@@ -133,7 +133,7 @@ class Boundaries:
         return usable
 
     async def _asked(self, segment: Place, at: int, end: int, room_bytes: int) -> int:
-        """A boundary that the store knows in the last part of the room, or ``at``."""
+        """A boundary that the store knows in the last part of the remaining room, or ``at``."""
         if end - at <= room_bytes:
             return end
         wanted = max(at + 1, at + room_bytes - room_bytes // 8)
@@ -155,7 +155,7 @@ class Boundaries:
             read = await self._segments.read(name, at + len(carry), min(wanted, READ_MAX_BYTES), wait=False)
             data = b"".join([carry, *read.parts])
             if len(data) == len(carry):
-                raise UnavailableError("store gave no bytes where there must be some", segment=name, offset=at)
+                raise UnavailableError("store returned no bytes where some must exist", segment=name, offset=at)
             bounds = event_bounds(data, segment=name, offset=at)
             fitting = [place for place in bounds if place <= room]
             if limit.events is not None:

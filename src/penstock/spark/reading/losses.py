@@ -1,4 +1,4 @@
-"""Data that a query skipped because it was deleted before it was read, to the byte, and why
+"""Data that a query skipped because it was deleted before it was read: the exact bytes, and why
 (``fail_on_data_loss=false``).
 
 A loss becomes part of the offset that Spark writes to its checkpoint, so it is reported once, survives a restart, and
@@ -24,13 +24,13 @@ from penstock.spark.reading.positions import Loss, each_offset
 log = logging.getLogger("penstock.spark")
 
 DELETED = "deleted"
-"""As ``rule``: the stream was deleted, and is another one now."""
+"""A ``rule``: the stream was deleted, and another one has its name now."""
 
 
 async def explained(
     services: Services, stream: StreamName, position: Mapping[SegmentId, int], lost: Sequence[Loss]
 ) -> tuple[Loss, ...]:
-    """The losses of a reader that stood at ``position``, with the rule that took them, as far as the store remembers it."""
+    """The losses of a reader at ``position``, with the rule that deleted the data, as far as the store remembers it."""
     try:
         gone = (await services.controller.retention.explain(stream, position=StreamCut(stream, dict(position)))).gone
     except (InvalidCutError, SegmentNotFoundError, UnsupportedError):
@@ -56,7 +56,7 @@ async def between(
 
 
 def say(stream: StreamName, lost: Iterable[Loss]) -> None:
-    """One line in the log for each."""
+    """Log one line for each loss."""
     for item in lost:
         log.warning("skipped data that was deleted before it was read. stream=%s %s", stream, item)
 
@@ -65,7 +65,7 @@ def say(stream: StreamName, lost: Iterable[Loss]) -> None:
 
 
 def losses(source: Any) -> list[tuple[str, Loss]]:
-    """What a query has passed over, as (stream, loss), oldest first, each once.
+    """What a query has skipped, as (stream, loss), oldest first, each once.
 
     Args:
         source: A ``StreamingQuery`` (as far back as Spark keeps progress), its ``recentProgress``, or the path of a

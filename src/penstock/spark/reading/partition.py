@@ -1,4 +1,4 @@
-"""What a task of a read does with its partition, and how the plan's lease is kept meanwhile and given back."""
+"""How a task reads its partition, and how the plan's lease is extended meanwhile and released."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger("penstock.spark")
 def read_partition(
     connector: Connector, options: ReadOptions, schema: StructType, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """What a task does with its partition. Spark makes a partition without value where there is nothing to read."""
+    """Read a partition in a task. If there is nothing to read, Spark makes a partition without a value."""
     share: Share | None = partition.value
     if share is None:
         return
@@ -64,7 +64,7 @@ def _read_share(server: Link, options: ReadOptions, schema: StructType, share: S
         try:
             return server.ask(lambda services: read_bytes(services, segment_name(share.stream, segment), offset, size))
         except (TruncatedError, SegmentNotFoundError) as error:
-            # Gone since the plan was made: its lease ran out, or it was in no chunk that a lease could keep.
+            # Deleted since the plan was made: its lease expired, or it was in no chunk that a lease could keep.
             begin = error.start_offset if isinstance(error, TruncatedError) else offset + size
             check_loss(share.stream, segment, offset, begin, fail=options.fail_on_data_loss)
             raise
@@ -80,9 +80,9 @@ def _read_share(server: Link, options: ReadOptions, schema: StructType, share: S
 
 
 def _finish_part(server: Link, share: Share) -> None:
-    """Note that this share is read. The store releases the plan's lease after the last share.
+    """Report that this share was read. The store releases the plan's lease after the last share.
 
-    A task that is stopped early, for example by ``limit``, does not call this; then the lease stays until its time ends.
+    A task that is stopped early, for example by ``limit``, does not call this; then the lease stays until it expires.
     """
     lease, part = share.lease, share.part
     if lease is None or part is None:
@@ -99,14 +99,14 @@ def _give_back(server: Link, lease: UUID, call: Callable[[Services], Coroutine[A
     try:
         server.run(call)
     except UnsupportedError:
-        log.debug("store of an earlier version keeps the lease until it ends. lease=%s", lease)
+        log.debug("store of an earlier version keeps the lease until it expires. lease=%s", lease)
     except RETRYABLE as error:
-        # The call must not fail only because the lease stays until its time ends.
-        log.warning("lease could not be released and stays until it ends. lease=%s error=%s", lease, error)
+        # The call must not fail only because the lease stays until it expires.
+        log.warning("lease could not be released and stays until it expires. lease=%s error=%s", lease, error)
 
 
 def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
-    """Keep the share's chunks while it is read, where the lease has less than half of its time left."""
+    """Extend the lease on the share's chunks while it is read, if less than half of its time is left."""
     lease = share.lease
     names = {segment_name(share.stream, piece.segment) for piece in share.pieces if piece.location}
     if lease is None or not names or share.lease_until_ms - now_ms() > lease_ms // 2:

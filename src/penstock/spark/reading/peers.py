@@ -1,4 +1,4 @@
-"""How the sources of one streaming query share a wait.
+"""How the sources of one streaming query wait together.
 
 Spark asks the sources of a query one after another, each in its own process. While a source waits for events of its own
 stream, the events of all others wait too. So the sources of a driver report to each other in small files: the one that
@@ -29,7 +29,7 @@ Seen: TypeAlias = tuple[int, int, bool]
 
 _PREFIX = "penstock-sources"
 _PID_DIGITS = 10
-"""Anyone may make names in a directory for temporary files, with more digits than a process id or an integer has."""
+"""Anyone can create names in a directory for temporary files, with more digits than a process id or an integer has."""
 _ALONE = "sources cannot write files for each other, so an idle one may delay the others by a second. error=%s"
 
 
@@ -95,8 +95,8 @@ class Watch:
         ]
 
     def answer(self, reports: Iterable[Report]) -> None:
-        """Note that Spark is answered because of these reports. Each counts once, as those of another query may go on
-        forever."""
+        """Record that Spark is answered because of these reports. Each counts once, because those of another query may
+        continue forever."""
         self._answered.update((item.source, item.turn) for item in reports)
 
 

@@ -20,7 +20,7 @@ SHARE_MIN_BYTES = 8 << 20
 """Shares are not made smaller than this to keep all cores busy."""
 
 Times: TypeAlias = tuple[tuple[int, int | None], ...]
-"""Of a run of bytes, in order: (offset behind a part of it, append time of the part in milliseconds). None: not known."""
+"""For a run of bytes, in order: (end offset of a part, append time of the part in milliseconds). None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Piece:
     """Whole events of one segment: ``start <= offset < end``.
 
     ``location=None``: ask the store. Else a file, or the URL of an object, whose first byte is the segment's
-    ``chunk_start``; ``blocks`` are those that lie wholly inside, in order, and can be verified. ``times``: append times of
-    the piece, or of more; empty where nobody asks.
+    ``chunk_start``; ``blocks`` are the blocks entirely inside it, in order, which can be verified. ``times``: append
+    times of the piece, or of more; empty if not needed.
     """
 
     segment: SegmentId
@@ -56,10 +56,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one task reads, in this order. The lease keeps its chunk files until that wall time. ``only_direct``: fail where
-    these cannot be read, rather than ask the store for what they hold. ``part``: the number of this task, from 0, and
-    the number of tasks under the lease; None: the lease is released elsewhere. ``more``: what the same task reads behind
-    it, of other streams."""
+    """What one task reads, in this order. The lease keeps its chunk files until that wall time. ``only_direct``: fail
+    if the files cannot be read, instead of reading the bytes from the store. ``part``: the number of this task, from 0,
+    and the number of tasks under the lease; None: the lease is released elsewhere. ``more``: what the same task reads
+    behind it, of other streams."""
 
     stream: StreamName
     pieces: tuple[Piece, ...]
@@ -80,7 +80,8 @@ def pieces_of(
 ) -> Sequence[Piece]:
     """Cover ``start <= offset < end`` of a segment without gap or overlap, in order.
 
-    ``chunks`` is the tiered part, in order. Where there is no readable file, or not ``direct``, the store is asked.
+    ``chunks`` is the tiered part, in order. Bytes without a readable file are read from the store, as are all bytes
+    without ``direct``.
     """
     found: list[Piece] = []
     at = start
@@ -119,7 +120,7 @@ def timed(piece: Piece, times: Times) -> Piece:
 
 
 def split(piece: Piece, goal_bytes: int) -> Sequence[Piece]:
-    """Cut a piece where blocks begin, into parts of about ``goal_bytes``; a block is never cut."""
+    """Split a piece at the starts of blocks, into parts of about ``goal_bytes``; a block is never split."""
     parts: list[Piece] = []
     start, kept = piece.start, 0
     for index, block in enumerate(piece.blocks):

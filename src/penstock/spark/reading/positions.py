@@ -1,10 +1,10 @@
 """The position of a query in a stream, and how it continues when segments end. Pure decisions.
 
-A query's positions are a stream cut: one offset for each of a set of segments that together take every key once.
-A finished segment keeps its place until all segments of its group have finished; then the whole group is replaced by its
-successors, which are read from the next batch on. So a batch never holds events of a successor beside events of a
-predecessor. ``core.cuts.read_order`` decides when a group is replaced, for this reader and all others.
-Source: docs/design/0009-spark.md, docs/design/0019-order-of-readers.md.
+A query's positions are a stream cut: one offset for each of a set of segments that together take every key once. A
+finished segment keeps its place until all segments of its group have finished; then the whole group is replaced by its
+successors, which are read from the next batch on. So a batch never holds events of both a predecessor and its
+successor. ``core.cuts.read_order`` decides when a group is replaced, for this reader and all others. Source:
+docs/design/0009-spark.md, docs/design/0019-order-of-readers.md.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def to_cut(stream: StreamName, positions: Mapping[SegmentId, int]) -> StreamCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Bytes ``start <= offset < end`` of a segment that a query passed over.
+    """Bytes ``start <= offset < end`` of a segment that a query skipped.
 
-    ``end=None``: to its end, wherever that was; nobody knows it any more. ``events``: how many they were, where that is
-    known. ``rule``, ``at_ms``: the first retention rule (docs/formats/planner.md; ``manual``: by hand) that removed some of
-    them, and when; None where that is forgotten.
+    ``end=None``: to the segment's end, whose offset is no longer known. ``events``: their number, if known. ``rule``,
+    ``at_ms``: the first retention rule (docs/formats/planner.md; ``manual``: a manual truncation) that deleted some of
+    them, and when; None if that is no longer recorded.
     """
 
     segment: SegmentId
@@ -82,15 +82,16 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """What Spark logs at the end of a batch: the positions behind it, and the final lengths of segments that it finished.
+    """What Spark logs at the end of a batch: the positions after it, and the final lengths of segments that it
+    finished.
 
     Finished segments are named because the positions already hold their successors, and a batch must be readable from its
-    two offsets alone. ``lost``: what was gone when the batch was made, and is passed over by it.
+    two offsets alone. ``lost``: data that was deleted when the batch was planned, which it skips.
 
-    ``query``: for a subscriber's query, the id generated for its checkpoint; empty in an offset that is not in Spark's log.
-    ``begun``: where the first batch begins, in a start without checkpoint and in the end of the batch behind it. Spark
-    keeps no start of a first batch. A new process that repeats that batch resolves the start again, perhaps otherwise.
-    ``ahead``: offsets of segments that must wait again, because an earlier version read them too early.
+    ``query``: for a subscriber's query, the id generated for its checkpoint; empty in an offset that is not in Spark's
+    log. ``begun``: where the first batch begins, in a start without checkpoint and in the end of the first batch. Spark
+    does not keep the start of a first batch. A new process that repeats the batch resolves the start again, perhaps
+    differently. ``ahead``: offsets of segments that must wait again, because an earlier version read them too early.
     """
 
     positions: Positions
@@ -107,11 +108,11 @@ class Offset:
 
     @property
     def is_start(self) -> bool:
-        """Whether no batch with data ended before it: the batch behind it records where it began."""
+        """Whether no batch with data ended before it: the batch after it records where it began."""
         return self.begun == self.positions
 
     def to_json(self, stream: StreamName) -> dict[str, Any]:
-        """For Spark, which compares the text of it: equal offsets give equal text, segments by id."""
+        """For Spark, which compares the text: equal offsets give equal text, with segments sorted by id."""
         version = AHEAD_VERSION if self.ahead else VERSION
         if self.begun is not None:
             version = START_VERSION
@@ -130,7 +131,8 @@ class Offset:
 
     @classmethod
     def from_json(cls, stream: StreamName, offset: Mapping[str, Any]) -> Offset:
-        """Inverse of ``to_json``. Raises InvalidCutError: another stream's, another version's, or not ours at all."""
+        """Inverse of ``to_json``. Raises InvalidCutError: it belongs to another stream or version, or is not ours at
+        all."""
         if offset.get("v") not in (VERSION, AHEAD_VERSION, START_VERSION):
             raise InvalidCutError("checkpoint holds offsets of an unknown version", version=offset.get("v"))
         if offset.get("stream") != str(stream):
@@ -223,19 +225,20 @@ def in_turn(positions: Positions, ahead: Positions) -> tuple[Positions, Position
 
 
 def ranges_of(start: Offset, end: Offset) -> list[tuple[SegmentId, int, int]]:
-    """What the batch between two offsets reads: (segment, from, to), oldest segment first, without empty ranges and what was
-    lost.
+    """What the batch between two offsets reads: (segment, from, to), oldest segment first, without empty ranges and
+    lost data.
 
-    Raises: InvalidCutError where an offset runs backwards.
+    Raises: InvalidCutError if an offset moves backwards.
     """
     ends = end.finished | end.positions | end.ahead
     begins = start.positions | start.ahead
     for item in end.lost:
-        # What is lost lies before what is left; a loss that was found later belongs to a batch before, and moves nothing.
+        # Lost data is before the remaining data. A loss that was found later belongs to an earlier batch and moves
+        # nothing.
         if item.end is not None and item.segment in ends:
             begins[item.segment] = max(begins.get(item.segment, 0), item.end)
     found = [(segment, max(0, begins.get(segment, 0)), max(0, ends[segment])) for segment in sorted(ends)]
     for segment, low, high in found:
         if low > high:
-            raise InvalidCutError("offsets of a batch run backwards", segment=segment, start=low, end=high)
+            raise InvalidCutError("offsets of a batch move backwards", segment=segment, start=low, end=high)
     return [item for item in found if item[1] < item[2]]

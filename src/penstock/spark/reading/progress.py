@@ -61,7 +61,8 @@ def lags(source: Any, controller: str = DEFAULT_CONTROLLER, *, connector: Connec
     Args:
         source: A ``StreamingQuery``, or one progress of it. A query without progress has no lags yet.
         controller: Address of the controller; one for all of its streams.
-    Raises: StreamNotFoundError, InvalidCutError (the stream was made again), TruncatedError, UnavailableError.
+    Raises: StreamNotFoundError, InvalidCutError (the stream was deleted and created again), TruncatedError,
+    UnavailableError.
     """
     progress = getattr(source, "lastProgress", source)
     offsets = [] if progress is None else list(offsets_in(progress))

@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Values of a column that may pass: ``low <= value <= high``; None is no bound."""
+    """Values of a column that may pass: ``low <= value <= high``; None: no bound."""
 
     low: int | None = None
     high: int | None = None

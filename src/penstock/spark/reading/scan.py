@@ -381,7 +381,7 @@ class _Object:
 
 
 def _open(piece: Piece) -> _File | _Object | None:
-    """The bytes of a piece, or None where the store must be asked."""
+    """The bytes of a piece, or None if they must be read from the store."""
     if piece.location is None:
         return None
     if "://" in piece.location:
@@ -406,7 +406,7 @@ def _download(piece: Piece, location: str) -> _Object | None:
 
 
 def _open_file(piece: Piece, location: str) -> _File | None:
-    """The file of a piece, or None where the store must be asked."""
+    """The file of a piece, or None if the bytes must be read from the store."""
     try:
         descriptor = os.open(location, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What tasks ask a store of a segment: the bytes that a plan names, and which of them were erased since."""
+"""What tasks request from a store: the bytes of a segment in a plan, and which of them were erased since."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from penstock.spark.connect import RETRY_S, Services
 
 
 async def read_bytes(services: Services, name: str, offset: int, size: int) -> bytes:
-    """At least one byte from ``offset`` on, ``size`` at most.
+    """At least one byte from ``offset`` on, at most ``size``.
 
     Raises UnavailableError (none came in ``RETRY_S``), CorruptDataError (the segment ends there), and what a read raises.
     """
-    # The plan ends at what was durable, so there is something to wait for; a store that is recovering takes its time.
+    # The plan ends at durable data, so waiting is safe; a store that is recovering takes time.
     try:
         async with asyncio.timeout(RETRY_S):
             read = await services.segments.read(name, offset, min(size, READ_MAX_BYTES))
     except TimeoutError:
-        raise UnavailableError("store gave no bytes where there must be some", segment=name, offset=offset) from None
+        raise UnavailableError("store returned no bytes where some must exist", segment=name, offset=offset) from None
     data = b"".join(read.parts)
     if not data:
-        raise CorruptDataError("segment ends before the end that was planned", segment=name, offset=offset)
+        raise CorruptDataError("segment ends before the planned end", segment=name, offset=offset)
     return data
 
 
@@ -32,5 +32,6 @@ async def erased_ranges(services: Services, name: str, start: int, end: int) -> 
     try:
         return await services.segments.erased_ranges(name, start, end)
     except (SegmentNotFoundError, UnsupportedError):
-        # Deleted since, so the ranges are unknown. Or a store that cannot erase: then the zeros are a writer's.
+        # Either the segment was deleted since, so the ranges are unknown. Or the store cannot erase: then a writer
+        # wrote the zeros.
         return ()

@@ -62,7 +62,7 @@ _LISTING_SHARE = 20
 
 _PAUSES_S = (0.005, 0.01, 0.02, 0.04)
 _PAUSE_PER_SEGMENT_S = 0.001
-"""Every segment is asked for its length; a stream of a thousand is looked at once a second."""
+"""The length of every segment is requested; a stream with a thousand segments is checked once a second."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -125,11 +125,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @readable
     def initialOffset(self) -> dict[str, Any]:
-        """The start of a query without checkpoint; as subscriber, registered at it. The same on every call.
+        """The start of a query without checkpoint. A subscriber is registered at it. The same on every call.
 
-        Another process may answer otherwise, and Spark asks it when it repeats the first batch. So the start contains itself
-        (``from``), the end of the first batch repeats that field, and ``partitions`` uses it. No query is refused here: the
-        call may be for a repeat of the owner's first batch.
+        Another process may answer differently, and Spark asks it when it repeats the first batch. So the start contains
+        itself (``from``), the end of the first batch repeats that field, and ``partitions`` uses it. No query is
+        refused here: the call may be for a repeat of the owner's first batch.
         """
         if self._initial is None:
             self._initial = self._server().ask(self._begin)
@@ -193,7 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @readable
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say. Spark knows no joint limit, so a second one is applied beside it."""
+        """The limit from the options. Spark has no combined limit, so a second limit is applied in addition."""
         if self._options.bytes_per_trigger is not None:
             return ReadMaxBytes(self._options.bytes_per_trigger)
         if self._options.events_per_trigger is not None:
@@ -202,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @readable
     def prepareForTriggerAvailableNow(self) -> None:
-        """Stop at what is there now. Streams that come later are not read."""
+        """Stop at the present end of the stream. Streams that come later are not read."""
         self._server().ask(self._stop_at_present)
 
     async def _stop_at_present(self, services: Services) -> None:
@@ -218,8 +218,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         Spark asks the sources of a query in turn. So this returns at once if another source has events, or if the last
         answer is a second old because another source has waited.
 
-        That a batch begins at ``start`` means that the one before is in Spark's commit log: it is published here, because
-        Spark's own ``commit`` comes one batch late, and after the last batch of a run not at all.
+        If a batch begins at ``start``, the batch before is in Spark's commit log. It is published here, because Spark
+        calls ``commit`` one batch late, and not at all after the last batch of a run.
         """
         if self._answers_at_once(start):
             return start
@@ -243,7 +243,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _recorded(self, begins: Offsets, ends: Offsets) -> Offsets:
         """The ends of a batch as they go into Spark's log: with the query's id, what was lost, and where a first batch
         began."""
-        # An id that is in the log stays there: the subscriber that it owns may be left out for a run.
+        # An id in the log stays there: the query may run once without the subscriber that the id owns.
         known = next((begin.query for begin in begins.values() if begin.query), "")
         query = known or (self._made_up if self._options.subscriber is not None else "")
         found: dict[StreamName, Offset] = {}
@@ -278,7 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._server().ask(check)
 
     def _limit(self, limit: ReadLimit) -> Limit:
-        """What Spark asks for, which with some triggers is everything, beside the limit that Spark cannot express."""
+        """Spark's limit, which with some triggers is everything, combined with the limit that Spark cannot express."""
         options = self._options
         if isinstance(limit, ReadMaxBytes):
             return Limit(bytes=limit.max_bytes, events=options.events_per_trigger)
@@ -296,7 +296,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._turn += 1
             ends = await advance(services, self._streams, all_begins, limit, turn=self._turn)
             if is_new(begins, ends):
-                # What is in Spark's log cannot be taken back, so only a cut may go there.
+                # Spark's log cannot be undone, so only a cut may be written to it.
                 for stream, end in ends.items():
                     if not end.is_over and end.positions != all_begins[stream].positions:
                         await check_offset(services.controller, stream, end.positions)
@@ -359,7 +359,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._peers.report(state, self._known() if idle else {}, self._woken)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What was there when the last batch was made, for Spark's progress report."""
+        """The end of the stream when the last batch was planned, for Spark's progress report."""
         seen = {stream: one.seen for stream, one in self._streams.items() if one.seen is not None}
         return self._json(seen) if seen else None
 
@@ -431,7 +431,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             await self._stream(stream).publish(services, offset, self._source(offset.query))
 
     def _source(self, query: str) -> QuerySource:
-        """Identifies who publishes. If the checkpoint is still empty, the id is the one that the first offset will hold."""
+        """Identifies the publisher. If the checkpoint is still empty, the id is the one that the first offset will
+        hold."""
         replaces = self._options.replaces_query or ""
         return QuerySource(query=query or self._made_up, run=self._run, replaces=replaces)
 

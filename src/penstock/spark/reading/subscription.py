@@ -35,7 +35,7 @@ _MADE_BY_QUERY = UUID("6f1d5a52-7d1c-4e35-9a43-1f0b6e3c5d27")
 
 
 class Subscription:
-    """A registered subscriber and the cut it has published last. Holds no connection.
+    """A registered subscriber and its last published cut. Holds no connection.
 
     ``by_hand``: it was registered before, and not by a query. ``begins_early``: the query begins before its cut.
     """
@@ -55,7 +55,7 @@ class Subscription:
     ) -> None:
         """Publish that everything before ``positions`` is committed. Never moves back.
 
-        Raises: SubscriberNotFoundError: someone removed the subscriber; it no longer holds data. WriterInUseError: it
+        Raises: SubscriberNotFoundError: the subscriber was removed and no longer holds data. WriterInUseError: it
         belongs to another query than ``source``, or a later run of it has published.
         """
         self._source = source
@@ -82,8 +82,8 @@ class Subscription:
             await self._publish_target(services, target, positions)
         except (SubscriberNotFoundError, ReaderGroupNotFoundError):
             raise SubscriberNotFoundError(
-                "the subscriber was removed while the query ran, and its data is held no more; start the query again to "
-                "register it anew at what is committed",
+                "the subscriber was removed while the query ran, and its data is no longer held; start the query again "
+                "to register it at its committed position",
                 subscriber=self.group.full_name,
                 stream=self.cut.stream,
             ) from None
@@ -100,12 +100,13 @@ class Subscription:
             self.group = found
             await self._update(services, target)
         except InvalidCutError:
-            # Retention may have moved the subscriber on by force; then what it published last is not what is stored.
+            # Retention may have moved the subscriber forward; then the stored cut is not the one that it published
+            # last.
             stored, _ = await _stored_cut(services, self.cut.stream, self.group)
             self._published = await positions_of(services, stored)
             target = await self._joined(services, positions)
             if target == self._published:
-                log.warning("subscriber was moved on by retention", extra={"subscriber": self.group.full_name})
+                log.warning("subscriber was moved forward by retention", extra={"subscriber": self.group.full_name})
                 return
             await self._update(services, target)
 
@@ -120,12 +121,12 @@ class Subscription:
         if self.begins_early:
             self.begins_early = False
             log.warning(
-                "the query begins before what its subscriber has committed: nothing holds the data between. subscriber=%s",
+                "the query begins before the position of its subscriber: nothing holds the data between. subscriber=%s",
                 self.group.full_name,
             )
 
     async def covers(self, services: Services, cut: StreamCut) -> bool:
-        """Whether all that lies behind the cut is held: at no key has the subscriber passed it."""
+        """Whether all data after the cut is held: the subscriber has not passed it at any key."""
         start = await positions_of(services, cut)
         return await self._joined(services, start) == start
 
@@ -141,7 +142,7 @@ class Subscription:
         self._published = target
 
     async def _joined(self, services: Services, positions: Mapping[SegmentId, int]) -> Positions:
-        """The later of what is published and ``positions``, at every key."""
+        """The later of the published cut and ``positions``, at every key."""
         published = self._published
         if published.keys() == positions.keys() and min(*published.values(), *positions.values()) >= 0:
             return {item: max(published[item], positions[item]) for item in sorted(published)}
@@ -151,14 +152,14 @@ class Subscription:
 async def subscribe(
     services: Services, stream: StreamName, name: str, cut: StreamCut | None, source: QuerySource | None = None
 ) -> Subscription:
-    """Register subscriber ``name`` of the stream's scope, or find it registered; then it is as it was.
+    """Register subscriber ``name`` of the stream's scope. If it is already registered, it is not changed.
 
-    A subscription that a rule or a person has ended is registered again, at its start or the head. A new one holds the stream
-    from ``cut`` on (None: from its tail), from the step that registers it. Without a source, ``Subscription.check`` decides
-    whether a query may read as it.
+    A subscription that was ended by a rule or a user is registered again, at its start or the head. A new one holds the
+    stream from ``cut`` on (None: from its tail) as soon as it is registered. Without a source, ``Subscription.check``
+    decides whether a query may read as it.
 
-    Raises: InvalidArgumentError (a reader group of that name does something else), WriterInUseError (it belongs to another
-    query than ``source``, or to none and was made by hand).
+    Raises: InvalidArgumentError (a reader group of that name does something else), WriterInUseError (it belongs to
+    another query than ``source``, or was created without a query).
     """
     return await _subscription(services, await _group(services, stream.scope, name, {stream: cut}), stream, cut, source)
 
@@ -229,13 +230,13 @@ async def _subscription(
     registered = False
     if group.retention is not ReaderGroupRetention.MANUAL or stream not in group.start_cuts:
         raise InvalidArgumentError(
-            "option subscriber names a reader group that is no manual subscriber of this stream; choose another name",
+            "option subscriber names a reader group that is not a manual subscriber of this stream; use another name",
             subscriber=group.full_name,
             stream=stream,
             retention=group.retention.name,
         )
     if group.full_name not in await services.controller.subscribers.list(stream):
-        # A rule or a person has ended the subscription: the group exists, but holds nothing.
+        # A rule or a user has ended the subscription: the group exists, but holds nothing.
         log.warning("subscriber is registered again. subscriber=%s", group.full_name)
         group = await services.controller.groups.create(group)
         registered = True
@@ -255,7 +256,7 @@ async def _subscription(
 def of_another(subscriber: str, stream: StreamName) -> InvalidCutError:
     """The error for a subscriber whose stream was deleted, if another stream has its name."""
     return InvalidCutError(
-        f"the subscriber belongs to a stream that was deleted and made again; remove it with penstock group delete "
+        f"the subscriber belongs to a stream that was deleted and created again; remove it with penstock group delete "
         f"{subscriber}, and use a new checkpoint location",
         subscriber=subscriber,
         stream=stream,

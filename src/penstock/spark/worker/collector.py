@@ -1,7 +1,7 @@
-"""Sparing Spark's workers most of what they do between calls.
+"""Reduces the garbage collection that Spark's workers do between calls.
 
-A worker that Spark keeps runs ``gc.collect()`` after every call, over all that is loaded: 20 to 90 ms, in which it answers
-nothing, and which a micro-batch meets in each of the processes it passes. What is frozen is not looked at.
+A worker that Spark reuses runs ``gc.collect()`` after every call, over all loaded objects. That takes 20 to 90 ms, in
+which it answers nothing. A micro-batch pays this in each of its processes. Frozen objects are skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 _DAEMONS = ("pyspark.daemon", "penstock.spark.worker.daemon")
 
-_TWICE = 2  # calls for one name: Spark loads Arrow behind the first
+_TWICE = 2  # calls for one name: Spark loads Arrow after the first
 
 _seen: dict[str, int] = {}
 
@@ -19,8 +19,8 @@ _seen: dict[str, int] = {}
 def spare(what: str) -> None:
     """In a Spark worker, exclude all existing objects from garbage collection.
 
-    To be called when something large and lasting has been loaded. Heeded twice for each ``what``: Spark itself loads Arrow
-    behind the first call. Does nothing in any other process, whose memory is its owner's business.
+    Call it after loading something large that stays. It acts twice for each ``what``, because Spark itself loads Arrow
+    after the first call. Does nothing in other processes, whose owners manage their memory.
     """
     if _seen.get(what, 0) < _TWICE and _is_worker():
         _seen[what] = _seen.get(what, 0) + 1

@@ -1,10 +1,11 @@
-"""The process from which Spark forks its Python workers, warm. Setting: ``spark.python.daemon.module``.
+"""The process from which Spark forks its Python workers, with modules preloaded. Setting:
+``spark.python.daemon.module``.
 
-Workers run ``gc.collect()`` after every task, which takes 20 to 90 ms with Arrow and pandas in memory; frozen objects are
-not looked at. Nothing here may open a connection or start a thread: its children would inherit half of it.
+Workers run ``gc.collect()`` after every task, which takes 20 to 90 ms with Arrow and pandas in memory; frozen objects
+are skipped. Nothing here may open a connection or start a thread: children would inherit it in a broken state.
 
-The first row of a session waits for this process. So what reads need is loaded before the first worker is forked, and the
-rest a moment later, in between.
+The first row of a session waits for this process. So modules that reads need are loaded before the first worker is
+forked; the others a moment later, between requests.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ LATER = (
     "penstock.spark.writing.sink",
     "penstock.spark.reading.stream",
 )
-"""A worker that is forked before these are here, and needs them, loads them itself."""
+"""A worker that is forked before these are loaded, and needs them, loads them itself."""
 
 LATER_S = 2.0
 
 
 def warm_up(names: Sequence[str]) -> None:
-    """Import what tasks need, and keep it out of the garbage collector's sight for good."""
+    """Import what tasks need, and exclude it from garbage collection permanently."""
     for name in names:
         importlib.import_module(name)
     gc.collect()
@@ -47,10 +48,10 @@ def warm_up(names: Sequence[str]) -> None:
 
 
 def warm_up_later(after_s: float = LATER_S) -> None:
-    """Import the rest in this thread, once, after so many seconds: Spark's loop waits for requests by then, and a request
-    that comes in between waits for the end of it."""
+    """Import the rest in this thread, once, after ``after_s`` seconds. Spark's loop waits for requests by then; a
+    request that arrives during the import waits until it ends."""
     signal.signal(signal.SIGALRM, lambda *_: warm_up(LATER))
-    # Timers are not inherited by workers, but what to do at one is.
+    # Workers do not inherit timers, but they inherit signal handlers.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGALRM, signal.SIG_DFL))
     signal.setitimer(signal.ITIMER_REAL, after_s)
 

@@ -13,7 +13,7 @@ _RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _LOOK_S = 1.0
 _DAEMON = "pyspark.daemon"
 _HUNG_UP = 1
-"""Any status but 0: the worker is not used again."""
+"""Any status other than 0: the worker is not used again."""
 
 
 def is_source_runner() -> bool:
@@ -26,8 +26,8 @@ def _program() -> str | None:
 
 
 def end_on_hang_up(worker: Callable[..., int]) -> Callable[..., int]:
-    """The worker's main function. If Spark has closed its connection, as at the end of a session, it ends without
-    output, where Spark's daemon would print a traceback. Failures of the work itself are sent to Spark before."""
+    """The worker's main function. If Spark has closed the connection, as at the end of a session, it ends without
+    output; Spark's daemon would print a traceback. Failures of the work itself are sent to Spark before that."""
 
     def serve(*args: Any) -> int:
         try:
@@ -41,7 +41,7 @@ def end_on_hang_up(worker: Callable[..., int]) -> Callable[..., int]:
 def end_quietly() -> None:
     """In a worker that Spark's own daemon forked, print no traceback when Spark closes the connection of the idle worker.
 
-    Spark plans reads and commits writes in such workers, independently of ``spark.python.daemon.module``. Does nothing in
+    Spark plans reads and commits writes in such workers, regardless of ``spark.python.daemon.module``. Does nothing in
     other processes. Call it once per process.
     """
     if _program() == _DAEMON:
@@ -65,5 +65,5 @@ def _watch(parent: int) -> None:
     never = threading.Event()
     while os.getppid() == parent:
         never.wait(_LOOK_S)
-    # Not sys.exit: this is not the main thread. Nothing here must be closed for the data to be safe.
+    # Not sys.exit: this is not the main thread. The data is safe without closing anything here.
     os._exit(1)

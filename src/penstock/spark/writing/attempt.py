@@ -1,9 +1,9 @@
-"""What one task attempt does with its rows.
+"""How one task attempt writes its rows.
 
-Few rows go to the driver, in the task's message. More are written into the store's tier 2, as chunks for a transaction that
-all attempts of the batch share; where tier 2 is not to be seen from here, they are appended to a transaction that is this
-attempt's own. Which it is, is decided once, when there are too many rows for a message.
-Source: docs/design/0016-sink.md.
+A few rows go to the driver in the task's message. More rows are written to the store's tier 2, as chunks of a
+transaction that all attempts of the batch share. If this process cannot access tier 2, they are appended to a
+transaction of this attempt alone. The choice is made once, when there are too many rows for a message. Source:
+docs/design/0016-sink.md.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.spark")
 
 INLINE_BYTES = 128 << 10
-"""As much goes to the driver in a task's message: eight thousand tasks stay within what Spark's driver takes by default."""
+"""The most that goes to the driver in a task's message: 8,000 tasks stay within the default limit of Spark's driver."""
 
 
 class Attempt:
-    """One attempt of a task. ``key`` is that of the transaction that all attempts of this run of the batch share."""
+    """One attempt of a task. ``key`` belongs to the transaction that all attempts of this run of the batch share."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Attempt:
         self._bytes = 0
 
     def few(self, iterator: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], bool]:
-        """The first rows, as columns of plain events and keys; and whether they are all there are, and few."""
+        """The first rows, as columns of plain events and keys, and whether they are all rows and fit into a message."""
         held: list[pa.RecordBatch] = []
         held_bytes = 0
         for rows in iterator:
@@ -88,20 +88,20 @@ class Attempt:
         return held, True
 
     def inline(self, held: list[pa.RecordBatch]) -> TaskWritten:
-        """The message that holds the rows themselves. Raises EventTooLargeError."""
+        """The message that contains the rows themselves. Raises EventTooLargeError."""
         largest = max((largest_event(rows) for rows in held), default=0)
         if largest > EVENT_MAX_BYTES:
             raise EventTooLargeError("event is too large", length_bytes=largest, limit_bytes=EVENT_MAX_BYTES)
         return self._message(inline=inline_rows(held) if held else None)
 
     def nothing(self) -> TaskWritten:
-        """The message of a task without rows, or whose batch is committed already."""
+        """The message of a task that has no rows or whose batch is already committed."""
         return TaskWritten(self._writer, self._batch, None, 0, 0, self._partition, source=self._source)
 
     async def write(
         self, services: Services, held: list[pa.RecordBatch], iterator: Iterator[pa.RecordBatch]
     ) -> TaskWritten:
-        """Write all rows durably, those held first. If it fails, the transaction is abandoned."""
+        """Write all rows durably, the held ones first. If it fails, the transaction is abandoned."""
         shared: Transaction | None = None
         if self._options.direct:
             shared = await self._join(services)
@@ -130,7 +130,7 @@ class Attempt:
         held: list[pa.RecordBatch],
         iterator: Iterator[pa.RecordBatch],
     ) -> None:
-        """All rows, durable when this returns; nothing under way when it fails."""
+        """Send all rows. They are durable when this returns; no write is in flight when it fails."""
         options = self._options
         part_bytes = sender.block_bytes if isinstance(sender, DirectAttempt) else APPEND_BYTES
         sort = self._sorter(transaction, part_bytes).sort
@@ -175,7 +175,8 @@ class Attempt:
         )
 
     def _plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Plain events and their keys. Raises InvalidArgumentError: an event is null, or a row names another stream."""
+        """Plain events and their keys. Raises InvalidArgumentError if an event is null or a row names another
+        stream."""
         check_targets(rows, self._target_columns, self._options.stream)
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
@@ -191,7 +192,7 @@ class Attempt:
     # --- transactions -------------------------------------------------------------------------------------
 
     async def _join(self, services: Services) -> Transaction | None:
-        """The transaction that the attempts share; None where the store knows of no such thing."""
+        """The transaction that the attempts share; None if the store does not support one."""
         options = self._options
         try:
             return await patiently(
@@ -210,9 +211,12 @@ class Attempt:
         direct = DirectAttempt(services, self._options.stream, shared)
         if await direct.open(first.index):
             return direct
-        log.info("tier 2 of the store is not seen here, sending rows to it", extra={"stream": self._options.stream})
+        log.info(
+            "tier 2 cannot be accessed from here, sending rows to the store",
+            extra={"stream": self._options.stream},
+        )
         return None
 
     async def _begin(self, services: Services) -> Transaction:
-        # Made twice where an answer was lost: the first is left to its lease.
+        # If an answer was lost, it is created twice: the first one ends with its lease.
         return await services.controller.transactions.create(self._options.stream, lease_ms=self._options.lease_ms)

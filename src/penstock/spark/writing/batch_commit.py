@@ -1,4 +1,5 @@
-"""What the driver does with the messages of a batch: one transaction, filled in the order of partitions, committed once.
+"""How the driver commits a batch: the messages of its tasks become one transaction, filled in partition order,
+committed once.
 
 Source: docs/design/0016-sink.md, "Commit".
 """
@@ -46,8 +47,8 @@ _TRIES = 4  # attempts; a repeated commit changes nothing
 class Group:
     """Tasks whose rows go into one transaction, in this order.
 
-    ``transaction`` without ``key`` is a task's own, which holds them already; with it, the shared one. None: the driver
-    begins one.
+    ``transaction`` without ``key``: the task's own, which already holds the rows. With ``key``: the shared one. None:
+    the driver begins one.
     """
 
     tasks: tuple[TaskWritten, ...]
@@ -56,11 +57,11 @@ class Group:
 
 
 def groups_of(messages: Sequence[TaskWritten]) -> tuple[Group, ...]:
-    """In which transactions, and in which order, the rows of a batch become readable.
+    """The transactions of a batch, in the order in which their rows become readable.
 
-    By partition, always. Only where some tasks have written tier 2 and others could not, those come first that did: their
-    chunks belong to one transaction. Raises TransactionStateError: tasks wrote to different shared transactions, for one had
-    ended.
+    Rows are ordered by partition. Only if some tasks wrote tier 2 and others could not, those that did come first:
+    their chunks belong to one transaction. Raises TransactionStateError: tasks wrote to different shared transactions,
+    because one had ended.
     """
     tasks = sorted((item for item in messages if _has_rows(item)), key=lambda item: item.partition)
     direct = [item.shared for item in tasks if item.shared is not None and item.shared.chunks]
@@ -88,14 +89,14 @@ def _has_rows(item: TaskWritten) -> bool:
 
 
 def is_repeat(last: int | None, batch: int, *, writer: str, ordered: bool) -> bool:
-    """Whether the writer has committed the batch already.
+    """Whether the writer has already committed the batch.
 
     Args:
         last: The last batch that the writer committed.
-        ordered: Whether batches come from one checkpoint, which repeats none but its last.
+        ordered: Whether batches come from one checkpoint, which repeats only its last batch.
     Raises:
-        ConflictError: An older batch from a checkpoint: it is a new one, under the name of an old one. To take it for a
-            repeat would lose its data in silence.
+        ConflictError: An older batch from a checkpoint: it is a new checkpoint that reuses an old name. To treat the
+        batch as a repeat would silently lose its data.
     """
     if last is None or batch > last:
         return False
@@ -118,7 +119,7 @@ async def last_batch(services: Services, options: WriteOptions, writer: str, sou
 
 
 async def claim(services: Services, options: WriteOptions, written: TaskWritten) -> bool:
-    """Record that the query writes under the name, with a batch without rows. False if the batch was committed before.
+    """Record that the query writes under this name, with an empty batch. False if the batch was committed before.
 
     Raises: WriterInUseError, ConflictError: the name belongs to another query. Its later batches would be refused too.
     """
@@ -132,7 +133,7 @@ async def claim(services: Services, options: WriteOptions, written: TaskWritten)
 
 @dataclass(slots=True)
 class _Step:
-    """What comes next in a segment: chunks, or framed events. ``end``: the segment's length behind it."""
+    """The next write to a segment: chunks, or framed events. ``end``: the segment's length after it."""
 
     end: int
     chunks: list[ImportedChunk] = field(default_factory=list)
@@ -161,7 +162,8 @@ class BatchCommit:
         return not self._groups
 
     async def run(self, services: Services) -> bool:
-        """True once the batch is readable, by this call or one before it; False where the writer has committed it otherwise.
+        """True once this or an earlier call has made the batch readable. False if the writer's batch was already
+        committed otherwise.
 
         Raises ConflictError (see ``is_repeat``), TransactionNotFoundError and TransactionStateError (nothing is committed),
         and what the store raises.
@@ -170,7 +172,8 @@ class BatchCommit:
         async with asyncio.TaskGroup() as asked:
             last = asked.create_task(last_batch(services, options, self._writer, self._source))
             for number, group in enumerate(self._groups):
-                # Nearly no batch is a repeat: what one has begun for nothing is offered below, and aborted as superseded.
+                # Repeats are rare, so the batch is filled without asking first. For a repeat, the commit below aborts
+                # it as superseded.
                 if group.transaction is None and number not in self._begun:
                     asked.create_task(self._begin(services, number))
         repeat = is_repeat(last.result(), self._batch, writer=self._writer, ordered=self._ordered)
@@ -193,7 +196,7 @@ class BatchCommit:
 
     @property
     def transactions(self) -> list[UUID]:
-        """Those that hold the batch, as far as they are known, in their order."""
+        """The known transactions of the batch, in order."""
         found = [
             self._begun[number].id if number in self._begun else group.transaction
             for number, group in enumerate(self._groups)
@@ -201,20 +204,20 @@ class BatchCommit:
         return [item for item in found if item is not None]
 
     async def abort(self, services: Services) -> None:
-        """Abort the transactions that this has begun, unless something else was decided about them."""
+        """Abort the transactions that this object began, unless their outcome is already decided."""
         for transaction in self._begun.values():
             await abort_if_open(services, self._options, transaction.id)
 
     # --- filling ------------------------------------------------------------------------------------------
 
     async def _fill(self, services: Services, number: int, group: Group) -> None:
-        """Bring the rows of a group into its transaction."""
+        """Write the rows of a group to its transaction."""
         if group.transaction is not None and group.key is None:
             return
         if group.key is not None and number not in self._begun:
             self._begun[number] = await self._joined(services, group, group.key)
         transaction = self._begun[number]
-        # Nothing was sent to what this very call has begun.
+        # Nothing was sent yet to a transaction that this call began.
         fresh = number in self._fresh
         self._fresh.discard(number)
         steps = self._steps(transaction, group)
@@ -233,7 +236,7 @@ class BatchCommit:
         options = self._options
         found = await services.controller.transactions.join(options.stream, key, lease_ms=options.lease_ms)
         if found.id != group.transaction:
-            # The one that the tasks wrote to has ended, and its key was free.
+            # The transaction that the tasks wrote to has ended, so its key was free again.
             await abort_if_open(services, options, found.id)
             raise TransactionStateError(
                 "transaction of the batch ended before it was committed", txn=group.transaction, state="aborted"
@@ -241,7 +244,7 @@ class BatchCommit:
         return found
 
     def _steps(self, transaction: Transaction, group: Group) -> dict[int, list[_Step]]:
-        """What each segment gets, by its place in the transaction."""
+        """The writes for each segment, by its index in the transaction."""
         from penstock.spark.writing.frames import APPEND_BYTES, Sorter, rows_inline
 
         places = {item.segment: index for index, item in enumerate(transaction.segments)}
@@ -277,7 +280,7 @@ class BatchCommit:
                         await _perform(services, name, steps, fresh=fresh)
                         break
                     except ConditionFailedError:
-                        # A call of an earlier try arrived late, and has taken the very place of its repeat.
+                        # A call of an earlier try arrived late, and took the place of its repeat.
                         fresh = False
                         if not left:
                             raise
@@ -288,8 +291,8 @@ class BatchCommit:
 
 
 async def _perform(services: Services, name: str, steps: Sequence[_Step], *, fresh: bool) -> None:
-    """Bring the segment from wherever it stands, which is its beginning if ``fresh``, to the end of the last step."""
-    # Another name for each try: what one before has sent may still arrive, and then its place is taken.
+    """Write the steps that the segment still lacks. ``fresh``: it is empty."""
+    # A new writer id for each try: data that an earlier try sent may still arrive, and must not count as this try's.
     writer = uuid4()
     length = 0 if fresh else (await services.segments.info(name)).length
     number = 0
@@ -300,7 +303,7 @@ async def _perform(services: Services, name: str, steps: Sequence[_Step], *, fre
         if step.chunks:
             imports = services.segments
             if not isinstance(imports, ChunkImports):
-                raise UnsupportedError("this store adopts no chunks", segment=name)
+                raise UnsupportedError("this store does not adopt chunks", segment=name)
             length = await imports.adopt_chunks(name, length, step.chunks)
         else:
             if last is None:

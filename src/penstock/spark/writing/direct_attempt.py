@@ -1,4 +1,4 @@
-"""A task attempt that writes its rows into tier 2 itself."""
+"""A task attempt that writes its rows to tier 2 itself."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from penstock.spark.writing.frames import Framed
 from penstock.storage.chunks.imports import ImportPlace, open_place
 
 HELD_BYTES = 128 << 20
-"""What an attempt gathers for all segments before it writes what is not a whole chunk yet."""
+"""The bytes that an attempt buffers for all segments before it writes incomplete chunks."""
 
 _IN_FLIGHT = 3
-"""Chunks that are written at the same time: two sync while the next one is framed."""
+"""Chunks written at the same time: two are synced while the next one is framed."""
 
 Names = Callable[[SegmentId], str]
 
 
 @dataclass(slots=True)
 class _Lane:
-    """One segment of the transaction: where its chunks go, what is gathered, what was written, in order."""
+    """One segment of the transaction: its place for chunks, the buffered events, and the chunks written, in order."""
 
     place: ImportPlace
     builder: ChunkBuilder
@@ -49,26 +49,26 @@ class DirectAttempt:
 
     @property
     def block_bytes(self) -> int:
-        """How large a run of events should be at most."""
+        """The largest recommended run of events, in bytes."""
         return self._block_bytes
 
     async def open(self, index: int) -> bool:
-        """Whether this process may write the store's tier 2; ``index`` is a segment that there is something for.
+        """Whether this process can write to the store's tier 2. ``index`` is a segment that has rows.
 
-        Raises what granting a place raises, unless that is not offered at all."""
+        Raises what the store raises when it grants a place, except that the call is not offered."""
         if not isinstance(self._services.segments, ChunkImports):
             return False
         try:
             grant = await self._grant(index)
         except UnsupportedError:
-            return False  # A store of before.
+            return False  # An older store.
         self._block_bytes = grant.block_bytes
         return await self._open_lane(index, grant) is not None
 
     async def _grant(self, index: int) -> ImportGrant:
         imports = self._services.segments
         if not isinstance(imports, ChunkImports):
-            raise UnsupportedError("this store adopts no chunks")
+            raise UnsupportedError("this store does not adopt chunks")
         parent = segment_name(self._stream, self._transaction.segments[index].segment)
         return await patiently(lambda: imports.grant_import(transaction_segment_name(parent, self._transaction.id)))
 
@@ -83,13 +83,14 @@ class DirectAttempt:
     async def add(self, part: Framed) -> None:
         """Take framed events for one segment.
 
-        Raises what an earlier write raised, and UnsupportedError where another worker's tier 2 is not seen here."""
+        Raises what an earlier write raised, and UnsupportedError if another worker's tier 2 cannot be accessed from
+        here."""
         lane = self._lanes.get(part.index)
         if lane is None:
             lane = await self._open_lane(part.index, await self._grant(part.index))
             if lane is None:
                 raise UnsupportedError(
-                    "a part of the store's tier 2 is not seen here; use option direct=false",
+                    "a part of the store's tier 2 cannot be accessed from here; use option direct=false",
                     stream=self._stream,
                     segment=self._transaction.segments[part.index].segment,
                 )
@@ -107,7 +108,7 @@ class DirectAttempt:
             await self._write(lane, built)
 
     async def _write(self, lane: _Lane, built: BuiltChunk) -> None:
-        """Begin to write a chunk, once few enough others are under way."""
+        """Begin to write a chunk, once there is a free slot."""
         self._held -= built.size_bytes
         number, lane.begun = lane.begun, lane.begun + 1
 
@@ -143,9 +144,9 @@ class DirectAttempt:
         )
 
     async def cancel(self) -> None:
-        """Give up, and delete the written chunks as far as possible."""
+        """Stop, and delete the written chunks as far as possible."""
         tasks: Sequence[asyncio.Task[None]] = list(self._writing)
-        # Files are written by threads, which nothing stops: what they leave must not come after the removal.
+        # Threads write the files and cannot be stopped: wait for them, so that no file appears after the removal.
         await asyncio.gather(*tasks, return_exceptions=True)
         self._writing.clear()
         for lane in self._lanes.values():

@@ -1,4 +1,4 @@
-"""What the sink sends: Arrow columns to framed events, one buffer for each segment. Needs numpy and pyarrow."""
+"""Converts Arrow columns to framed events, one buffer per segment. Needs numpy and pyarrow."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from penstock.model.segments import KeyRange
 from penstock.spark.arrays import NO_BYTES, integers, numbers
 
 APPEND_BYTES = 2 << 20
-"""Size of one append: large enough to carry its own cost, small enough to overlap with the next."""
+"""Size of one append: large enough to pay for its overhead, small enough to overlap with the next."""
 
 
 EVENT, KEY = "event", "key"
-"""Columns of rows on their way: plain events, and routing keys where there are any."""
+"""Columns of rows in transit: plain events, and routing keys if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Framed events for one segment. ``data`` is whole events, ``count`` how many."""
+    """Framed events for one segment. ``data`` holds ``count`` whole events."""
 
     index: int
     data: memoryview
@@ -35,7 +35,7 @@ class Framed:
 
 
 def event_bytes(column: pa.Array) -> pa.Array:
-    """A column of events as plain binary. Raises InvalidArgumentError where one is null."""
+    """A column of events as plain binary. Raises InvalidArgumentError if one is null."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if column.null_count:
@@ -44,7 +44,8 @@ def event_bytes(column: pa.Array) -> pa.Array:
 
 
 def check_targets(rows: pa.RecordBatch, columns: Sequence[str], stream: StreamName) -> None:
-    """Raise InvalidArgumentError where a row's ``scope`` or ``stream``, of those ``columns``, is not the stream's own.
+    """Raise InvalidArgumentError if a row's ``scope`` or ``stream`` names another stream. ``columns``: which of them
+    exist.
 
     Null is refused too. ``stream`` may hold the full name.
     """
@@ -55,7 +56,7 @@ def check_targets(rows: pa.RecordBatch, columns: Sequence[str], stream: StreamNa
         row = pc.index(allowed, pa.scalar(False)).as_py()
         if row >= 0:
             raise InvalidArgumentError(
-                "a row names another stream than the one that is written, and rows are not routed; filter the rows, or "
+                "a row names another stream than the target, and rows are not routed; filter the rows, or "
                 "drop the column",
                 column=name,
                 found=str(column[row].as_py())[:200],
@@ -64,7 +65,7 @@ def check_targets(rows: pa.RecordBatch, columns: Sequence[str], stream: StreamNa
 
 
 def largest_event(rows: pa.RecordBatch) -> int:
-    """Length of the largest event, bytes; 0 where there is none."""
+    """Length of the largest event in bytes; 0 if there is none."""
     return int(pc.max(pc.binary_length(rows.column(EVENT))).as_py() or 0)
 
 
@@ -78,14 +79,14 @@ def inline_rows(held: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def rows_inline(data: bytes) -> Iterator[tuple[pa.Array, pa.Array | None]]:
-    """Events and keys of what ``inline_rows`` made bytes of."""
+    """The events and keys that ``inline_rows`` encoded."""
     with pa.ipc.open_stream(data) as stream:
         for rows in stream:
             yield rows.column(EVENT), rows.column(KEY) if KEY in rows.schema.names else None
 
 
 def frame(values: pa.Array) -> tuple[memoryview, np.ndarray[Any, Any]]:
-    """The events with their headers, back to back, and where each begins and the last ends.
+    """The events with their headers, back to back; and the offset at which each begins and the last ends.
 
     ``values`` is plain binary without nulls. One pass of Arrow, about 10 ns per event.
     Raises: EventTooLargeError.
@@ -105,11 +106,11 @@ def frame(values: pa.Array) -> tuple[memoryview, np.ndarray[Any, Any]]:
 
 
 class Sorter:
-    """Distributes events over the segments of a transaction: by routing key where there is one, else in turn."""
+    """Distributes events over the segments of a transaction: by routing key if there is one, else in turn."""
 
     def __init__(self, ranges: Sequence[KeyRange], *, turn: int, part_bytes: int = APPEND_BYTES) -> None:
-        """``ranges`` of the segments; ``turn`` is which of them is first in turn; parts have ``part_bytes`` at most, or one
-        event."""
+        """``ranges``: of the segments. ``turn``: index of the segment that is first in turn. A part has at most
+        ``part_bytes``, or one event."""
         self._part_bytes = part_bytes
         self._router = Router(ranges)
         self._count = len(ranges)
@@ -128,7 +129,8 @@ class Sorter:
             yield from _parts(int(index), chosen, self._part_bytes)
 
     def _places(self, keys: pa.Array) -> np.ndarray[Any, Any]:
-        """The segment of each key. Each distinct key is hashed once; events without a key take the turn."""
+        """The segment of each key. Each distinct key is hashed once; events without a key go to the segments in
+        turn."""
         if isinstance(keys, pa.ChunkedArray):
             keys = keys.combine_chunks()
         coded = keys.dictionary_encode()

@@ -1,4 +1,4 @@
-"""A task's hold on its transaction: renewed also while the task waits for rows."""
+"""The lease of a task's transaction, renewed even while the task waits for rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ log = logging.getLogger("penstock.spark")
 
 
 async def renew(services: Services, stream: StreamName, transaction: UUID, lease_ms: int) -> None:
-    """Renew the lease once. Raises TransactionStateError where it has ended, and what the controller raises."""
+    """Renew the lease once. Raises TransactionStateError if the transaction has ended, and what the controller
+    raises."""
     status = await patiently(lambda: services.controller.transactions.ping(stream, transaction, lease_ms=lease_ms))
     if status is not PingStatus.OK:
         raise TransactionStateError(
@@ -25,10 +26,10 @@ async def renew(services: Services, stream: StreamName, transaction: UUID, lease
 
 
 class KeepAlive:
-    """Renews a lease at each third of it, in a thread with a connection of its own.
+    """Renews a lease three times per period, in a thread with its own connection.
 
-    A task's loop does not run while Spark computes the next rows, which may take longer than any lease. A task that is over
-    sooner costs a thread that has done nothing.
+    A task's loop does not run while Spark computes the next rows, which may take longer than any lease. A short task
+    costs only an idle thread.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class KeepAlive:
             raise self._failure
 
     def stop(self) -> None:
-        """Renew no more. Waits for a renewal that is under way."""
+        """Stop renewing. Waits for a renewal in progress."""
         self._over.set()
         self._thread.join()
 
@@ -62,7 +63,7 @@ class KeepAlive:
                 try:
                     link.run(lambda services: renew(services, self._stream, self._transaction, self._lease_ms))
                 except RETRYABLE as error:
-                    # The lease is not over yet: the next turn may reach it.
+                    # The lease has not expired yet: the next renewal may succeed.
                     log.warning("lease could not be renewed", extra={"error": str(error)})
                 except PenstockError as error:
                     self._failure = error

@@ -1,4 +1,4 @@
-"""What tasks of the sink hand to the driver."""
+"""What tasks of the sink send to the driver."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.ports.data.imports import ImportedChunk
 
 @dataclass(frozen=True)
 class SharedWritten:
-    """What a task wrote into tier 2 itself: chunks in order, for segments of the transaction that all tasks share.
+    """What a task wrote to tier 2 itself: chunks in order, for segments of the transaction that all tasks share.
 
-    No chunks: the task joined the transaction, and then could not write tier 2.
+    No chunks: the task joined the transaction, but could not write to tier 2.
     """
 
     key: UUID
@@ -26,13 +26,14 @@ class SharedWritten:
 
 @dataclass(frozen=True)
 class TaskWritten(WriterCommitMessage):  # type: ignore[misc]
-    """What a task has to say. One of ``transaction``, ``inline`` and ``shared`` with chunks has its rows.
+    """What a task reports. One of ``transaction``, ``inline`` and ``shared`` (with chunks) holds its rows.
 
-    None of them: it had no rows, or the batch is committed already.
+    None of them: it had no rows, or the batch is already committed.
 
     ``source``: the query and run of the task, if there is one.
 
-    ``transaction``: its own, which holds its rows. ``inline``: the rows themselves, as an Arrow stream, where they are few.
+    ``transaction``: the task's own, which holds its rows. ``inline``: the rows themselves, as an Arrow stream, if there
+    are few.
     """
 
     writer: str

@@ -1,10 +1,10 @@
 # ruff: noqa: N803 - Spark names these arguments.
-"""Writing from Spark, exactly once: tasks write, the driver commits the batch by one decision.
+"""Writing from Spark, exactly once: tasks write, and the driver commits the batch.
 
-What a task has written nobody sees; the driver makes one transaction of it, and the controller decides once, keyed by
-(writer, batch): a repeated batch is a no-op. The name of a writer belongs to one query, and to its latest run. Any other is
-refused, because its rows would count as a repeat. What loses - speculative and crashed attempts - ends
-with its lease. Source: docs/design/0009-spark.md, docs/design/0016-sink.md.
+What a task writes is not readable until the driver commits it in one transaction. The controller decides each (writer,
+batch) once, so a repeated batch is a no-op. A writer name belongs to one query, and to its latest run. Any other query
+or run is refused, because its rows would count as a repeat. Transactions of speculative and crashed attempts end with
+their leases. Source: docs/design/0009-spark.md, docs/design/0016-sink.md.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ log = logging.getLogger("penstock.spark")
 _QUERY = "sql.streaming.queryId"
 _RUN = "spark.jobGroup.id"
 _BATCH = "streaming.sql.batchId"
-# Set in jobs of Spark Connect alone. There Spark does not set the properties above in jobs of a ``foreachBatch``.
+# Set only in jobs of Spark Connect. There Spark does not set the properties above in jobs of a ``foreachBatch``.
 _TAGS = "spark.job.tags"
 _CONNECT = "SparkConnect_OperationTag"
 
 
 class _Writer:
-    """What batch and streaming writers share. Pickled to tasks; holds plain values only."""
+    """What batch and streaming writers share. It is pickled to tasks, so it holds plain values only."""
 
     def __init__(
         self, connector: Connector, options: WriteOptions, keyed: bool, target_columns: tuple[str, ...] = ()
@@ -54,7 +54,8 @@ class _Writer:
         self._options = options
         self._keyed = keyed
         self._target_columns = target_columns
-        # Spark pickles this one object to all tasks of a run: what it makes up here, they share, and no other run does.
+        # Spark pickles this object to all tasks of a run. So they share the random values made here, and no other run
+        # does.
         self._run = uuid4()
         self._one_job = False
 
@@ -66,7 +67,7 @@ class _Writer:
     ) -> TaskWritten:
         from penstock.spark.writing.attempt import Attempt  # needs Arrow
 
-        # pandas, too, where this process was forked before the daemon had it: Spark loads it behind a write.
+        # Also pandas, if this process was forked before the daemon had loaded it: Spark loads it after a write.
         spare("task")
         options = self._options
         attempt = Attempt(
@@ -86,12 +87,12 @@ class _Writer:
         last = server.ask(lambda services: last_batch(services, options, writer, source), full_s=RETRY_S)
         if is_repeat(last, batch, writer=writer, ordered=ordered):
             for _ in iterator:
-                pass  # Spark wants its rows taken
+                pass  # Spark requires that its rows are consumed
             return attempt.nothing()
         return server.run(lambda services: attempt.write(services, held, iterator))
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], *, ordered: bool) -> None:
-        """Commit what all tasks have written as one batch."""
+        """Commit the rows of all tasks as one batch."""
         written = [message for message in messages if isinstance(message, TaskWritten)]
         if len({(message.writer, message.batch, message.source) for message in written}) > 1:
             raise InternalError("tasks of one batch disagree about it", batches=sorted({m.batch for m in written}))
@@ -113,12 +114,12 @@ class _Writer:
         spare("commit")
 
     def _end_unused(self, written: Sequence[TaskWritten], used: Sequence[UUID]) -> None:
-        """Abort the shared transactions that tasks joined for nothing."""
+        """Abort the shared transactions that tasks joined but that hold nothing of the batch."""
         joined = {message.shared.transaction for message in written if message.shared is not None}
         self._abort_all([transaction for transaction in sorted(joined) if transaction not in used])
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the open transaction. Spark calls this too where a commit failed after it was decided: that stays
+        """Abort the open transaction. Spark also calls this if a commit failed after it was decided: it stays
         decided."""
         written = [message for message in messages if isinstance(message, TaskWritten)]
         own = [message.transaction for message in written if message.transaction is not None]
@@ -137,7 +138,7 @@ class _Writer:
         try:
             self._server().run(soon)
         except (*RETRYABLE, TimeoutError) as error:
-            # Spark reports what failed here in place of what led here.
+            # An error raised here would replace the original failure in Spark's report.
             log.warning("transactions are left to their leases", extra={"error": str(error)})
 
 
@@ -164,20 +165,21 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         return self._write(iterator, self._name, self._batch, self._source(), ordered=False)
 
     def _source(self) -> QuerySource | None:
-        """The query whose ``foreachBatch`` this is, if any: its versions are separate from those of another query."""
+        """The query whose ``foreachBatch`` this is, if any: each query has its own versions."""
         query = self._job_query() if self._options.job else None
         if query is None:
             return None
-        # A version that is the batch's number comes back lower only from an older copy of the checkpoint. Other versions
-        # are the program's own: one batch may write several, and a repeat of it offers them all. They all hold 0.
+        # A version that equals the batch number can only decrease if an older copy of the checkpoint is used. Other
+        # versions belong to the program: one batch may write several, and a repeat offers them all. They are all
+        # recorded as 0.
         ordered = self._batch > 0 and _property(_BATCH) == str(self._batch)
         # The run is not sent: a batch function may write one version again, for example after an error that it caught.
         return QuerySource(query=query, replaces=self._options.replaces_query or "", ordered=ordered)
 
     def _job_query(self) -> str | None:
-        """The query that the option or else Spark names; None for a job outside of a query.
+        """The query that the option names, or else Spark; None for a job outside of a query.
 
-        Raises InvalidArgumentError if it can be either.
+        Raises InvalidArgumentError if this cannot be determined.
         """
         given = self._options.job_query
         if given is not None:
@@ -185,8 +187,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         found = _property(_QUERY)
         if found is None and _CONNECT in (_property(_TAGS) or ""):
             raise InvalidArgumentError(
-                "Spark Connect does not say whose foreachBatch this is, so a new query's rows could count as a repeat; set "
-                "txnQuery to a name of the checkpoint, such as its path, or to none outside of a query; nothing was written",
+                "Spark Connect does not say whose foreachBatch this is, so a new query's rows could count as a repeat; "
+                "set txnQuery to a name of the checkpoint, such as its path, or to none outside a query; nothing is written",
                 txnAppId=self._options.job and self._options.job[0],
             )
         return found
@@ -208,7 +210,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         query, batch = _identity()
         named = self._options.writer_id
         name = query if named is None else f"{named}#{query}" if self._options.reset_writer else named
-        # Under a name that holds the query's id, all batches from before queries were recorded belong to that query.
+        # If the name contains the query's id, all batches from before queries were recorded belong to that query.
         replaces = self._options.replaces_query or ("" if name == named else query)
         source = QuerySource(query=query, run=_property(_RUN) or "", replaces=replaces)
         return self._write(iterator, f"{name}/{self._options.stream}", batch, source, ordered=True)
@@ -218,7 +220,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         for message in messages:
             if isinstance(message, TaskWritten) and message.batch != batchId:
                 raise InternalError(
-                    "Spark commits another batch than its tasks wrote", batch=batchId, task=message.batch
+                    "Spark commits a different batch than its tasks wrote", batch=batchId, task=message.batch
                 )
         self._commit(messages, ordered=True)
 
@@ -237,5 +239,5 @@ def _identity() -> tuple[str, int]:
     """Query and batch of this task: the same after every restart from the checkpoint."""
     query, batch = _property(_QUERY), _property(_BATCH)
     if query is None or batch is None:
-        raise InternalError("Spark does not give its tasks the query and batch", query=query, batch=batch)
+        raise InternalError("Spark does not pass the query and batch to its tasks", query=query, batch=batch)
     return query, int(batch)

@@ -1,4 +1,4 @@
-"""Transactions as the sink begins and ends them, on the driver and in tasks."""
+"""How the sink begins and ends transactions, on the driver and in tasks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from penstock.spark.options import WriteOptions
 log = logging.getLogger("penstock.spark")
 
 ABORT_S = 3.0
-"""How long an abort may take: the failure behind it is to be reported, and a lease ends what is not aborted."""
+"""How long an abort may take. It must not delay the report of the failure; a lease ends what is not aborted."""
 
 
 async def opened(services: Services, options: WriteOptions, begin: Callable[[], Awaitable[Transaction]]) -> Transaction:
-    """What ``begin`` gives; scope and stream are made first where they are missing, and may be made."""
+    """The result of ``begin``. A missing scope or stream is created first, if that is allowed."""
     controller = services.controller
     try:
         return await begin()
@@ -50,7 +50,7 @@ async def _unless_exists(creation: Awaitable[None]) -> None:
 
 
 async def abort_if_open(services: Services, options: WriteOptions, transaction: UUID) -> None:
-    """Abort a transaction unless something else was decided about it."""
+    """Abort a transaction unless its outcome is already decided."""
     try:
         status = await services.controller.transactions.status(options.stream, transaction)
         if status is TransactionStatus.OPEN:
@@ -60,10 +60,10 @@ async def abort_if_open(services: Services, options: WriteOptions, transaction: 
 
 
 async def abort_after_failure(services: Services, options: WriteOptions, transaction: UUID) -> None:
-    """As ``abort_if_open``, soon or not at all."""
+    """As ``abort_if_open``, but give up after a short time."""
     try:
         async with asyncio.timeout(ABORT_S):
             await abort_if_open(services, options, transaction)
     except (PenstockError, TimeoutError) as error:
-        # The failure that led here is what counts; the lease ends the transaction.
+        # The original failure matters more; the lease ends the transaction.
         log.warning("transaction is left to its lease", extra={"transaction": str(transaction), "error": str(error)})

@@ -1,4 +1,4 @@
-"""A task attempt that sends its rows to the store, as the appends of a transaction of its own."""
+"""A task attempt that sends its rows to the store, as appends to its own transaction."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _IN_FLIGHT_BYTES = 32 << 20
 
 @dataclass(slots=True)
 class _Lane:
-    """One segment of the transaction: its last event number, and what is sent and not known to be durable.
+    """One segment of the transaction: its last event number, and the appends not yet known to be durable.
 
-    ``sent`` by event number, in order. ``lost_at``: since when the store is away, without an append in between.
+    ``sent``: by event number, in order. ``lost_at``: since when the store has been unavailable, with no append stored
+    since.
     """
 
     name: str
@@ -34,8 +35,8 @@ class _Lane:
 class WireAttempt:
     """Appends to the segments of a transaction, several at a time, in order within each.
 
-    Outlasts ``RETRY_S`` of a store that is away: what it had acknowledged is durable, it says itself how much of the rest
-    it has, and what is missing is sent again.
+    Waits up to ``RETRY_S`` for a store that is unavailable. Acknowledged appends are durable; the store reports how
+    many of the others it has, and the missing ones are sent again.
     """
 
     def __init__(self, services: Services, stream: StreamName, transaction: Transaction) -> None:
@@ -48,7 +49,7 @@ class WireAttempt:
         self._pending: dict[asyncio.Task[object], tuple[_Lane, Append]] = {}
 
     async def add(self, part: Framed) -> None:
-        """Send a part. Returns once it is on its way and no more than 32 MiB are. Raises what an earlier append raised."""
+        """Send a part. Returns once it is in flight and at most 32 MiB are. Raises what an earlier append raised."""
         lane = self._lanes[part.index]
         if lane.last is None:
             lane.last = await self._stored(lane)
@@ -66,7 +67,7 @@ class WireAttempt:
         self._send(lane, request)
         while sum(len(request.data) for _, request in self._pending.values()) > _IN_FLIGHT_BYTES:
             await self._settle(asyncio.FIRST_COMPLETED)
-        # Let the bytes out before the caller blocks on its next rows.
+        # Let the bytes leave before the caller blocks on its next rows.
         await asyncio.sleep(0)
 
     def _send(self, lane: _Lane, request: Append) -> None:
@@ -104,7 +105,7 @@ class WireAttempt:
                 raise
             return True
         except WriterFencedError:
-            # The line was opened anew for this append, and the store lacks what was lost before it.
+            # The line was reopened for this append, and the store lacks the appends lost before it.
             if next(iter(lane.sent)) == request.event_number:
                 raise
             return True
@@ -113,7 +114,7 @@ class WireAttempt:
         return False
 
     async def _resume(self, lane: _Lane) -> None:
-        """Ask the store for the last number that it has of a lane, and send what lies behind it again."""
+        """Ask the store for the last number that it has of a lane, and send later appends again."""
         behind = [task for task, (other, _) in self._pending.items() if other is lane]
         if behind:
             await asyncio.wait(behind)

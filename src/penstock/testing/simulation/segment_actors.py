@@ -120,7 +120,7 @@ async def import_chunks(env: Env, name: str, target: str) -> None:
     rng, history = env.rng(name), env.history
     segments = env.segments(name)
     if not isinstance(segments, ChunkImports):
-        raise InternalError("a simulated store adopts no chunks")
+        raise InternalError("a simulated store does not adopt chunks")
     count = 0
     while not env.stopping.is_set():
         count += 1

@@ -233,7 +233,7 @@ async def _fill(env: Env, segments: SegmentService, group: Group, part: int, rng
 async def _import(env: Env, segments: SegmentService, name: str, group: Group, writer: str, rng: random.Random) -> None:
     """Chunks written directly to tier 2 by several attempts, one of which is adopted. Raises NotFoundError."""
     if not isinstance(segments, ChunkImports):
-        raise InternalError("a simulated store adopts no chunks")
+        raise InternalError("a simulated store does not adopt chunks")
     events = [
         env.history.write(str(STREAM), writer, number, "k", data, group=group, piece=name)
         for number in range(1, rng.randrange(2, 5))

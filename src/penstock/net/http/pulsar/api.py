@@ -61,9 +61,9 @@ def pulsar_routes(
 ) -> Sequence[BaseRoute]:
     """Routes below ``/admin/v2`` and ``/lookup/v2``. The services are borrowed.
 
-    ``readers_of``: who reads in a group now, by scope and name; None: nobody is known to be connected.
-    ``move_readers``: for calls that move a subscription; None: they move what is acknowledged, and readers stay.
-    ``binary_port``: what lookups name as the port of Pulsar's binary protocol, on the host that the client called.
+    ``readers_of``: the readers now in a group, by scope and name; None: no reader is known to be connected.
+    ``move_readers``: for calls that move a subscription; None: they move only the acknowledged cut, and readers stay.
+    ``binary_port``: the port of Pulsar's binary protocol that lookups return, on the host that the client called.
     """
     facade = _Facade(Admin(controller, segments, clock, readers_of, move_readers), binary_port)
 
@@ -77,7 +77,7 @@ def pulsar_routes(
 
 
 class _Facade:
-    """Finds the call that a path means. Parts of a path are decoded one by one: a name may hold an encoded slash."""
+    """Finds the call for a path. Parts of a path are decoded one by one: a name may contain an encoded slash."""
 
     def __init__(self, admin: Admin, binary_port: int) -> None:
         self._admin = admin
@@ -99,7 +99,7 @@ class _Facade:
                 if path.startswith(_PERSISTENT):
                     self._add(method, path.replace(_PERSISTENT, _NON_PERSISTENT, 1), handler, non_persistent=True)
         for known in self._calls.values():
-            # Fixed words win over names: "…/partitioned" is no topic.
+            # Fixed words take precedence over names: "…/partitioned" is not a topic.
             known.sort(key=lambda item: [word.startswith("{") for word in item[1]])
 
     def _add(self, method: str, path: str, handler: Handler, *, non_persistent: bool) -> None:
@@ -127,7 +127,7 @@ class _Facade:
         return _response(await self._perform(handler, call))
 
     def _find(self, method: str, words: Sequence[str]) -> tuple[Handler | None, dict[str, str], bool] | None:
-        """The handler and the names in the path; no handler where the path is known with other methods only."""
+        """The handler and the names in the path; no handler if the path is known with other methods only."""
         other = False
         for verb, pattern, handler, non_persistent in self._calls.get(len(words), ()):
             params: dict[str, str] = {}
@@ -153,7 +153,7 @@ class _Facade:
 
 
 async def _body(request: Request) -> bytes | None:
-    """The body, or None where it is too large."""
+    """The body, or None if it is too large."""
     body = bytearray()
     async for part in request.stream():
         body += part

@@ -1,4 +1,5 @@
-"""What Pulsar's admin requests say: numbers as its brokers read them, limits and their rules, refusals with their reason.
+"""The contents of Pulsar's admin requests: numbers as its brokers read them, limits and their rules, errors with
+reasons.
 
 Plain functions of text and numbers. Source: docs/reference/pulsar-admin.md.
 """
@@ -66,7 +67,7 @@ class AdminError(PenstockError):
 
 
 class NoBody(AdminError):
-    """A body is needed and there is none."""
+    """A body is required but missing."""
 
     def __init__(self) -> None:
         super().__init__(400, "The request entity cannot be empty.")
@@ -91,7 +92,8 @@ def parse_object(body: bytes) -> dict[str, Any] | None:
 
 
 def whole(value: Any, name: str, *, limit: int = INT_MAX) -> int:
-    """A number as the broker reads one: null is 0, fractions are cut off, digits in quotes count. Raises AdminError 400."""
+    """A number as the broker reads one: null is 0, fractions are truncated, quoted digits are accepted. Raises
+    AdminError 400."""
     if value is None:
         return 0
     if isinstance(value, str) and _WHOLE.match(value):
@@ -114,7 +116,7 @@ def whole_body(body: bytes, name: str) -> int:
 
 
 def whole_query(text: str) -> int:
-    """A number in the query or the path. Raises AdminError 404, as the broker answers one that is none."""
+    """A number in the query or the path. Raises AdminError 404 if it is not a number, as the broker does."""
     if not _WHOLE.match(text) or not -LONG_MAX - 1 <= int(text) <= LONG_MAX:
         raise AdminError(404, "HTTP 404 Not Found")
     return int(text)
@@ -125,7 +127,7 @@ def whole_query(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Minutes and MiB; -1 is without limit."""
+    """Minutes and MiB; -1 means no limit."""
 
     minutes: int
     mib: int
@@ -135,7 +137,7 @@ class Retention:
 
 
 def read_retention(value: Mapping[str, Any]) -> Retention:
-    """Checked. A missing field is 0. Raises AdminError 400."""
+    """Validated. A missing field is 0. Raises AdminError 400."""
     retention = Retention(
         whole(value.get("retentionTimeInMinutes"), "retentionTimeInMinutes"),
         whole(value.get("retentionSizeInMB"), "retentionSizeInMB", limit=LONG_MAX),
@@ -150,7 +152,7 @@ def read_retention(value: Mapping[str, Any]) -> Retention:
 
 
 def retain_of(retention: Retention, before: Retain) -> Retain:
-    """The minimum that says the same; a maximum, which Pulsar does not know, stays."""
+    """The equivalent minimum; a maximum, which Pulsar does not have, is kept."""
     return Retain(
         min_bytes=None if retention.mib < 0 else retention.mib * MIB,
         min_age_s=None if retention.minutes < 0 else retention.minutes * 60,
@@ -162,13 +164,13 @@ def retain_of(retention: Retention, before: Retain) -> Retain:
 
 
 def no_retain(before: Retain) -> Retain:
-    """Without a minimum of this level."""
+    """``before`` without a minimum at this level."""
     return Retain(max_bytes=before.max_bytes, max_age_s=before.max_age_s)
 
 
 def retention_of(retain: Retain) -> Retention | None:
-    """The minimum in minutes and MiB, rounded up; None where this level says nothing of it. A dimension that is not named
-    takes no part, as one without limit."""
+    """The minimum in minutes and MiB, rounded up; None if this level does not set it. A dimension that is not set has
+    no effect, like one without a limit."""
     if retain.min_bytes is INHERIT and retain.min_age_s is INHERIT:
         return None
     return Retention(_rounded_up(retain.min_age_s, 60), _rounded_up(retain.min_bytes, MIB))
@@ -183,14 +185,14 @@ def _rounded_up(limit: Limit, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Bytes and seconds. A negative size, and a time of 0 or less, is without limit; a size of 0 is always exceeded."""
+    """Bytes and seconds. A negative size, or a time of 0 or less, means no limit; a size of 0 is always exceeded."""
 
     size: int
     time: int
     policy: str
 
     def to_json(self) -> dict[str, Any]:
-        # ``limit`` is the older name of ``limitSize``, by which older tools look for it.
+        # ``limit`` is the older name of ``limitSize``, which older tools use.
         return {"limit": self.size, "limitSize": self.size, "limitTime": self.time, "policy": self.policy}
 
 
@@ -216,7 +218,7 @@ def read_quotas(value: Any) -> dict[str, Quota]:
 
 
 def quota_type(text: str | None) -> str:
-    """The type, or the default. Raises AdminError 404, as the broker answers one that there is not."""
+    """The type, or the default. Raises AdminError 404 for an unknown type, as the broker does."""
     if text is not None and text not in QUOTA_TYPES:
         raise AdminError(404, "HTTP 404 Not Found")
     return text or QUOTA_TYPES[0]
@@ -281,7 +283,7 @@ def refuse_retention(level: str) -> AdminError:
 
 @dataclass(frozen=True, slots=True)
 class Inactive:
-    """When an unused topic goes."""
+    """When an unused topic is deleted."""
 
     mode: str
     seconds: int
@@ -296,7 +298,7 @@ class Inactive:
 
 
 INACTIVE_DEFAULT = Inactive("delete_when_no_subscriptions", 60, False)
-"""As of a broker with ``brokerDeleteInactiveTopicsEnabled=false``: nothing goes that nobody named."""
+"""As in a broker with ``brokerDeleteInactiveTopicsEnabled=false``: topics are only deleted explicitly."""
 
 
 def read_inactive(value: Mapping[str, Any]) -> Inactive:
@@ -311,7 +313,7 @@ def read_inactive(value: Mapping[str, Any]) -> Inactive:
 
 
 def idle_of(inactive: Inactive | None, before: Idle) -> Idle:
-    """The idle limits that say the same; that of subscribers stays."""
+    """The equivalent idle limits; the limit for subscribers is kept."""
     if inactive is None:
         return Idle(subscriber_s=before.subscriber_s)
     return Idle(
@@ -327,7 +329,7 @@ def inactive_of_body(body: Mapping[str, Any]) -> Inactive:
 
 
 def inactive_of(idle: Idle) -> Inactive | None:
-    """In Pulsar's words, for limits that were not set in them; None where this level says nothing of them."""
+    """Limits that were not set through this API, in Pulsar's form; None if this level does not set them."""
     if idle.stream_s is INHERIT and idle.stream_when is INHERIT:
         return None
     when = idle.stream_when if isinstance(idle.stream_when, IdleWhen) else IdleWhen.NO_SUBSCRIBERS
@@ -337,7 +339,7 @@ def inactive_of(idle: Idle) -> Inactive | None:
 
 
 def number_of_limit(limit: Limit, unit: int) -> int | None:
-    """A limit in whole units, rounded up; 0 where lifted, None where this level says nothing of it."""
+    """A limit in whole units, rounded up; 0 if lifted, None if this level does not set it."""
     if limit is INHERIT:
         return None
     return 0 if limit is None else math.ceil(limit / unit)

@@ -1,4 +1,4 @@
-"""What the calls of the Pulsar facade share: requests, answers, and which stream a topic's path means."""
+"""What the calls of the Pulsar facade share: requests, answers, and finding the stream of a topic's path."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ RELEASED = PolicyDocument(
     backlog=Backlog(ttl_s=None, max_bytes=None, max_age_s=None, max_events=None, on_exceed=OnExceed.HOLD, evict_to=0.9),
     idle=Idle(subscriber_s=None, stream_s=None, stream_when=IdleWhen.NO_SUBSCRIBERS),
 )
-"""What Pulsar does by itself: nothing is kept that all subscriptions have acknowledged, and nothing else is limited. It names
-every limit, so that a namespace has none from the server's policy, of which Pulsar does not know."""
+"""Pulsar's defaults: data that all subscriptions have acknowledged is not kept, and there are no other limits. It sets
+every limit, so that a namespace inherits none from the server's policy, which Pulsar does not know."""
 
 
 def closed(document: PolicyDocument) -> PolicyDocument:
-    """The document with Pulsar's default for each limit that it leaves to the server; the grace is left."""
+    """The document with Pulsar's default for each limit that it leaves to the server, except the grace."""
     return replace(
         document,
         retain=_filled(document.retain, RELEASED.retain),
@@ -68,8 +68,8 @@ def _filled(section: _Section, default: _Section) -> _Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request: parts of its path by name, decoded; the last of each query parameter; its body. ``host``: as the client
-    calls this server."""
+    """A request: decoded parts of its path by name; the last value of each query parameter; its body. ``host``: the
+    name by which the client addresses this server."""
 
     params: Mapping[str, str]
     query: Mapping[str, str]
@@ -87,7 +87,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer. ``body=None``: none, and no content type."""
+    """An answer. ``body=None``: no body and no content type."""
 
     status: int = 204
     body: bytes | None = None
@@ -96,13 +96,13 @@ class Reply:
 
 DONE = Reply()
 ReadersOf = Callable[[str, str], Awaitable[Sequence[str] | None]]
-"""Who reads in a group, by scope and name; None where that is not known."""
+"""The readers in a group, by scope and name; None if they are not known."""
 
 MoveReaders = Callable[[str, StreamCut], Awaitable[None]]
-"""Move the readers of a subscriber, ``scope/group``, and what it has acknowledged, to a cut.
+"""Move the readers of a subscriber, ``scope/group``, and its acknowledged cut, to a cut.
 
-Raises ConflictError: readers are online, or keep their positions elsewhere, and nothing was changed; or another reset
-moved the readers at the same time, and their data stays held.
+Raises ConflictError. Either readers are online or keep their positions elsewhere, and nothing was changed. Or another
+reset moved the readers at the same time, and their data stays held.
 """
 
 Handler = Callable[[Call], Awaitable[Reply]]
@@ -119,7 +119,7 @@ def as_text(text: str) -> Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic that exists, or one partition of it. ``partitions`` is 1 where it is not partitioned."""
+    """A topic that exists, or one partition of it. ``partitions`` is 1 if it is not partitioned."""
 
     name: TopicName
     partition: int | None
@@ -141,7 +141,7 @@ class Topic:
 
     @property
     def only(self) -> int | None:
-        """The one partition that is meant, None for all."""
+        """The partition that is addressed; None for all."""
         return 0 if not self.partitioned else self.partition
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ class Topic:
 
 
 class Admin:
-    """The services below, and what several calls need."""
+    """The services that the calls use, and what several calls need."""
 
     def __init__(
         self,
@@ -170,18 +170,19 @@ class Admin:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def consumers(self, subscriber: str) -> Sequence[str]:
-        """Readers that are connected as the subscriber, as far as that is known."""
+        """Readers that are known to be connected as the subscriber."""
         if self._readers_of is None:
             return ()
         scope, _, group = subscriber.partition("/")
         return await self._readers_of(scope, group) or ()
 
     def lock(self, name: str) -> asyncio.Lock:
-        """One change at a time of what is named so, as far as this server is concerned."""
+        """A lock by name: within this server, one change at a time."""
         return self._locks.setdefault(name, asyncio.Lock())
 
     async def start(self) -> None:
-        """At the first request ever: the tenant and namespace that every Pulsar has. Once deleted they stay so."""
+        """At the very first request, create the tenant and namespace that every Pulsar has. Once deleted, they stay
+        deleted."""
         if self._started:
             return
         async with self.lock("start"):
@@ -213,7 +214,7 @@ class Admin:
         return known and await self.controller.scopes.exists(name.scope)
 
     async def namespaces(self, tenant: str) -> list[NamespaceName]:
-        """Scopes of the tenant, made through Pulsar's API or not; sorted."""
+        """All scopes of the tenant, also those not created through Pulsar's API; sorted."""
         found: list[NamespaceName] = []
         after = ""
         while page := await self.controller.scopes.list(after=after, limit=PAGE_MAX):
@@ -223,7 +224,7 @@ class Admin:
         return sorted(found)
 
     async def topics(self, namespace: NamespaceName) -> list[Topic]:
-        """All topics of a namespace, sorted, partitioned ones as one each."""
+        """All topics of a namespace, sorted; a partitioned topic is one item."""
         found: list[Topic] = []
         after = ""
         records = dict(await self.records.under(topics_key(namespace)))
@@ -244,7 +245,7 @@ class Admin:
         return Topic(name=name, partition=None, partitioned=partitioned, partitions=count)
 
     async def find(self, namespace: NamespaceName, local: str) -> Topic | None:
-        """The topic or partition of that local name, or None."""
+        """The topic or partition with this local name, or None."""
         split = split_partition(local)
         if split is not None:
             parent = await self._existing(TopicName(namespace, split[0]))
@@ -279,5 +280,5 @@ class Admin:
 
 
 def lifted() -> Backlog:
-    """No limit of the backlog."""
+    """A backlog section with all limits lifted."""
     return Backlog(ttl_s=None, max_bytes=None, max_age_s=None, max_events=None)

@@ -1,4 +1,4 @@
-"""Subscriptions of a topic: reader groups that subscribe to its stream, and where each of them is."""
+"""Subscriptions of a topic: reader groups that subscribe to its stream, and their positions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from penstock.net.http.pulsar.positions import Ledger, Position, with_offset
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.subscribers import SubscriberInfo
 
-_TRIES_MAX = 16  # lost races in a row before the call is refused
+_TRIES_MAX = 16  # failed compare-and-sets in a row before the call is refused
 _MADE_HERE = 3
 """The version of the group ids of subscriptions. Groups of Spark queries have version 5, all others version 3 or 4."""
 
 
 class Cursors:
-    """Makes, moves and removes subscriptions."""
+    """Creates, moves and removes subscriptions."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
@@ -56,7 +56,8 @@ class Cursors:
         return found
 
     async def cut_of(self, topic: Topic, info: SubscriberInfo) -> StreamCut:
-        """What is acknowledged: never behind the head, for what lies there is lost to it; the head where nothing is."""
+        """The acknowledged cut, never before the head, because that data is lost; the head if nothing is
+        acknowledged."""
         head = await self._admin.controller.cuts.head(topic.stream)
         if info.cut is None or info.cut.is_unbounded:
             return head
@@ -67,7 +68,7 @@ class Cursors:
         return info.cut
 
     async def create(self, topic: Topic, subscription: str, start: StreamCut) -> None:
-        """Subscribe from ``start`` on. Raises AdminError 409 where it is there already."""
+        """Subscribe from ``start`` on. Raises AdminError 409 if it exists already."""
         subscriber = subscriber_of(topic.scope, subscription)
         scope, _, group = subscriber.partition("/")
         if scope != topic.scope:
@@ -87,7 +88,7 @@ class Cursors:
                 await controller.subscribers.remove(topic.stream, subscriber)
             except SubscriberNotFoundError as error:
                 raise _not_found(topic, subscription) from error
-            # From here on it holds nothing; what is left is the group, which may subscribe to other topics.
+            # The subscription no longer holds data. The group is left, which may subscribe to other topics.
             await self._change_group(scope, group, topic.stream, None)
 
     async def forget(self, topic: Topic, subscription: str) -> None:
@@ -98,7 +99,7 @@ class Cursors:
             await self._change_group(scope, group, topic.stream, None)
 
     async def tidy(self, scope: str) -> None:
-        """Remove the scope's groups that only subscribe to streams which are gone."""
+        """Remove the scope's groups that only subscribe to deleted streams."""
         controller = self._admin.controller
         for group in await controller.groups.list(scope):
             with suppress(ReaderGroupNotFoundError):
@@ -108,7 +109,7 @@ class Cursors:
                     await controller.groups.delete(scope, group, group_id=known.id)
 
     async def _change_group(self, scope: str, group: str, stream: StreamName, start: StreamCut | None) -> None:
-        """Add the stream to the group with that start, or take it out; make and remove the group as that needs."""
+        """Add the stream to the group with this start, or remove it. Creates or removes the group if needed."""
         controller = self._admin.controller
         for _ in range(_TRIES_MAX):
             try:
@@ -126,12 +127,12 @@ class Cursors:
                 )
                 if (await controller.groups.create(made)).start_cuts.get(stream) == start:
                     return
-                continue  # somebody else was first: join what he made
+                continue  # another call was first: join the group that it created
             if known.id.version != _MADE_HERE:
-                # Its readers would read the topic too: what another client has made is his.
+                # Its readers would also read the topic: a group that another client created is not changed.
                 if start is None:
                     return
-                raise AdminError(409, "A reader group of that name was made by another client")
+                raise AdminError(409, "A reader group of that name was created by another client")
             starts = await self._still_subscribed(known, stream)
             if start is not None:
                 starts[stream] = start
@@ -157,11 +158,12 @@ class Cursors:
         return starts
 
     async def move(self, topic: Topic, info: SubscriberInfo, cut: StreamCut) -> SubscriberMove:
-        """Acknowledge what lies before ``cut``, and nothing behind it."""
+        """Acknowledge everything before ``cut``, and nothing after it."""
         return await self._admin.controller.subscribers.move(topic.stream, info.name, cut)
 
     async def reset(self, topic: Topic, info: SubscriberInfo, cut: StreamCut) -> None:
-        """As ``move``; the readers continue at ``cut`` too. Raises AdminError 412 as ``MoveReaders`` raises ConflictError."""
+        """As ``move``; the readers also continue at ``cut``. Raises AdminError 412 if ``MoveReaders`` raises
+        ConflictError."""
         if self._admin.move_readers is None:
             await self.move(topic, info, cut)
             return
@@ -171,7 +173,7 @@ class Cursors:
             raise AdminError(412, str(error)) from error
 
     async def clear(self, topic: Topic, info: SubscriberInfo) -> None:
-        """As ``reset``, to the end of the partition or of all. Raises AdminError 412."""
+        """As ``reset``, to the end of the partition or of all partitions. Raises AdminError 412."""
         await self.reset(topic, info, await self.end(topic, await self.cut_of(topic, info)))
 
     async def end(self, topic: Topic, cut: StreamCut) -> StreamCut:
@@ -215,9 +217,10 @@ class Cursors:
     async def resolve(
         self, topic: Topic, cut: StreamCut, position: Position, *, behind: bool = False
     ) -> StreamCut | None:
-        """``cut`` with the topic or partition moved to the position (``behind``: past the event there).
+        """``cut`` with the topic or partition moved to the position (``behind``: past the event at it).
 
-        None for a position that is none: of no ledger of the topic, or past its end. One before the head is the head.
+        None for an invalid position: in no ledger of the topic, or past its end. A position before the head becomes the
+        head.
         """
         positions = self._admin.positions
         if position.is_latest:
@@ -246,7 +249,7 @@ class Cursors:
         return with_offset(cut, current, segment, head.positions[segment])
 
     async def expire(self, topic: Topic, info: SubscriberInfo, older_than_s: int) -> None:
-        """Acknowledge what is older: exactly what a time-to-live of that many seconds would."""
+        """Acknowledge older events: exactly those that a time-to-live of that many seconds would."""
         cut = await self.cut_of(topic, info)
         if older_than_s <= 0:
             await self.move(topic, info, await self.end(topic, cut))
@@ -259,12 +262,13 @@ class Cursors:
                 await self.move(topic, info, await self._component(topic, cut, target))
 
     async def at_time(self, topic: Topic, cut: StreamCut, at_ms: int) -> StreamCut:
-        """The last recorded place before which everything is older than ``at_ms``; the head where none is recorded."""
+        """The last recorded cut before which everything is older than ``at_ms``; the head if none is recorded."""
         age_ms = self._admin.clock.now_ms() - at_ms
         if age_ms < 0:
             return await self.end(topic, cut)
         age_s = age_ms // 1000 if age_ms % 1000 == 0 else age_ms / 1000
-        # A minimum that is also the maximum: what it would leave begins at the newest record of at least that age.
+        # A policy whose minimum is also its maximum: the data that it would keep begins at the newest record of at
+        # least that age.
         retain = Retain(
             min_bytes=0, min_age_s=age_s, combine=Combine.ALL, max_bytes=None, max_age_s=age_s, measure=Measure.STREAM
         )
@@ -282,7 +286,7 @@ class Cursors:
         return await self._component(topic, cut, target)
 
     async def _component(self, topic: Topic, cut: StreamCut, target: StreamCut) -> StreamCut:
-        """All of ``target``, or ``cut`` with the partition's part of it."""
+        """All of ``target``, or ``cut`` with only the partition moved to ``target``."""
         if topic.partition is None:
             return target
         current = await self._current(topic)

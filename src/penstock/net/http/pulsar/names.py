@@ -1,8 +1,8 @@
 """Pulsar's names and ours: ``tenant/namespace`` is the scope ``tenant.namespace``, a topic a stream, a subscription a group.
 
-Pulsar takes almost any character, a scope or stream only letters, digits, dots and dashes. Every other byte is written as
-two dots and two hex digits, and so is a dot where it could be misread: what is written here is read back as it was.
-Source: docs/reference/pulsar-admin.md.
+Pulsar accepts almost any character, a scope or stream only letters, digits, dots and dashes. Every other byte is
+written as two dots and two hex digits, and so is a dot that would be ambiguous. So a name is always read back
+unchanged. Source: docs/reference/pulsar-admin.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GROUP_NAME_MAX = 200  # characters of an escaped subscription name
 
 
 def is_entity_name(name: str) -> bool:
-    """Whether Pulsar takes it for a tenant or a namespace."""
+    """Whether Pulsar accepts it as the name of a tenant or a namespace."""
     return _NAMED_ENTITY.match(name) is not None
 
 
@@ -30,14 +30,14 @@ def _write(name: str, *, dots: bool) -> str:
     out: list[str] = []
     for index, byte in enumerate(raw):
         follows = raw[index + 1 : index + 2]
-        # A dot stays a dot only inside a name and before a plain character, so that two dots always begin an escape.
+        # A dot is kept only inside a name and before a plain character, so that two dots always begin an escape.
         inner_dot = dots and byte == 0x2E and index > 0 and follows != b"" and follows[0] in _PLAIN
         out.append(chr(byte) if byte in _PLAIN or inner_dot else f"..{byte:02x}")
     return "".join(out)
 
 
 def _read(name: str, *, dots: bool = True) -> str | None:
-    """The name written so, or None where nothing is written so."""
+    """The name that is written like this, or None if it is not a valid form."""
     try:
         text = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), name.encode()).decode()
     except UnicodeDecodeError:
@@ -57,7 +57,7 @@ class NamespaceName:
 
     @property
     def scope(self) -> str:
-        """The scope that is this namespace. Raises InvalidNameError where it were too long."""
+        """The scope that is this namespace. Raises InvalidNameError if its name would be too long."""
         scope = f"{_write(self.tenant, dots=False)}.{_write(self.namespace, dots=True)}"
         if len(scope) > SCOPE_NAME_MAX:
             raise InvalidNameError("namespace name is too long", name=repr(str(self)[:80]), scope_chars=len(scope))
@@ -65,7 +65,7 @@ class NamespaceName:
 
     @classmethod
     def of_scope(cls, scope: str) -> NamespaceName | None:
-        """The namespace that is this scope, or None where it is none."""
+        """The namespace that is this scope, or None if there is none."""
         at = 0
         while (at := scope.find(".", at)) >= 0 and _ESCAPE.match(scope.encode(), at):
             at += 4
@@ -80,7 +80,7 @@ class NamespaceName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """A persistent topic by its local name, whole: not one of its partitions. Prints as its full name."""
+    """A persistent topic as a whole, not a partition, by its local name. Prints as its full name."""
 
     namespace: NamespaceName
     local: str
@@ -90,7 +90,7 @@ class TopicName:
 
     @property
     def stream(self) -> StreamName:
-        """The stream that is this topic. Raises InvalidNameError where its name were too long."""
+        """The stream that is this topic. Raises InvalidNameError if its name would be too long."""
         stream = _write(self.local, dots=True)
         if not 0 < len(stream) <= STREAM_NAME_MAX:
             raise InvalidNameError("topic name is empty or too long", name=repr(self.local[:80]), chars=len(stream))
@@ -98,7 +98,7 @@ class TopicName:
 
     @classmethod
     def of_stream(cls, namespace: NamespaceName, stream: str) -> TopicName | None:
-        """The topic that is this stream, or None: internal streams are no topics."""
+        """The topic that is this stream, or None: internal streams are not topics."""
         local = None if stream.startswith("_") else _read(stream)
         return None if local is None else cls(namespace, local)
 
@@ -108,13 +108,13 @@ class TopicName:
 
 
 def split_partition(local: str) -> tuple[str, int] | None:
-    """Topic and index, where the name is that of a partition."""
+    """Topic and index if the name is that of a partition, else None."""
     match = _PARTITION.match(local)
     return None if match is None else (match[1], int(match[2]))
 
 
 def group_of(subscription: str) -> str:
-    """The reader group that is this subscription. Raises InvalidNameError where its name is empty or too long."""
+    """The reader group that is this subscription. Raises InvalidNameError if its name is empty or too long."""
     group = _write(subscription, dots=True)
     if not 0 < len(group) <= _GROUP_NAME_MAX:
         raise InvalidNameError("subscription name is empty or too long", name=repr(subscription[:80]))
@@ -122,7 +122,7 @@ def group_of(subscription: str) -> str:
 
 
 def subscription_of(scope: str, subscriber: str) -> str:
-    """The subscription that is this subscriber (``scope/group``); one of another scope keeps its full name."""
+    """The subscription that is this subscriber (``scope/group``); a subscriber of another scope keeps its full name."""
     owner, _, group = subscriber.partition("/")
     name = _read(group) if owner == scope else None
     return subscriber if name is None else name

@@ -125,7 +125,7 @@ class Namespaces:
         for hold in [item for item in await self._admin.controller.holds.list(name.scope) if not item.is_undo]:
             raise AdminError(412, f"Namespace is held by {hold.owner}: {hold.reason}")
         if not await self._admin.topics(name):
-            # Streams that retention deleted, or other clients did, leave their subscribers' groups behind.
+            # Streams deleted by retention or other clients leave their subscribers' groups behind.
             await Cursors(self._admin).tidy(name.scope)
         try:
             await self._admin.controller.scopes.delete(name.scope)
@@ -162,7 +162,7 @@ class Namespaces:
         return as_json([CLUSTER])
 
     async def unload(self, call: Call) -> Reply:
-        """There is one server and it keeps serving."""
+        """Does nothing: there is one server, and it keeps serving."""
         await self._admin.check_namespace(call.namespace)
         return DONE
 
@@ -178,7 +178,7 @@ class Namespaces:
         return DONE
 
     async def _chosen(self, call: Call) -> list[Topic]:
-        """The topics meant: of the namespace, or of one bundle of it. None of a namespace that there is not."""
+        """The topics of the namespace, or of one bundle of it. Empty if the namespace does not exist."""
         name = call.namespace
         if not await self._admin.namespace_exists(name):
             return []
@@ -191,7 +191,7 @@ class Namespaces:
         boundaries = (await self._bundles(name))["boundaries"]
         if (low, high) not in set(pairwise(boundaries)):
             raise AdminError(412, f"Bundle {bundle} is not one of the namespace")
-        # The last bundle holds its upper bound too.
+        # The last bundle includes its upper bound.
         end = int(high, 16) + (1 if high == boundaries[-1] else 0)
         return await self._topics.in_bundle(name, (int(low, 16), end))
 

@@ -1,7 +1,7 @@
 """Policies of namespaces and topics: retention, time-to-live, backlog quotas, idleness, persistence.
 
-They are the store's own policy documents, of the scope and of the stream. Beside them the facade keeps each body as it was
-given, and gives it back as long as the document still says the same. Source: docs/reference/pulsar-admin.md.
+They are the store's own policy documents, of the scope and of the stream. The facade also keeps each body as it was
+sent, and returns it as long as the document still has the same values. Source: docs/reference/pulsar-admin.md.
 """
 
 from __future__ import annotations
@@ -95,12 +95,13 @@ class Stored:
 
     @property
     def made_here(self) -> bool:
-        """Whether it is a namespace that was made through this API, and so has Pulsar's defaults."""
+        """Whether it is a namespace that was created through this API, and so has Pulsar's defaults."""
         return self.record.get("pulsar") is True
 
     @property
     def retention(self) -> Retention | None:
-        """As it was given, while the document says the same; else in minutes and MiB, rounded up; None where unset."""
+        """As it was sent, while the document has the same values; else in minutes and MiB, rounded up; None if
+        unset."""
         given = self.record.get("retention")
         retain = self.document.retain
         if given is not None:
@@ -155,7 +156,7 @@ class Stored:
         return inactive_of(idle)
 
     def written(self, document: PolicyDocument) -> PolicyDocument:
-        """The document as it is written at this level: that of a namespace made here leaves nothing to the server."""
+        """The document to write at this level: one of a namespace created here leaves nothing to the server."""
         return closed(document) if self.made_here else document
 
     @property
@@ -216,7 +217,7 @@ class Policies:
         *,
         missing: str = NO_NAMESPACE,
     ) -> None:
-        """Replace the document, then what is remembered of it: after a crash in between the document is what counts."""
+        """Replace the document, then the record of it: after a crash in between, the document counts."""
         async with self._admin.lock(f"policy/{level.target}"):
             if level.topic is not None:
                 with suppress(AdminError):  # An unfinished change that cannot be completed is dropped.
@@ -286,8 +287,8 @@ class Policies:
         await self._change(level, change, _noting("retention", None if retention is None else retention.to_json()))
 
     async def _quotas_against(self, level: Level, stored: Stored) -> list[Quota]:
-        """The quotas that a new retention of the level is compared with: of a namespace its size quota, of a topic both
-        that apply to it."""
+        """The quotas that a new retention of the level is compared with: for a namespace its size quota, for a topic
+        both quotas that apply to it."""
         if level.topic is None:
             size = stored.quotas.get("destination_storage")
             return [] if size is None else [size]
@@ -328,10 +329,10 @@ class Policies:
             return stored.retention if kind == "destination_storage" else None
         return next((found for item in await self._from(level) if (found := item.retention) is not None), None)
 
-    # --- the rest ------------------------------------------------------------------------------------------
+    # --- other policies ------------------------------------------------------------------------------------------
 
     async def set_ttl(self, level: Level, seconds: int | None) -> None:
-        """None: removed. 0: none, whatever the level below says. Raises AdminError 404 and 412."""
+        """None: removed. 0: no time-to-live, whatever the next level sets. Raises AdminError 404 and 412."""
         if seconds is not None and seconds < 0:
             raise AdminError(412, f"Invalid value for message TTL: {seconds}")
         ttl = INHERIT if seconds is None else seconds or None
@@ -342,7 +343,7 @@ class Policies:
         await self._change(level, change, _noting("ttl", seconds))
 
     async def set_expiration(self, level: Level, minutes: int | None) -> None:
-        """As ``set_ttl``, of idle subscriptions."""
+        """As ``set_ttl``, for idle subscriptions."""
         if minutes is not None and minutes < 0:
             raise AdminError(412, f"Invalid value for subscription expiration time: {minutes}")
         idle_s = INHERIT if minutes is None else minutes * 60 or None
@@ -361,14 +362,14 @@ class Policies:
         await self._change(level, change, _noting("inactive", None if inactive is None else inactive.to_json()))
 
     async def set_persistence(self, level: Level, body: Mapping[str, Any] | None) -> None:
-        """Remembered and given back; how data is stored here does not depend on it. Raises AdminError 404."""
+        """Recorded and returned, but without effect on how data is stored here. Raises AdminError 404."""
         await self._change(level, lambda now: now.document, _noting("persistence", body))
 
     # --- applied -------------------------------------------------------------------------------------------
 
     async def applied(self, level: Level) -> dict[str, Any]:
-        """Each policy as it applies to a topic: its own, else the global one, else the namespace's, else the default of
-        a broker. For the level of global policies: as it would apply to a topic without its own."""
+        """Each policy that applies to a topic: its own, else the global one, else the namespace's, else a broker's
+        default. For the level of global policies: as it would apply to a topic without its own."""
         levels = await self._from(level)
         # As the broker answers: the map of the first level that has one. The limits in force are merged by type.
         quotas = next((item.quotas for item in levels if item.quotas), dict(_UNLIMITED))

@@ -127,7 +127,7 @@ class PolicyCalls:
 
 
 def _numbers(*, on_topic: bool) -> tuple[Callable[[Call], int | None], Callable[[Call], int | None]]:
-    """How TTL and subscription expiry are given: in the body of a namespace's call, in the query of a topic's."""
+    """How TTL and subscription expiry are passed: in the body for a namespace, in the query for a topic."""
     if not on_topic:
         return (lambda call: whole_body(call.body, "messageTTL")), (
             lambda call: whole_body(call.body, "subscriptionExpirationTime")

@@ -1,7 +1,7 @@
 """Positions: ``ledgerId:entryId`` is a segment and the number of an event in it, counted from the segment's first.
 
-A *ledger* is a segment; the ledgers of partition ``i`` are the ``i``-th segments, in key order, of all epochs. Numbers are
-exact: the store counts events, and where an event begins is found by walking from the nearest block. Source:
+A *ledger* is a segment; the ledgers of partition ``i`` are the ``i``-th segments, in key order, of all epochs. Numbers
+are exact: the store counts events, and the start of an event is found by walking from the nearest block. Source:
 docs/reference/pulsar-admin.md.
 """
 
@@ -26,7 +26,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place as clients give it. ``ledger=-1``: the earliest; one above any segment's: the latest."""
+    """A position as clients send it. ``ledger=-1``: the earliest; one above any segment's: the latest."""
 
     ledger: int
     entry: int
@@ -50,7 +50,7 @@ LATEST_POSITION = Position(LONG_MAX, LONG_MAX)
 
 
 def read_position(value: Any) -> Position:
-    """Of a message id, a position to reset to, ``"earliest"`` or ``"latest"``. Raises AdminError 400."""
+    """Parses a message id, a position to reset to, ``"earliest"`` or ``"latest"``. Raises AdminError 400."""
     if value is None or value == "latest":
         return LATEST_POSITION
     if value == "earliest":
@@ -67,7 +67,7 @@ def read_position(value: Any) -> Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """A segment of a partition as it stands. ``first_entry``: number of the first event that can be read."""
+    """The present state of a segment of a partition. ``first_entry``: number of the first event that can be read."""
 
     segment: SegmentId
     info: SegmentInfo
@@ -100,7 +100,7 @@ class Layout:
 
 
 class Positions:
-    """Turns positions into offsets and back, and counts what lies between."""
+    """Converts positions to offsets and back, and counts the events in between."""
 
     def __init__(self, controller: ControlPlane, segments: SegmentService) -> None:
         self._controller = controller
@@ -128,7 +128,7 @@ class Positions:
         return Layout(stream=stream, current=current, partitions=partitions)
 
     async def _ledger(self, stream: StreamName, segment: SegmentId) -> Ledger | None:
-        """None where truncation has taken the segment meanwhile."""
+        """None if a truncation has deleted the segment meanwhile."""
         name = segment_name(stream, segment)
         while True:
             try:
@@ -141,7 +141,8 @@ class Positions:
             return Ledger(segment=segment, info=info, first_entry=info.event_count - held)
 
     async def entry_at(self, stream: StreamName, ledger: Ledger, offset: int) -> int:
-        """The number of the event that begins at ``offset``; at the end, of the one to come. Before the head: the head's."""
+        """The number of the event that begins at ``offset``; at the end, of the next event. Before the head: that of
+        the head."""
         info = ledger.info
         if offset <= info.start_offset:
             return ledger.first_entry
@@ -151,7 +152,7 @@ class Positions:
         return info.event_count - await self._segments.count_events(name, offset, info.length)
 
     async def offset_of(self, stream: StreamName, ledger: Ledger, entry: int) -> int:
-        """Where the event of that number begins: at the head at least, at the end at most."""
+        """The offset of the event with that number, but not before the head and not after the end."""
         if entry <= ledger.first_entry:
             return ledger.info.start_offset
         if entry >= ledger.info.event_count:
@@ -159,7 +160,7 @@ class Positions:
         return await self.walk(stream, ledger, ledger.info.start_offset, entry - ledger.first_entry)
 
     async def walk(self, stream: StreamName, ledger: Ledger, offset: int, events: int) -> int:
-        """Where one is ``events`` events behind ``offset``, the end at most."""
+        """The offset ``events`` events after ``offset``, but not after the end."""
         name, end = segment_name(stream, ledger.segment), ledger.info.length
         offset = max(offset, ledger.info.start_offset)
         for chunk in await self._segments.chunk_ranges(name, offset, end):
@@ -172,7 +173,7 @@ class Positions:
         return offset
 
     async def _scan(self, name: str, offset: int, end: int, events: int) -> tuple[int, int]:
-        """Walk event by event; returns where that ends, and how many are left to go."""
+        """Walk event by event; returns the offset reached, and how many events are left to walk."""
         while events > 0 and offset < end:
             data = await self._read(name, offset, min(_READ_BYTES, end - offset))
             bounds = event_bounds(data, segment=name, offset=offset)
@@ -218,7 +219,7 @@ class Positions:
         return found
 
     async def next_entry(self, layout: Layout, cut: StreamCut, partition: int) -> tuple[Ledger, int]:
-        """The ledger and number of the next event behind ``cut`` in the partition; at the end, of the one to come."""
+        """The ledger and number of the next event after ``cut`` in the partition, even if it is not written yet."""
         unread = await self._unread(layout, cut, partition)
         for ledger, start in unread:
             if start < ledger.info.length or ledger is unread[-1][0]:
@@ -228,8 +229,8 @@ class Positions:
 
 
 def with_offset(cut: StreamCut, current: Sequence[SegmentId], segment: SegmentId, offset: int) -> StreamCut:
-    """``cut`` with one partition moved. Raises AdminError 412 where it is not all in the current segments: a position before
-    the number of partitions was changed is one of all partitions together."""
+    """``cut`` with one partition moved. Raises AdminError 412 if it is not entirely in the current segments: a position
+    from before the number of partitions changed belongs to all partitions together."""
     positions: Mapping[SegmentId, int] = cut.positions
     if set(positions) != set(current):
         raise AdminError(

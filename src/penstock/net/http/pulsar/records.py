@@ -1,4 +1,4 @@
-"""What the Pulsar facade itself remembers: tenants, namespaces and topics as they were made, bodies as they were given.
+"""What the Pulsar facade itself records: tenants, namespaces and topics as created, bodies as sent.
 
 One table of the store, one JSON object for each key, changed by compare-and-set.
 """
@@ -21,14 +21,14 @@ from penstock.net.http.pulsar.names import NamespaceName, TopicName
 from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval, Tables
 
 TABLE = "_system/_tables/pulsar"
-_TRIES_MAX = 32  # lost races in a row before the call is refused
+_TRIES_MAX = 32  # failed compare-and-sets in a row before the call is refused
 _PAGE = 256  # entries of one scan
 
 Record = dict[str, Any]
 
 
 STARTED = b"started"
-"""There once what every Pulsar has was made."""
+"""Exists once the tenant and namespace that every Pulsar has were created."""
 
 
 def tenant_key(name: str) -> bytes:
@@ -56,7 +56,7 @@ class Records:
         self._opened = False
 
     async def open(self) -> None:
-        """Make the table where it is missing."""
+        """Create the table if it is missing."""
         if not self._opened:
             with suppress(AlreadyExistsError):
                 await self._segments.create_table(TABLE)
@@ -71,7 +71,7 @@ class Records:
         return (None if entry.version == KEY_ABSENT else _decode(entry.value, key)), entry.version
 
     async def create(self, key: bytes, record: Record) -> bool:
-        """Whether it was absent and now is there."""
+        """Write the record if it is absent. Returns whether it was."""
         await self.open()
         try:
             await self._segments.table_update(TABLE, [TablePut(key=key, value=_encode(record), version=KEY_ABSENT)])
@@ -80,7 +80,7 @@ class Records:
         return True
 
     async def change(self, key: bytes, change: Callable[[Record], Record]) -> Record:
-        """Replace the record (``{}`` where absent) by what ``change`` makes of it. Raises AdminError 409 where others keep
+        """Replace the record (``{}`` if absent) with the result of ``change``. Raises AdminError 409 if others keep
         changing it."""
         for _ in range(_TRIES_MAX):
             record, version = await self._entry(key)
@@ -99,7 +99,7 @@ class Records:
         await self._segments.table_remove(TABLE, [TableRemoval(key=key)])
 
     async def under(self, prefix: bytes) -> list[tuple[str, Record]]:
-        """All records whose keys begin so, by the rest of the key, sorted."""
+        """All records with this key prefix, by the rest of the key, sorted."""
         await self.open()
         found: list[tuple[str, Record]] = []
         after: bytes | None = None
@@ -107,7 +107,7 @@ class Records:
             page = await self._segments.table_scan(
                 TABLE, after=after, limit=_PAGE, first=prefix, last=prefix + b"\xff" * 8
             )
-            # A key that is not text is shown with escapes: it must not hide the others.
+            # A key that is not text is returned with escapes: it must not hide the others.
             found.extend(
                 (entry.key[len(prefix) :].decode("utf-8", "backslashreplace"), _decode(entry.value, entry.key))
                 for entry in page

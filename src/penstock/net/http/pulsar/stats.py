@@ -1,4 +1,5 @@
-"""Statistics of topics, with the names and nesting of Pulsar's. Sizes and counts are exact; rates are not kept, and are 0."""
+"""Statistics of topics, with Pulsar's names and nesting. Sizes and counts are exact; rates are not measured and are
+0."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _SUMMED_SUB = ("msgBacklog", "msgBacklogNoDelayed", "backlogSize")
 
 
 class Stats:
-    """Calls that only look."""
+    """Calls that only read."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
@@ -252,7 +253,7 @@ class Stats:
 
 
 class _Gathered:
-    """A topic, its ledgers, its subscriptions and what applies to it, asked for once."""
+    """A topic, its ledgers, its subscriptions and its effective policy, requested once."""
 
     def __init__(
         self,
@@ -270,7 +271,7 @@ class _Gathered:
         self._evictions = evictions
 
     def expired(self, subscriber: str) -> tuple[int, int]:
-        """Events that the time-to-live took from the subscriber, as far as that is remembered, and when it last did."""
+        """Events that the subscriber lost to the time-to-live, as far as recorded, and when it last happened."""
         own = [item for item in self._evictions if item.subscriber == subscriber and item.rule == "ttl"]
         return sum(item.events or 0 for item in own), max((item.at_ms for item in own), default=0)
 
@@ -299,7 +300,7 @@ def _iso(at_ms: int) -> str:
 
 
 def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of a partitioned topic: sums, and of ages the largest."""
+    """The figures of a partitioned topic: sums, and the largest age."""
     total = dict(parts[0])
     for name in _SUMMED:
         total[name] = sum(part[name] for part in parts)

@@ -1,4 +1,4 @@
-"""Calls on subscriptions: create, delete, skip, clear, expire, reset, and how much is left."""
+"""Calls on subscriptions: create, delete, skip, clear, expire, reset, and the size of the backlog."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Subscriptions:
             await self._admin.check_namespace(call.namespace)
             topic = await self._topics.make(call.namespace, call.params["topic"])
         if topic.is_parent and not (position.is_earliest or position.is_latest):
-            raise AdminError(412, "A position of a partitioned topic is one of its partitions'")
+            raise AdminError(412, "A position belongs to one partition of a partitioned topic")
         tail = await self._admin.controller.cuts.tail(topic.stream)
         start = await self._cursors.resolve(topic, tail, position)
         if start is None:
@@ -128,13 +128,14 @@ class Subscriptions:
 
     @staticmethod
     def _is_ahead(cut: StreamCut, target: StreamCut) -> bool:
-        """Both differ in one segment at most, or the target is in a newer one."""
+        """Both cuts differ in at most one segment, or the target is in a newer one."""
         if set(cut.positions) != set(target.positions):
             return max(target.positions) > max(cut.positions)
         return any(offset > cut.positions[segment] for segment, offset in target.positions.items())
 
     async def _almost_caught_up(self, topic: Topic, info: SubscriberInfo, seconds: int) -> bool:
-        """A connected consumer that has little left, none of it much older than that, is left alone."""
+        """Whether a connected consumer has few unread events, none much older than ``seconds``; then nothing is
+        expired."""
         if not await self._admin.consumers(info.name) or await self._unread(topic, info) >= _ALMOST:
             return False
         return info.lag_ms is None or info.lag_ms <= seconds * 1500
@@ -197,7 +198,7 @@ class Subscriptions:
         at = head
         if not position.is_earliest:
             if topic.is_parent:
-                raise AdminError(412, "A position of a partitioned topic is one of its partitions'")
+                raise AdminError(412, "A position belongs to one partition of a partitioned topic")
             found = await self._cursors.resolve(topic, head, position)
             if found is None:
                 raise AdminError(412, f"Unable to find position for position specified: {position}")
@@ -211,8 +212,8 @@ class Subscriptions:
     async def clear_namespace(self, topics: list[Topic], subscription: str | None) -> None:
         """Clear one subscription, or all, on all the topics.
 
-        Raises AdminError: 500 where a topic has no such subscription, as the broker does; 412 if some cannot be cleared, for
-        example because readers are online, with the reason of each: the others are cleared.
+        Raises AdminError: 500 if a topic has no such subscription, as the broker does. 412 if some cannot be cleared,
+        for example because readers are online, with the reason for each; the others are cleared.
         """
         refusals: list[str] = []
         for topic in topics:

@@ -1,4 +1,4 @@
-"""Calls on clusters, tenants and brokers, and the lookup of topics: what tools ask before anything else."""
+"""Calls on clusters, tenants and brokers, and the lookup of topics: what tools request first."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Tenants:
         raise AdminError(405, "There is one cluster, this server; others cannot be added")
 
     async def health(self, call: Call) -> Reply:
-        """Healthy is a store that answers."""
+        """Healthy if the store answers."""
         await self._admin.controller.scopes.exists("health")
         return as_text("ok")
 
@@ -101,7 +101,7 @@ class Tenants:
         return as_json({"brokerId": call.host, "serviceUrl": self._urls(call)["http"]})
 
     async def configuration(self, call: Call) -> Reply:
-        """The settings of a broker that this server behaves as: what holds where no policy says otherwise."""
+        """The broker settings that this server follows: they apply where no policy sets another value."""
         return as_json({"clusterName": CLUSTER, **_SETTINGS})
 
     async def brokers(self, call: Call) -> Reply:

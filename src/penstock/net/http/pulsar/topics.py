@@ -45,7 +45,7 @@ class Topics:
         )
 
     async def list_all(self, call: Call) -> Reply:
-        """Topics, and of partitioned ones the partitions."""
+        """Topics; for partitioned topics, their partitions."""
         await self._admin.check_namespace(call.namespace)
         return as_json([] if call.non_persistent else await self.names(call.namespace))
 
@@ -66,7 +66,7 @@ class Topics:
     async def make(self, namespace: NamespaceName, local: str, partitions: int | None = None) -> Topic:
         """Create a topic; ``None``: a non-partitioned one. Raises AdminError 404, 409 and 412."""
         if _PARTITION_WORD.search(local):
-            raise AdminError(412, "A topic's name cannot end as that of a partition")
+            raise AdminError(412, "A topic's name cannot end like that of a partition")
         name = TopicName(namespace, local)
         config = StreamConfig(scaling=ScalingPolicy(min_segments=partitions or 1))
         record: Record = {"partitioned": partitions is not None}
@@ -85,7 +85,7 @@ class Topics:
         found = await self._admin.find(call.namespace, call.params["topic"])
         if found is not None:
             if found.partition is not None:
-                return DONE  # partitions are there with their topic
+                return DONE  # partitions exist with their topic
             raise AdminError(409, _EXISTS)
         await self.make(call.namespace, call.params["topic"])
         return DONE
@@ -124,16 +124,16 @@ class Topics:
             config = await self._admin.controller.streams.config(topic.stream)
             scaling = ScalingPolicy(min_segments=count)
             await self._admin.controller.streams.update(topic.stream, replace(config, scaling=scaling))
-            # Also of a topic that was not made here: what grows is partitioned.
+            # Also for a topic that was not created through this API: a topic that grows is partitioned.
             await self._admin.records.change(topic_key(topic.name), lambda record: {**record, "partitioned": True})
         return DONE
 
     async def delete(self, call: Call) -> Reply:
         topic = await self._admin.topic(call)
         if topic.partition is not None:
-            raise AdminError(412, "A partition goes with its topic")
+            raise AdminError(412, "A partition can only be deleted with its topic")
         if topic.partitioned:
-            raise AdminError(409, f"{topic} is a partitioned topic, delete it as that")
+            raise AdminError(409, f"{topic} is a partitioned topic, delete it as one")
         return await self._delete(topic, call)
 
     async def delete_partitioned(self, call: Call) -> Reply:
@@ -150,7 +150,7 @@ class Topics:
                 raise AdminError(412, "Topic has active producers/subscriptions")
         try:
             subscriptions = await self._cursors.names(topic)
-            # This comes first, because it may be refused, and then nothing is changed.
+            # This step comes first: it may be refused, and then nothing is changed.
             await controller.streams.delete(stream, seal=True)
         except StreamNotFoundError as error:
             raise AdminError(404, f"Topic {topic} not found") from error
@@ -165,7 +165,7 @@ class Topics:
             raise AdminError(412, f"Topic is held by {holds[0].owner}: {holds[0].reason}")
 
     async def truncate(self, call: Call) -> Reply:
-        """Acknowledge everything for everybody, and drop it."""
+        """Acknowledge everything for all subscriptions, and delete it."""
         if call.non_persistent:
             raise AdminError(405, "Truncate a non-persistent topic is not allowed")
         topic = await self._admin.topic(call)
@@ -195,7 +195,7 @@ class Topics:
         return DONE
 
     async def unload(self, call: Call) -> Reply:
-        """There is one server and it keeps serving."""
+        """Does nothing: there is one server, and it keeps serving."""
         await self._admin.topic(call)
         return DONE
 
@@ -215,7 +215,8 @@ class Topics:
         )
 
     async def in_bundle(self, namespace: NamespaceName, holds: tuple[int, int] | None) -> list[Topic]:
-        """The topics and partitions whose hashes lie in the half-open range; None: all topics, as wholes."""
+        """The topics and partitions with hashes in the half-open range; None: all topics, partitioned ones as one
+        item."""
         found = await self._admin.topics(namespace)
         if holds is None:
             return found

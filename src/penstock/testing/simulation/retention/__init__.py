@@ -1,5 +1,5 @@
 """Months of retention in simulation: users, a slow model, and checks against it.
 
-``actions`` are the users, ``model`` knows every event and judges each move of a head, ``checks`` compares the store
-with it. Imports the controller, the client and ``testing.simulation``. Start reading at ``run``.
+``actions`` are the users. ``model`` knows every event and checks each move of a head. ``checks`` compares the store
+with the model. Imports the controller, the client and ``testing.simulation``. Start reading at ``run``.
 """

@@ -1,4 +1,5 @@
-"""What users do to streams in a long run, each call until its outcome is known, and what the model is told of it."""
+"""What users do to streams in a long run. Each call is repeated until its outcome is known and recorded in the
+model."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ _HOUR, _DAY = int(HOUR_S), int(DAY_S)
 
 
 class Users:
-    """All users of one run. Owns nothing but what it has seen."""
+    """All users of one run. Owns only what they have observed."""
 
     def __init__(self, loop: SimLoop, cluster: RetentionCluster, history: History) -> None:
         self.loop = loop
@@ -74,7 +75,7 @@ class Users:
     def now(self) -> float:
         return self.loop.time()
 
-    # --- making and writing --------------------------------------------------------------------------------------
+    # --- creating and writing --------------------------------------------------------------------------------------
 
     async def create(self, name: StreamName) -> None:
         controller, config = self.cluster.controller, StreamConfig()
@@ -93,7 +94,7 @@ class Users:
         return [item.segment for item in found]
 
     async def write(self, name: StreamName, count: int) -> None:
-        """Append some events, each to a random segment; those that a quota refuses are not there."""
+        """Append some events, each to a random segment. Events that a quota refuses are not recorded."""
         segments = await self.learn_segments(name)
         for _ in range(count):
             event = await self._append(name, self.rng.choice(segments))
@@ -104,7 +105,7 @@ class Users:
             model.events.append(event)
             self.count("appends")
             if model.quota_passed(event, self.forced[name]):
-                # A rule may have made room by moving or dropping somebody; what has not been asked yet is not known.
+                # A rule may have made room by moving or dropping a subscriber; ask before judging.
                 await self.learn_forced(name)
                 await self.learn_dropped(name)
                 for broken in model.quota_passed(event, self.forced[name]):
@@ -119,7 +120,7 @@ class Users:
             try:
                 last = await local.setup_append(text, self.writer)
                 if last >= number:
-                    # An attempt whose answer was lost: it is the last thing in the segment, for nobody else writes.
+                    # An attempt whose answer was lost: it is the last event in the segment, because nobody else writes.
                     end = (await local.info(text)).length
                 else:
                     request = Append(segment=text, writer=self.writer, data=data, event_number=number, previous=last)
@@ -182,7 +183,7 @@ class Users:
                 lambda: controller.subscribers.publish(reading.name, group_id=None, generation=None, cut=given)
             )
         except InvalidCutError:
-            # A rule has moved it further than it has come by itself.
+            # A rule has moved it past the point that it has read to.
             self.count("publications behind")
             return
         except SubscriberNotFoundError:
@@ -192,7 +193,7 @@ class Users:
         self.count("publications")
 
     def _dropped(self, name: StreamName, reading: Reading, last_s: float) -> None:
-        """The store has dropped the subscriber: it must have made no progress for the time in some policy."""
+        """The store has dropped the subscriber: it must have made no progress for as long as some policy allows."""
         now_s = self.now()
         limits = [policy.subscriber_idle_ms for policy in self.models[name].policies_between(last_s, now_s)]
         if not any(limit is not None and (now_s - last_s) * 1000 >= limit for limit in limits):
@@ -280,9 +281,9 @@ class Users:
         try:
             await self.cluster.insist(lambda: self.cluster.controller.holds.release(hold.id, owner="law"))
         except NotFoundError:
-            self.history.note(f"{hold.id} is gone already")
+            self.history.note(f"{hold.id} was already released")
 
-    # --- by hand -------------------------------------------------------------------------------------------------
+    # --- manual calls -------------------------------------------------------------------------------------------------
 
     async def truncate(self, name: StreamName) -> None:
         model = self.models[name]
@@ -294,10 +295,10 @@ class Users:
         except RetentionHoldError:
             self.count("truncations held")
         except InvalidCutError:
-            self.history.note(f"{name} lies further on already")
+            self.history.note(f"{name} is already further on")
 
     async def undo(self, name: StreamName) -> None:
-        """Once, whatever becomes of the answer: a second call would take back another truncation."""
+        """Call once, even if the answer is lost: a second call would undo another truncation."""
         model = self.models[name]
         model.undo_since_s = began_s = self.now()
         due_s = self.undoable_until_s.pop(name, 0.0)
@@ -310,10 +311,10 @@ class Users:
             if began_s < due_s - 1 and self.now() < due_s - 1:
                 self.history.violation("undo refused within grace", f"{name} {due_s - began_s:.0f} s before it ends")
 
-    # --- what the store says -------------------------------------------------------------------------------------
+    # --- what the store reports -------------------------------------------------------------------------------------
 
     async def learn_forced(self, name: StreamName) -> None:
-        """Forced advances that were recorded since this was asked last, each held against its rule."""
+        """Check forced advances recorded since the last call, each against its rule."""
         model, since_s = self.models[name], self.models[name].observed_s
         for item in await self.cluster.insist(lambda: self.cluster.controller.retention.list_evictions(name)):
             key = repr(item)
@@ -326,7 +327,7 @@ class Users:
             self.count(f"forced by {forced.rule}")
 
     async def learn_dropped(self, name: StreamName) -> None:
-        """Subscribers that the store has forgotten by itself."""
+        """Check subscribers that the store has dropped by itself."""
         now_s = self.now()
         there = await self.cluster.insist(lambda: self.cluster.controller.subscribers.list(name))
         for reading in (reading for readings in self.models[name].subscribers.values() for reading in readings):
@@ -334,7 +335,7 @@ class Users:
                 self._dropped(name, reading, reading.progress_s())
 
     async def observe(self, name: StreamName) -> Mapping[SegmentId, int]:
-        """Look at the head, and hold how it has moved against all laws."""
+        """Read the head, and check its move against all laws."""
         model = self.models[name]
         await self.learn_segments(name)
         asked_s, since_s, advances = self.now(), model.observed_s, model.advances

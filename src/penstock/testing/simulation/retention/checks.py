@@ -1,4 +1,4 @@
-"""What is looked at now and then in a long run: data as readers find it, the audit stream, plans, and the reclaim account."""
+"""Periodic checks in a long run: data as readers find it, the audit stream, plans, and the reclaim report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def read_segment(users: Users, name: str, start: int, end: int) -> bytes:
 
 
 async def check_readable(users: Users, name: StreamName) -> None:
-    """Every event from the head on is there, whole; a head that moves meanwhile is another look."""
+    """Every event from the head on can be read in full. If the head moves meanwhile, the check starts again."""
     model = users.models[name]
     for _ in range(5):
         head = await users.observe(name)
@@ -71,7 +71,7 @@ async def _first_missing(users: Users, name: StreamName, head: Mapping[SegmentId
 
 
 async def check_plan(users: Users, name: StreamName) -> None:
-    """What is planned is what the next cycle does, where nothing but a moment lies between."""
+    """The next cycle does what was planned, if only a moment lies between."""
     controller = users.cluster.controller
     try:
         before = await controller.cuts.tail(name)
@@ -85,7 +85,7 @@ async def check_plan(users: Users, name: StreamName) -> None:
     if before.positions != after.positions:
         return
     if moved and done.truncate is None:
-        return  # A cycle of the loop's own came between the two.
+        return  # A cycle of the control loop came between the two.
     for field in ("truncate", "rule", "expire", "evict", "drop"):
         wanted, found = getattr(planned, field), getattr(done, field)
         if wanted != found and not await _due_meanwhile(users, name, planned.next_due_ms):
@@ -94,7 +94,7 @@ async def check_plan(users: Users, name: StreamName) -> None:
 
 
 async def _due_meanwhile(users: Users, name: StreamName, due_ms: int | None) -> bool:
-    """Whether time alone may have changed the decision within the moment between the two."""
+    """Whether the passing of time alone may have changed the decision between the two."""
     if due_ms is None:
         return False
     now_ms = (await users.cluster.insist(partial(users.cluster.controller.retention.forecast, name))).at_ms
@@ -102,7 +102,7 @@ async def _due_meanwhile(users: Users, name: StreamName, due_ms: int | None) -> 
 
 
 async def check_reclaim(users: Users, name: StreamName) -> None:
-    """Each byte that the store counts for the stream is in the account once."""
+    """The report counts each byte that the store counts for the stream exactly once."""
     model, controller, local = users.models[name], users.cluster.controller, users.cluster.local
     names = [segment_name(name, segment) for segment in sorted(model.ranges)]
     try:
@@ -122,7 +122,8 @@ async def check_reclaim(users: Users, name: StreamName) -> None:
 
 
 async def check_audit(users: Users, *, complete: bool) -> None:
-    """The audit stream tells of every move of every head exactly once, in order; ``complete``: up to the present one."""
+    """The audit stream reports every move of every head exactly once, in order. ``complete``: up to the present
+    head."""
     entries = await read_audit(users)
     if entries is None:
         return
@@ -139,9 +140,9 @@ async def check_audit(users: Users, *, complete: bool) -> None:
                 users.history.violation("audit chain broken", f"{name} at {at}, then {entry}")
             at = _cut(entry["after"]) or None
         if complete and at is not None and dict(heads[name]) != at:
-            users.history.violation("audit lacks the last move", f"{name} at {dict(heads[name])}, told {at}")
+            users.history.violation("audit lacks the last move", f"{name} at {dict(heads[name])}, reported {at}")
         if complete and at is None and users.models[name].moves and not any(e["kind"] == "undo" for e in entries):
-            users.history.violation("audit tells nothing", f"{name} at {dict(heads[name])}")
+            users.history.violation("audit reports nothing", f"{name} at {dict(heads[name])}")
     _check_forced(users, entries)
     users.count("audits")
 
@@ -165,11 +166,11 @@ def _check_forced(users: Users, entries: list[dict[str, Any]]) -> None:
                 users.history.violation("forced advance is not in the audit", key)
     for key, times in told.items():
         if times > 1 + moved_back[literal_eval(key)[:2]]:
-            users.history.violation("forced advance is told twice", f"{times} times {key}")
+            users.history.violation("forced advance is reported twice", f"{times} times {key}")
 
 
 async def read_audit(users: Users) -> list[dict[str, Any]] | None:
-    """All entries that were appended, oldest first; None where the stream is not there yet or cannot be had now."""
+    """All entries, oldest first; None if the stream does not exist yet or is unavailable now."""
     name = segment_name(AUDIT, make_segment_id(0, 0))
     try:
         node = users.cluster.serving()

@@ -1,8 +1,8 @@
-"""What may be gone of a stream: a slow model that knows single events, and holds every move of a head against all that was
-promised about them.
+"""Which data a stream may have lost: a slow model that knows every single event, and checks each move of a head against
+all guarantees about them.
 
-It shares no code with the planner: whether a cut passes an event is asked of the event, ages are those of the simulation's
-own time, and where a moment is not known exactly everything that was possible in between counts as possible.
+It shares no code with the planner. Whether a cut passes an event is decided for each event. Ages are in the
+simulation's own time. If a moment is not known exactly, everything that was possible in between is allowed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.model.segments import KeyRange, SegmentId
 Positions = Mapping[SegmentId, int]
 FOREVER = float("inf")
 QUOTA_SLACK_S = 5.0
-"""How long until a new policy or subscriber stops writers: the stated lag of a look, and what a slow disk adds."""
+"""How long until a new policy or subscriber stops writers: the documented lag of a check, and what a slow disk adds."""
 
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """An event that is stored: appended between two moments, at a position that the store has returned."""
+    """A stored event: appended between two moments, at a position that the store has returned."""
 
     number: int
     segment: SegmentId
@@ -40,7 +40,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that may have been so from ``since_s`` on, surely from ``sure_s`` to ``ends_s``, and not after ``over_s``."""
+    """A condition: possibly true from ``since_s``, certainly from ``sure_s`` to ``ends_s``, and not after
+    ``over_s``."""
 
     since_s: float
     sure_s: float
@@ -48,11 +49,11 @@ class Span:
     over_s: float = FOREVER
 
     def possible(self, start_s: float, end_s: float) -> bool:
-        """Whether it may have been so at some moment."""
+        """Whether it may have been true at some moment."""
         return self.since_s <= end_s and start_s <= self.over_s
 
     def throughout(self, start_s: float, end_s: float) -> bool:
-        """Whether it surely was so all the time."""
+        """Whether it was certainly true all the time."""
         return self.sure_s <= start_s and end_s <= self.ends_s
 
 
@@ -73,18 +74,18 @@ class Policied:
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """A subscriber, and each cut that it has published: from when on that may have been heard, and surely was."""
+    """A subscriber, and each cut that it has published: since when the store may know it, and since when it does."""
 
     name: str
     span: Span
     cuts: list[tuple[float, float, Positions]] = field(default_factory=list)
 
     def surely(self, at_s: float) -> Positions | None:
-        """The latest cut that was heard by then at the latest."""
+        """The latest cut that the store certainly knew by then."""
         return next((cut for _, sure_s, cut in reversed(self.cuts) if sure_s <= at_s), None)
 
     def possibly(self, at_s: float) -> Positions | None:
-        """The latest cut that may have been heard by then."""
+        """The latest cut that the store may have known by then."""
         return next((cut for since_s, _, cut in reversed(self.cuts) if since_s <= at_s), None)
 
     def progress_s(self) -> float:
@@ -96,7 +97,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """A forced advance as the store has recorded it."""
+    """A forced advance as the store recorded it."""
 
     subscriber: str
     start: Positions
@@ -126,7 +127,7 @@ class StreamModel:
     # --- what a cut passes ---------------------------------------------------------------------------------------
 
     def passes(self, cut: Positions, event: Event) -> bool:
-        """Whether the event lies before the cut: in its own segment, or in one that the cut has left behind."""
+        """Whether the event is before the cut: in its own segment, or in a segment that the cut has passed."""
         offset = cut.get(event.segment)
         keys = self.ranges[event.segment]
         over = [segment for segment in cut if self.ranges[segment].overlaps(keys)]
@@ -142,7 +143,7 @@ class StreamModel:
         return [event for event in self.events if not self.passes(cut, event)]
 
     def policies_between(self, start_s: float, end_s: float) -> list[EffectivePolicy]:
-        """All that may have been in force."""
+        """All policies that may have been in force."""
         return [item.policy for item in self.policies if item.span.possible(start_s, end_s)]
 
     # --- the laws ------------------------------------------------------------------------------------------------
@@ -168,21 +169,21 @@ class StreamModel:
     def check_gone(
         self, gone: Sequence[Event], head: Positions, since_s: float, now_s: float, forced: Sequence[Forced]
     ) -> None:
-        """Hold the removal of some events, at an unknown moment between two, against everything."""
+        """Check the removal of some events, at an unknown moment between two, against all laws."""
         if not gone:
             return
         for hold in self.holds:
             if hold.span.throughout(since_s, now_s):
                 lost = [event for event in gone if hold.cut is None or not self.passes(hold.cut, event)]
-                self._tell("hold broken", lost, f"hold {hold.id}")
+                self._report("hold broken", lost, f"hold {hold.id}")
         if any(all(self.passes(cut, event) for event in gone) for cut in self.by_hand):
             return
         policies = self.policies_between(since_s, now_s)
         if not any(policy.truncates for policy in policies):
-            self._tell("gone without a policy", gone, "")
+            self._report("deleted without a policy", gone, "")
             return
         if not any(self._leaves_minimum(policy, gone, head, now_s) for policy in policies):
-            self._tell("below the minimum", gone, f"{[_limits(policy) for policy in policies]}")
+            self._report("below the minimum", gone, f"{[_limits(policy) for policy in policies]}")
         self._check_subscribers(gone, since_s, now_s, policies, forced)
 
     def _leaves_minimum(self, policy: EffectivePolicy, gone: Sequence[Event], head: Positions, now_s: float) -> bool:
@@ -215,7 +216,7 @@ class StreamModel:
             if reading.span.possible(since_s, now_s)
         ]
         if not alive and not may_force and all(policy.unsubscribed is Unsubscribed.KEEP for policy in policies):
-            self._tell("gone though nobody subscribes and all is kept", gone, "")
+            self._report("deleted although nobody subscribes and everything is kept", gone, "")
         for reading in alive:
             if not reading.span.throughout(since_s, now_s):
                 continue
@@ -228,7 +229,7 @@ class StreamModel:
                 for event in gone
                 if not self.passes(read, event) and not any(self.passes(end, event) for end in moved)
             ]
-            self._tell("taken from a subscriber without a record", lost, reading.name)
+            self._report("taken from a subscriber without a record", lost, reading.name)
 
     def check_forced(self, item: Forced, since_s: float, now_s: float) -> None:
         """A forced advance was recorded at some moment between the two: its rule must have been in force, and due."""
@@ -237,17 +238,18 @@ class StreamModel:
         if item.rule == "ttl":
             limits = [policy.ttl_ms for policy in policies if policy.ttl_ms is not None]
             young = [event for event in events if not any((now_s - event.began_s) * 1000 >= limit for limit in limits)]
-            self._tell("expired early", young, f"{item.subscriber} {limits}")
+            self._report("expired early", young, f"{item.subscriber} {limits}")
         elif item.rule.startswith("backlog"):
             if not any(
                 policy.backlog_bytes is not None and policy.bytes_action is OnExceed.EVICT for policy in policies
             ):
-                self._tell("evicted though no quota evicts", events, item.subscriber)
+                self._report("evicted although no quota evicts", events, item.subscriber)
         elif not any(policy.max_bytes is not None or policy.max_age_ms is not None for policy in policies):
-            self._tell("overruled without a maximum", events, f"{item.subscriber} {item.rule}")
+            self._report("overruled without a maximum", events, f"{item.subscriber} {item.rule}")
 
     def quota_passed(self, appended: Event, forced: Sequence[Forced]) -> list[str]:
-        """An append was taken: where a quota that stops writers was surely in force, whose backlog passes it now."""
+        """An append was accepted. Returns the subscribers whose backlog is now over a quota that was certainly in
+        force."""
         began_s, acked_s = appended.began_s - QUOTA_SLACK_S, appended.acked_s
         limits = [
             item.policy.backlog_bytes
@@ -271,7 +273,7 @@ class StreamModel:
         cuts += [cut for cut in (reading.possibly(at_s), self.head) if cut is not None]
         return sum(event.size for event in self.events if not any(self.passes(cut, event) for cut in cuts))
 
-    def _tell(self, what: str, events: Iterable[Event], more: str) -> None:
+    def _report(self, what: str, events: Iterable[Event], more: str) -> None:
         broken = list(events)
         if broken:
             first = broken[0]

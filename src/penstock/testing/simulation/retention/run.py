@@ -32,7 +32,7 @@ _HALF_HOUR_MS = 1_800_000
 
 @dataclass(slots=True, kw_only=True)
 class MonthResult:
-    """What one seed showed. ``done``: how often what was done and checked."""
+    """The result of one seed. ``done``: how often each action and check was done."""
 
     seed: int
     anomalies: list[Anomaly]
@@ -46,7 +46,7 @@ class MonthResult:
 
 
 def run_retention_seed(seed: int, *, days: float = 30.0) -> MonthResult:
-    """Run one seed over ``days`` of virtual time. Never raises for what the product does."""
+    """Run one seed over ``days`` of virtual time. Never raises because of what the product does."""
     loop = make_loop(seed)
     history = History(loop.time, loop.note)
     cluster = RetentionCluster(loop, retention_config(seed), history)
@@ -67,7 +67,7 @@ def run_retention_seed(seed: int, *, days: float = 30.0) -> MonthResult:
 
 
 class _Month:
-    """One run: one thing after another, with pauses in which the loop of the node does its own."""
+    """One run: one action after another, with pauses in which the node's control loop runs."""
 
     def __init__(self, loop: SimLoop, cluster: RetentionCluster, history: History, users: Users) -> None:
         self._loop = loop
@@ -105,7 +105,7 @@ class _Month:
                 await asyncio.sleep(self._rng.expovariate(1 / THINK_S))
                 await self._step()
                 if self._loop.time() > swept_s + DAY_S:
-                    # At known moments only: when garbage dies must not depend on the process.
+                    # Only at fixed moments: when garbage is collected must not depend on the process.
                     swept_s = self._loop.time()
                     gc.collect()
             await self._end()
@@ -137,7 +137,7 @@ class _Month:
         if node is not None and node.serves and node.store.offline is not None:
             self._history.violation("offline without a fault", str(node.store.offline))
 
-    # --- what goes wrong -----------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------
 
     def _maybe_break(self) -> None:
         """A crash in the middle of this step, or of the next cycle; or a wall clock that jumps."""
@@ -150,7 +150,7 @@ class _Month:
             else:
                 self._crash_with_write(power=power, left=rng.randrange(12))
         elif chance < 0.05:
-            # Never more than an hour from one reading to another, whatever lies between.
+            # Never more than an hour between two readings of the clock, whatever happens in between.
             cluster.clock.jump_ms = rng.choice((-_HALF_HOUR_MS, 0, _HALF_HOUR_MS))
             self._history.note(f"clock jumps to {cluster.clock.jump_ms}")
             if rng.random() < 0.5:
@@ -182,13 +182,13 @@ class _Month:
         return self._alive[name]
 
     async def _read_fast(self, name: StreamName) -> None:
-        """All but the dead come to the end."""
+        """All subscribers that are not dead read to the end."""
         for place, reading in enumerate(list(self._readers(name))):
             if place % 3 == 0:
                 await self._users.publish(name, reading, await self._users.tail(name))
 
     async def _read_slow(self, name: StreamName) -> None:
-        """Some come to where the end was a while ago. Every third one never says anything."""
+        """Some read to where the end was a while ago. Every third one never publishes anything."""
         tails = self._tails[name]
         for place, reading in enumerate(list(self._readers(name))):
             if place % 3 == 1 and tails:
@@ -207,7 +207,7 @@ class _Month:
         await self._users.set_policy(target, self._users.draw_policy())
 
     async def _undo(self, name: StreamName) -> None:
-        """Mostly where something can be had back for certain."""
+        """Mostly when something can certainly be restored."""
         now_s = self._users.now()
         sure = [stream for stream, until_s in self._users.undoable_until_s.items() if until_s > now_s]
         await self._users.undo(self._rng.choice(sure) if sure else name)
@@ -215,7 +215,7 @@ class _Month:
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Everything is healed; after some cycles all that was promised must be there, and told of."""
+        """All faults end; after some cycles all guaranteed data must be there, and reported."""
         self._cluster.disk.on_write = None
         self._cluster.crash(power=True)
         await asyncio.sleep(3 * CYCLE_S)

@@ -1,4 +1,4 @@
-"""A node for long runs: everything that beats does so rarely, so that a month of virtual time is a minute of real time."""
+"""A node for long runs: periodic work is rare, so that a month of virtual time takes a minute of real time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAUSE_S = 0.5
 
 
 def retention_config(seed: int) -> SimConfig:
-    """Sizes from the seed as ever; intervals for months instead of minutes."""
+    """Sizes from the seed as usual; intervals for months instead of minutes."""
     config = draw_config(seed)
     store = replace(config.store, flush_interval_s=HOUR_S / 2, checkpoint_interval_s=HOUR_S)
     return replace(
@@ -37,7 +37,7 @@ def retention_config(seed: int) -> SimConfig:
 
 
 class RetentionCluster(Cluster):
-    """A cluster that waits for the death of its node instead of looking after it all the time."""
+    """A cluster that waits for its node to die instead of polling it."""
 
     def __init__(self, loop: SimLoop, config: SimConfig, history: History) -> None:
         super().__init__(loop, config, history)
@@ -68,7 +68,7 @@ class RetentionCluster(Cluster):
                 return
 
     async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The answer of a call that is safe to repeat, however long the node is away."""
+        """The answer of a call that is safe to repeat, however long the node is down."""
         while True:
             try:
                 return await call()

@@ -64,7 +64,7 @@ def test_a_table_is_made_changed_read_and_scanned(penstock):
     status, _, told = penstock(*replace)
     assert status == 4
     assert "another version" in told
-    assert "value: new" in " ".join(penstock("table", "get", "s/k", "aa", "--secondary", "0")[1].split())
+    assert "value new" in " ".join(penstock("table", "get", "s/k", "aa", "--secondary", "0")[1].split())
     assert penstock("table", "get", "s/k", "bb", "--secondary", "0")[0] == 3
     assert penstock("table", "get", "s/k", "b", "--secondary", "0")[0] == 2
     found = [json.loads(line) for line in penstock("table", "scan", "s/k", "--json")[1].splitlines()]

@@ -365,9 +365,11 @@ class _Boundaries:
     def __init__(self, segments: Any) -> None:
         self._segments = segments
 
-    async def advance(self, start: Places, ends: Places, limit: Any, *, turn: int) -> Places:
+    async def advance(
+        self, start: Places, ends: Places, limit: Limit, *, turn: int, passes_one: bool = True
+    ) -> tuple[Places, Limit]:
         some = {item: self.rng.randrange(start[item], end + 1) for item, end in ends.items()}
-        return {**start, **(ends if self.rng.random() < 0.2 else some)}
+        return {**start, **(ends if self.rng.random() < 0.2 else some)}, limit
 
 
 class StreamingSource:

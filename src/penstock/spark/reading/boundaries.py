@@ -51,6 +51,11 @@ class Limit:
             events=None if self.events is None else max(0, self.events - events),
         )
 
+    def at_most(self, size_bytes: int) -> Limit:
+        """The limit with so many bytes at most, not below 0."""
+        least = size_bytes if self.bytes is None else min(self.bytes, size_bytes)
+        return Limit(bytes=max(0, least), events=self.events)
+
     def share(self, parts: int) -> Limit:
         """An even share, but large enough to be worth the work."""
         return Limit(
@@ -65,14 +70,17 @@ class Boundaries:
     def __init__(self, segments: SegmentService) -> None:
         self._segments = segments
 
-    async def advance(self, start: Places, ends: Mapping[Place, int], limit: Limit, *, turn: int) -> Places:
+    async def advance(
+        self, start: Places, ends: Mapping[Place, int], limit: Limit, *, turn: int, passes_one: bool = True
+    ) -> tuple[Places, Limit]:
         """The end of a batch from ``start``: at event boundaries, at most at ``ends``, within ``limit``.
 
         Segments, of all streams, share the limit evenly; what some do not need goes to the others. ``turn`` says which is
-        served first, so that a small limit starves none. At least one event goes through, however large.
+        served first, so that a small limit starves none. With ``passes_one``, at least one event goes through, however
+        large. Returns the offsets, and what is left of the limit.
         """
         if limit.is_none:
-            return {**start, **ends}
+            return {**start, **ends}, limit
         result = dict(start)
         moved = True
         while moved and not limit.is_used:
@@ -87,10 +95,11 @@ class Boundaries:
                 result[segment] = reached
                 if limit.is_used:
                     break
-        if result == start:
+        if result == start and passes_one:
             for segment in self._open(result, ends, turn)[:1]:
                 result[segment], _ = await self._read_on(segment, start[segment], ends[segment], Limit(events=1))
-        return result
+                limit = Limit(bytes=0, events=0)
+        return result, limit
 
     def _open(self, at: Places, ends: Mapping[Place, int], turn: int) -> Sequence[Place]:
         found = [segment for segment in sorted(ends) if at[segment] < ends[segment]]

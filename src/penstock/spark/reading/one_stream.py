@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from uuid import UUID
 
 from penstock.client.moments import entered
@@ -23,7 +24,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.queries import QuerySource
-from penstock.model.segments import SegmentId
+from penstock.model.segments import SegmentId, epoch_of
 from penstock.ports.control.layout import Successor
 from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services
@@ -46,19 +47,22 @@ from penstock.spark.reading.planning import (
 from penstock.spark.reading.positions import Loss, Offset, Positions, in_turn, ranges_of, to_cut
 from penstock.spark.reading.subscription import Subscription, of_another, subscribe, subscribe_all
 
+_ROUNDS_MAX = 256  # scalings that one batch spans; each costs a few calls
 Infos = dict[SegmentId, SegmentInfo | None]
 GONE = (StreamNotFoundError, ScopeNotFoundError)
 
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """A batch of one stream while it is made. ``at``: where it begins; ``ends``: how far it can go now."""
+    """A batch of one stream while it is made. ``at``: how far it goes by now; ``ends``: how far it can go; ``finished``: what
+    it has read to the end, with its length."""
 
     at: Positions
     ends: Positions
     known: Infos
     lost: tuple[Loss, ...]
     ahead: Positions
+    finished: Positions = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -161,13 +165,28 @@ class OneStream:
         self.known = {segment_name(stream, segment): seen_of(found.get(segment)) for segment in at}
         return Step(at=at, ends=ends, known=found, lost=lost, ahead=ahead)
 
-    async def finish(self, services: Services, step: Step, reached: Positions) -> Offset:
-        """The offset behind a batch that reads up to ``reached``."""
-        # What this batch finishes gives way to its successors at once, so that it may be truncated once committed.
+    async def follow(self, services: Services, step: Step, reached: Positions) -> bool:
+        """Note in the step that the batch reads up to ``reached``. What it finishes gives way to its successors at once, so
+        that it may be truncated once committed.
+
+        Returns whether there are successors that the same batch may read on.
+        """
         followed = await self._successors(services, reached, step.known)
         behind = await entered(services.controller, self.stream, reached, followed, step.ahead)
-        _, ahead = in_turn(behind, step.ahead)
-        return Offset(behind, {item: reached[item] for item in reached if item not in behind}, step.lost, ahead)
+        step.finished |= {item: reached[item] for item in reached if item not in behind}
+        step.at, fresh = behind, [item for item in behind if item not in reached]
+        # An offset of an earlier version puts its segments in order first.
+        if not fresh or step.ahead:
+            _, step.ahead = in_turn(behind, step.ahead)
+            return False
+        found = await infos(services, self.stream, fresh)
+        if any(info is None or info.start_offset > max(0, behind[item]) for item, info in found.items()):
+            return False  # truncated: the next batch reports it
+        step.known |= found
+        step.ends = {item: end for item, end in step.ends.items() if item in behind} | self._ends(
+            {item: behind[item] for item in fresh}, found
+        )
+        return True
 
     async def _existing(
         self, services: Services, start: Positions, known: Infos | None = None
@@ -271,7 +290,7 @@ class OneStream:
         with_times: bool,
         min_shares: int,
     ) -> Sequence[Share]:
-        """Shares of the ranges, for tasks."""
+        """Shares of the ranges, for tasks: one, where some follow others, because the tasks of a batch run side by side."""
         return await plan_shares(
             services,
             replace(self.options, min_partitions=min_shares),
@@ -280,7 +299,18 @@ class OneStream:
             holder=holder_of(self.options, "query"),
             with_times=with_times,
             fresh=True,
+            in_one=await self._is_chain(services, [segment for segment, _, _ in ranges]),
         )
+
+    async def _is_chain(self, services: Services, segments: Sequence[SegmentId]) -> bool:
+        """Whether one of the segments follows another."""
+        if len({epoch_of(segment) for segment in segments}) == 1:
+            return False
+        try:
+            ranges = await services.controller.layout.ranges(self.stream, segments)
+        except NotFoundError:
+            return True  # deleted since: then nothing shows that they may be read side by side
+        return any(ranges[one].overlaps(ranges[other]) for one, other in combinations(segments, 2))
 
     # --- what is committed ---
 
@@ -355,16 +385,43 @@ async def advance(
             for stream, begin in begins.items()
         }
     steps = {stream: step for stream, task in asked.items() if (step := task.result()) is not None}
-    at: Places = {(stream, item): offset for stream, step in steps.items() for item, offset in step.at.items()}
-    ends: Places = {(stream, item): offset for stream, step in steps.items() for item, offset in step.ends.items()}
-    reached = await Boundaries(services.segments).advance(at, ends, limit, turn=turn)
-    async with asyncio.TaskGroup() as group:
-        finished = {
-            stream: group.create_task(streams[stream].finish(services, step, _of(reached, stream)))
-            for stream, step in steps.items()
-        }
+    await _read_on(services, streams, steps, limit, turn=turn)
     over = {stream: Offset({}, lost=tuple(all_lost(begins[stream].positions))) for stream in begins.keys() - steps}
-    return over | {stream: task.result() for stream, task in finished.items()}
+    return over | {stream: Offset(step.at, step.finished, step.lost, step.ahead) for stream, step in steps.items()}
+
+
+async def _read_on(
+    services: Services,
+    streams: Mapping[StreamName, OneStream],
+    steps: Mapping[StreamName, Step],
+    limit: Limit,
+    *,
+    turn: int,
+) -> None:
+    """Move the steps to the end of the batch.
+
+    A batch that finishes segments goes on in their successors while all of it is small enough for one task. So a backlog
+    takes batches by its size, and not one for each scaling that it spans.
+    """
+    boundaries, total = Boundaries(services.segments), 0
+    going, room = dict(steps), limit
+    for number in range(_ROUNDS_MAX):
+        at: Places = {(stream, item): offset for stream, step in going.items() for item, offset in step.at.items()}
+        ends: Places = {(stream, item): offset for stream, step in going.items() for item, offset in step.ends.items()}
+        reached, room = await boundaries.advance(at, ends, room, turn=turn, passes_one=number == 0)
+        total += sum(reached[place] - max(0, offset) for place, offset in at.items() if reached[place] > offset)
+        async with asyncio.TaskGroup() as group:
+            asked = {
+                stream: group.create_task(streams[stream].follow(services, step, _of(reached, stream)))
+                for stream, step in going.items()
+            }
+        going = {stream: going[stream] for stream, task in asked.items() if task.result()}
+        if not going:
+            return
+        left = min(streams[stream].options.target_partition_bytes for stream in going) - total
+        room = room.at_most(left)
+        if left <= 0 or room.is_used:
+            return
 
 
 def _of(places: Places, stream: StreamName) -> Positions:

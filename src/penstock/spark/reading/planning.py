@@ -177,16 +177,18 @@ async def plan_shares(
     with_times: bool = False,
     fresh: bool = False,
     wanted: Wanted | None = None,
+    in_one: bool = False,
 ) -> Sequence[Share]:
     """Shares that cover the ranges, in order. Chunks are leased before they are listed, so that none is deleted in between.
 
     ``wanted``: what can pass the filters; other blocks are left out.
     If the store has no lease left for a segment, it is read through the store; with ``direct=always``, raises
     ThrottledError. ``fresh``: the data was written just now, so there are few chunks. Then a range is leased, and listed
-    again, only if it has chunks. Shares without a lease have nothing to release.
+    again, only if it has chunks. Shares without a lease have nothing to release. ``in_one``: one share, so that one task
+    reads all of it in order.
     """
     total = sum(high - low for _, low, high in ranges)
-    shares = shares_for(options, total)
+    shares = 1 if in_one else shares_for(options, total)
     cover = _Cover(
         services=services,
         options=options,
@@ -208,7 +210,7 @@ async def plan_shares(
     pieces = [piece for task in asked for piece in task.result()]
     if wanted is not None:
         pieces = [part for piece in pieces if (part := wanted.trimmed(piece)) is not None]
-        shares = shares_for(options, sum(piece.size_bytes for piece in pieces))
+        shares = 1 if in_one else shares_for(options, sum(piece.size_bytes for piece in pieces))
     packed = pack(pieces, shares=shares)
     held = lease if cover.leased else None
     only = options.only_direct

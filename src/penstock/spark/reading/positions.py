@@ -1,10 +1,11 @@
 """The position of a query in a stream, and how it continues when segments end. Pure decisions.
 
-A query's positions are a stream cut: one offset for each of a set of segments that together take every key once. A
-finished segment keeps its place until all segments of its group have finished; then the whole group is replaced by its
-successors, which are read from the next batch on. So a batch never holds events of both a predecessor and its
-successor. ``core.cuts.read_order`` decides when a group is replaced, for this reader and all others. Source:
-docs/design/0009-spark.md, docs/design/0019-order-of-readers.md.
+A query's positions are a stream cut: one offset for each of a set of segments that together take every key once.
+A finished segment keeps its place until all segments of its group have finished; then the whole group is replaced by its
+successors. A batch goes on in them only while one task can read all of it, in order. So no two tasks, which run side by
+side, read a segment and its successor. ``core.cuts.read_order`` decides when a group is replaced, for this reader and all
+others.
+Source: docs/design/0009-spark.md, docs/design/0019-order-of-readers.md.
 """
 
 from __future__ import annotations

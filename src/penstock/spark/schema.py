@@ -11,6 +11,7 @@ EVENT = "event"
 ROUTING_KEY = "routing_key"
 
 APPEND_TIME = "append_time"
+EVENT_TIME_BOUND = "event_time_bound"
 
 DEFAULT_COLUMNS = ("event", "scope", "stream", "segment_id", "offset")
 """Names and order of Pravega's connector."""
@@ -22,6 +23,7 @@ READ_COLUMNS = {
     "segment_id": "bigint",
     "offset": "bigint",
     APPEND_TIME: "timestamp",
+    EVENT_TIME_BOUND: "timestamp",
 }
 """All columns that a read can select, with Spark's type of each."""
 

@@ -20,6 +20,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     PenstockError,
 )
+from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.ports.data.chunks import LEASE_PARTS_MAX
 from penstock.spark.choice import chosen_at_start
@@ -36,9 +37,11 @@ from penstock.spark.reading.planning import (
     without_lost,
 )
 from penstock.spark.reading.pruning import Wanted, wanted_of
+from penstock.spark.reading.times import time_bound_us
 from penstock.spark.reasons import readable, readable_items
 from penstock.spark.schema import (
     APPEND_TIME,
+    EVENT_TIME_BOUND,
     READ_MARK,
     check_read_schema,
     check_write_schema,
@@ -177,10 +180,9 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     async def _plan(self, services: Services, lease: UUID) -> Sequence[Share]:
         options = self._options
-        ranges = {
-            item: await self._ranges(services, options.of(item))
-            for item in await chosen_at_start(services, options.choice)
-        }
+        streams = await chosen_at_start(services, options.choice)
+        bound_us = await self._time_bound(services, streams)
+        ranges = {item: await self._ranges(services, options.of(item)) for item in streams}
         sizes = {stream: sum(high - low for _, low, high in found) for stream, found in ranges.items()}
         total = sum(sizes.values())
         shares: list[Share] = []
@@ -195,7 +197,16 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
                     with_times=APPEND_TIME in self._schema.names,
                     wanted=self._wanted,
                 )
+        shares = [replace(share, time_bound_us=bound_us) for share in shares]
         return together(shares, goal_bytes=max(1, -(-total // shares_for(options, total))))
+
+    async def _time_bound(self, services: Services, streams: Iterable[StreamName]) -> int | None:
+        if EVENT_TIME_BOUND not in self._schema.names:
+            return None
+        of = [self._options.of(stream) for stream in streams]
+        # Before the ranges are resolved: if the head moves meanwhile, the bound is too early, never too late.
+        starts = [await resolve(services, one.stream, one.start, "earliest") for one in of]
+        return await time_bound_us(services, starts)
 
     async def _ranges(self, services: Services, options: ReadOptions) -> Sequence[tuple[SegmentId, int, int]]:
         """What to read of one stream."""

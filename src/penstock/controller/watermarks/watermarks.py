@@ -12,8 +12,9 @@ from penstock.controller.streams.cuts import check_given, retry_if_moved
 from penstock.controller.streams.tails import load_tail
 from penstock.controller.watermarks.mark_segment import find_segment, marks_from
 from penstock.controller.watermarks.notes import note_time
-from penstock.core.cuts.check import check_position, check_same_stream
+from penstock.core.cuts.check import check_same_stream
 from penstock.core.cuts.order import Positions, at_or_after
+from penstock.core.streams.history import StreamHistory
 from penstock.core.streams.watermarks import writer_position
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, TruncatedError
@@ -61,12 +62,16 @@ class Watermarks:
         await changing(attempt)
         self._ctx.watermarks.soon(stream)
 
+    async def _checked(self, position: StreamCut) -> StreamHistory:
+        view = await self._ctx.streams.get(position.stream)
+        history = await self._ctx.histories.of(view)
+        await check_given(self._ctx.segments, view, history, position)
+        return history
+
     async def time_window(self, position: StreamCut, *, place: int = 0) -> TimeWindow:
         """See ``ports.control.watermarks.Watermarks.time_window``."""
         ctx, stream = self._ctx, position.stream
-        view = await ctx.streams.get(stream)
-        history = await ctx.histories.of(view)
-        check_position(stream, history, position)
+        history = await retry_if_moved(stream, lambda: self._checked(position))
         segment = await find_segment(ctx, stream)
         lower: int | None = None
         if segment is None:

@@ -57,7 +57,9 @@ def _read_share(server: Link, options: ReadOptions, schema: StructType, share: S
 
     from penstock.spark.reading.scan import Shape, read_share
 
-    shape = Shape(to_arrow_schema(schema, timezone="UTC"), share.stream, options.batch_rows)
+    shape = Shape(
+        to_arrow_schema(schema, timezone="UTC"), share.stream, options.batch_rows, time_bound_us=share.time_bound_us
+    )
     _extend_lease(server, share, options.lease_ms)
 
     def fetch(segment: SegmentId, offset: int, size: int) -> bytes:

@@ -59,7 +59,8 @@ class Share:
     """What one task reads, in this order. The lease keeps its chunk files until that wall time. ``only_direct``: fail
     if the files cannot be read, instead of reading the bytes from the store. ``part``: the number of this task, from 0,
     and the number of tasks under the lease; None: the lease is released elsewhere. ``more``: what the same task reads
-    behind it, of other streams."""
+    behind it, of other streams. ``time_bound_us``: of column ``event_time_bound``, microseconds since the Unix epoch;
+    None: unknown, or not asked for."""
 
     stream: StreamName
     pieces: tuple[Piece, ...]
@@ -68,6 +69,7 @@ class Share:
     only_direct: bool = False
     part: tuple[int, int] | None = None
     more: tuple[Share, ...] = ()
+    time_bound_us: int | None = None
 
     @property
     def size_bytes(self) -> int:

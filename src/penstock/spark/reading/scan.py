@@ -36,6 +36,7 @@ from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark.arrays import integers, repeated
 from penstock.spark.reading.plan import Block, Piece, Share, Times
+from penstock.spark.schema import EVENT_TIME_BOUND
 
 log = logging.getLogger("penstock.spark")
 
@@ -85,9 +86,12 @@ class Window:
 class Shape:
     """Builds batches of one Arrow schema, which holds any of our columns in any order."""
 
-    def __init__(self, schema: pa.Schema, stream: StreamName, batch_rows: int) -> None:
+    def __init__(
+        self, schema: pa.Schema, stream: StreamName, batch_rows: int, *, time_bound_us: int | None = None
+    ) -> None:
         self.schema = schema
         self.batch_rows = batch_rows
+        self._time_bound = pa.scalar(time_bound_us, pa.timestamp("us", "UTC"))
         texts = {"scope": stream.scope, "stream": stream.stream}
         # Made once for the largest batch; a batch takes a slice, which copies nothing.
         self._texts = {name: repeated(text, batch_rows) for name, text in texts.items() if name in schema.names}
@@ -129,6 +133,8 @@ class Shape:
             return integers(bounds[:-1] + window.offset)
         if name == "segment_id":
             return integers(np.full(rows, window.segment, dtype=np.int64))
+        if name == EVENT_TIME_BOUND:
+            return pa.repeat(self._time_bound, rows)
         return self._texts[name].slice(0, rows)
 
 

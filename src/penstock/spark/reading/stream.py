@@ -39,10 +39,11 @@ from penstock.spark.reading.partition import read_partition
 from penstock.spark.reading.peers import Peers, Report, Seen, State, Watch, has_changed, with_news
 from penstock.spark.reading.plan import Share, together
 from penstock.spark.reading.planning import shares_for
-from penstock.spark.reading.positions import Offset, Offsets, is_new, many_to_json, offsets_of
+from penstock.spark.reading.positions import Offset, Offsets, is_new, many_to_json, offsets_of, to_cut
 from penstock.spark.reading.subscription import subscribe, subscribe_all
+from penstock.spark.reading.times import time_bound_us
 from penstock.spark.reasons import readable, readable_items
-from penstock.spark.schema import APPEND_TIME
+from penstock.spark.schema import APPEND_TIME, EVENT_TIME_BOUND
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -409,6 +410,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 )
         if first and all(share.lease is None for share in shares):
             self._lease = None  # nothing to give back
+        if EVENT_TIME_BOUND in self._schema.names:
+            starts = [to_cut(stream, begins[stream].positions) for stream in ends]
+            bound_us = await time_bound_us(services, starts)
+            shares = [replace(share, time_bound_us=bound_us) for share in shares]
         return together(shares, goal_bytes=max(1, -(-total // shares_for(options, total))))
 
     @readable_items

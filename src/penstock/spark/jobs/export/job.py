@@ -27,7 +27,7 @@ from penstock.spark.options import ReadOptions, parse_read
 from penstock.spark.reading.losses import say
 from penstock.spark.reading.planning import batch_ranges, holder_of, left_of, plan_shares, resolve, shares_for
 from penstock.spark.reading.positions import Loss
-from penstock.spark.schema import APPEND_TIME, READ_COLUMNS
+from penstock.spark.schema import APPEND_TIME, EVENT_TIME_BOUND, READ_COLUMNS
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
 PARTITIONS = ("hour", "day")
@@ -67,10 +67,11 @@ class ExportRequest:
             raise InvalidArgumentError(f"compression is one of {', '.join(COMPRESSIONS)}", compression=self.compression)
         if self.partition is not None and self.partition not in PARTITIONS:
             raise InvalidArgumentError(f"partitions are by {' or '.join(PARTITIONS)}", partition=self.partition)
-        unknown = [name for name in self.columns if name not in READ_COLUMNS]
+        unknown = [name for name in self.columns if name not in READ_COLUMNS or name == EVENT_TIME_BOUND]
         if unknown or len(set(self.columns)) != len(self.columns):
             raise InvalidArgumentError(
-                f"columns are of {', '.join(READ_COLUMNS)}, each once", columns=",".join(self.columns)
+                f"columns are of {', '.join(name for name in READ_COLUMNS if name != EVENT_TIME_BOUND)}, each once",
+                columns=",".join(self.columns),
             )
         if self.since_us is not None and self.until_us is not None and self.since_us >= self.until_us:
             raise InvalidArgumentError("the time range is empty", since_us=self.since_us, until_us=self.until_us)

@@ -7,7 +7,6 @@ import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.EventWriterConfig;
 import io.pravega.client.stream.ReaderConfig;
 import io.pravega.client.stream.Stream;
-import io.pravega.client.stream.TimeWindow;
 import io.pravega.client.stream.impl.ByteArraySerializer;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -116,27 +115,6 @@ final class Events {
         seen.put("ordered", Session.isOrdered(found));
         seen.put("write_ms", TimeUnit.NANOSECONDS.toMillis(written - began));
         seen.put("read_ms", TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - written));
-    }
-
-    /** Writers note times; the time windows of readers tell whether they come through. */
-    static void times(Session session, Map<String, Object> seen) throws Exception {
-        EventStreamClientFactory events = session.events();
-        Stream stream = session.stream("st", 1);
-        EventWriterConfig noting = EventWriterConfig.builder().automaticallyNoteTime(true).build();
-        try (EventStreamWriter<String> writer = events.createEventWriter("noter", "st", Session.TEXT, noting)) {
-            Session.write(writer, 0, 10, 1);
-        }
-        EventStreamWriter<String> writer = session.writer(events, "st");
-        for (int number = 10; number < 20; number++) {
-            writer.writeEvent("k0", "k0:" + number).get(30, TimeUnit.SECONDS);
-            writer.noteTime(1_000_000L + number);
-        }
-        session.group(session.groups(), "rg", stream);
-        EventStreamReader<String> reader = session.reader(events, "r", "rg");
-        Session.count(seen, Session.take(reader, 20));
-        TimeWindow window = reader.getCurrentTimeWindow(stream);
-        seen.put("lower", window.getLowerTimeBound());
-        seen.put("upper", window.getUpperTimeBound());
     }
 
     /** Reads what other clients wrote, and writes what they read, on streams that the test made. */

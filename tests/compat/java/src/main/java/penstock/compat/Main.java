@@ -36,7 +36,9 @@ public final class Main {
         SCENARIOS.put("events", Events::events);
         SCENARIOS.put("large-events", Events::largeEvents);
         SCENARIOS.put("throughput", Events::throughput);
-        SCENARIOS.put("times", Events::times);
+        SCENARIOS.put("watermarks-of-one", Watermarks::one);
+        SCENARIOS.put("watermarks-of-two", Watermarks::two);
+        SCENARIOS.put("watermarks-of-transactions", Watermarks::transactions);
         SCENARIOS.put("foreign", Events::foreign);
         SCENARIOS.put("idle", Events::idle);
         SCENARIOS.put("transactions", Transactions::transactions);

@@ -12,8 +12,10 @@ from penstock.model.answers.forecast import *
 from penstock.model.answers.groups import *
 from penstock.model.answers.plan import *
 from penstock.model.answers.reclaim import *
+from penstock.model.answers.scaling import *
 from penstock.model.answers.subscribers import *
 from penstock.model.answers.undo import *
+from penstock.model.scaling import *
 from penstock.ports.control.layout import *
 from penstock.ports.control.scopes import *
 from penstock.ports.control.streams import *

@@ -103,7 +103,7 @@ def shown(text: str) -> Iterator[list[str]]:
 
 def wrong_in(words: list[str]) -> str | None:
     """What is wrong with a command line that a text shows; None if the command has these options."""
-    for count in (2, 1):
+    for count in (3, 2, 1):
         command = COMMANDS.get(" ".join(words[:count]))
         if command is not None:
             known = {option for parameter in command.params for option in parameter.opts}

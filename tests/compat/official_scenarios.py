@@ -278,6 +278,26 @@ def scaling(manager):
     }
 
 
+def scaling_by_rate(manager):
+    """Writes 200 events of 20 keys for each line "go" that it reads; then reads all of them."""
+    writer, written = manager.create_writer("rated", "st"), 0
+    while sys.stdin.readline().strip() == "go":
+        for number in range(written, written + 200):
+            writer.write_event(f"k{number % 20}:{number}", routing_key=f"k{number % 20}")
+        writer.flush()
+        written += 200
+        print(json.dumps({"written": written}), flush=True)
+    texts = [item.decode() for item in read_all(manager.create_reader_group("rg", "rated", "st"), written)]
+    return {
+        "count": len(texts),
+        "unique": len(set(texts)),
+        "ordered": all(
+            [int(item.split(":")[1]) for item in texts if item.startswith(f"k{key}:")] == list(range(key, written, 20))
+            for key in range(20)
+        ),
+    }
+
+
 def audit(manager):
     """Deletes a stream with data in it, then reads what the store's audit stream tells of it."""
     manager.create_scope("au")

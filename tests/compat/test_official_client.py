@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import penstock
 from penstock.model.cuts import NOT_STARTED, StreamCut
-from penstock.model.policies import ScaleType
+from penstock.model.policies import ScaleType, ScalingPolicy
+from penstock.model.scaling import ScalingAction
 from penstock.testing.server import ServerProcess
 
 SCENARIOS = Path(__file__).with_name("official_scenarios.py")
@@ -134,6 +136,41 @@ def test_a_writer_and_a_reader_group_follow_manual_scales(server):
             client.wait()
         assert json.loads(out) == {"count": 2000, "unique": 2000, "ordered": True}
         assert stream.describe().epoch == 4
+
+
+def test_a_writer_and_readers_follow_a_stream_that_scales_by_rate(tmp_path):
+    policy = ScalingPolicy(type=ScaleType.EVENTS_PER_S, target_rate=200, factor=3, min_segments=1)
+    with (
+        ServerProcess(tmp_path / "data", "--scaling-minute", "60ms", "--workers", "2") as server,
+        penstock.connect(server.address) as store,
+    ):
+        stream = store.create_stream("rated/st", scaling=policy, create_scope=True)
+        client = subprocess.Popen(
+            [sys.executable, str(SCENARIOS), server.address, "scaling_by_rate"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        until = time.monotonic() + 60
+        try:
+            written = 0
+            for least in (4, 3):
+                # The client writes while it is told to, and then waits until the stream is one segment again.
+                while len(stream.describe().segments) < least:
+                    client.stdin.write("go\n")
+                    client.stdin.flush()
+                    written = json.loads(client.stdout.readline())["written"]
+                    assert time.monotonic() < until
+                while least == 4 and len(stream.describe().segments) > 1:
+                    time.sleep(0.05)
+                    assert time.monotonic() < until
+            out, _ = client.communicate("stop\n", timeout=60)
+        finally:
+            client.kill()
+            client.wait()
+        assert json.loads(out.splitlines()[-1]) == {"count": written, "unique": written, "ordered": True}
+        actions = {change.action for change in stream.explain_scaling().changes}
+        assert actions == {ScalingAction.SPLIT, ScalingAction.MERGE}
 
 
 def test_a_group_that_begins_inside_a_merge_reads_all_of_it_once(server):

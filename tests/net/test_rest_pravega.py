@@ -29,6 +29,7 @@ from penstock.ports.control.layout import EpochInfo
 
 S = StreamName("s", "events")
 FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 2}
+BY_RATE = {"type": "BY_RATE_IN_KBYTES_PER_SEC", "targetRate": 10, "scaleFactor": 2, "minSegments": 1}
 DAY_MS = 86_400_000
 MIB = 1 << 20
 
@@ -238,6 +239,11 @@ BAD = [
         "scalingPolicy.minSegments",
     ),
     ("POST", CREATE, {"streamName": "a", "scalingPolicy": FIXED | {"type": "BY_RATE_IN_EVENTS_PER_SEC"}}, "rate"),
+    ("POST", CREATE, {"streamName": "a", "scalingPolicy": BY_RATE | {"targetRate": 0}}, "rate"),
+    ("POST", CREATE, {"streamName": "a", "scalingPolicy": BY_RATE | {"scaleFactor": 1}}, "factor"),
+    ("POST", CREATE, {"streamName": "a", "scalingPolicy": BY_RATE | {"minSegments": 0}}, "segments"),
+    ("POST", CREATE, {"streamName": "a", "scalingPolicy": BY_RATE | {"minSegments": 10_001}}, "segments"),
+    ("PUT", f"{CREATE}/events", {"scalingPolicy": BY_RATE | {"targetRate": -1}}, "targetRate"),
     ("POST", CREATE, {"streamName": "a", "scalingPolicy": []}, "scalingPolicy"),
     ("POST", CREATE, {"streamName": "a", "retentionPolicy": {"value": 1}}, "retentionPolicy.type"),
     (

@@ -19,6 +19,7 @@ from penstock.model.errors import WriterForgottenError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.net.native.calls import control_calls
+from penstock.net.wire.requests import SCALE_POLICY_RATE, SCALE_POLICY_TYPE
 from penstock.net.wire.wire_errors import OWN_TOKEN, error_of, reply_of
 from penstock.ports.data.segments import NO_EVENT
 from penstock.ports.data.tables import ANY_VERSION, KEY_ABSENT
@@ -245,6 +246,9 @@ async def locate_offset(n):
 async def create_segment(n):
     await n.ask(c.CreateSegment(1, S, 0, 0, "", 1 << 20), c.SegmentCreated, segment=S)
     await n.ask(c.CreateSegment(2, S, 0, 0, "", 0), c.SegmentAlreadyExists, segment=S)
+    for rate, kind in ((0, 1), (-1, 2), (5, 3)):
+        await n.ask(c.CreateSegment(3, GONE, rate, kind, "", 0), c.ErrorMessage, code=0)
+    await n.quietly(c.CreateSegment(4, GONE, 0, 0, "", 0))
 
 
 async def seal_segment(n):
@@ -266,6 +270,16 @@ async def update_policy(n):
     await with_segments(n)
     await n.ask(c.UpdateSegmentPolicy(1, S, 10, 2, ""), c.SegmentPolicyUpdated, segment=S)
     await n.ask(c.UpdateSegmentPolicy(2, GONE, 10, 2, ""), c.NoSuchSegment)
+    for rate, kind in ((0, 1), (-1, 2), (5, 3)):
+        await n.ask(c.UpdateSegmentPolicy(3, S, rate, kind, ""), c.ErrorMessage, code=0)
+    assert await policy_of(n, S) == (2, 10)
+    await n.quietly(c.CreateSegment(6, GONE, 70, 1, "", 0))
+    assert await policy_of(n, GONE) == (1, 70)
+
+
+async def policy_of(n, segment):
+    asked = [c.GetSegmentAttribute(9, segment, key, "") for key in (SCALE_POLICY_TYPE, SCALE_POLICY_RATE)]
+    return tuple([(await n.quietly(item)).value for item in asked])
 
 
 async def get_attribute(n):

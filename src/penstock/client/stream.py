@@ -28,6 +28,7 @@ from penstock.client.writing.layout import StreamLayout
 from penstock.client.writing.settings import WriterOptions, WriterSettings
 from penstock.client.writing.transaction import AsyncTransaction
 from penstock.client.writing.writer import AsyncWriter
+from penstock.model.answers.scaling import StreamScaling
 from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
@@ -153,6 +154,10 @@ class AsyncStream:
         while await self._controller.layout.scale_status(self.name, result.epoch_before) is ScaleStatus.IN_PROGRESS:
             await backoff.sleep()
         return result
+
+    async def explain_scaling(self) -> StreamScaling:
+        """The rates of the active segments, what scaling by rate would do now and why, and its last changes."""
+        return await self._controller.layout.scaling(self.name)
 
     @property
     def retention(self) -> AsyncRetention:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+__all__ = ["Heat", "ScalingAction", "SegmentRates"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRates:

@@ -24,6 +24,15 @@ from penstock.app.cli.common.target import (
 )
 from penstock.app.cli.common.words import moment
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, as_fields, parse_policy, sentence_in_force
+from penstock.app.cli.scaling import (
+    EventsOption,
+    FactorOption,
+    KilobytesOption,
+    scaling_fields,
+    scaling_policy,
+    scaling_texts,
+)
+from penstock.app.cli.scaling import app as scaling_app
 from penstock.core.retention.facts import holder_in_words
 from penstock.core.units import counted, format_size
 from penstock.model.cuts import StreamCut
@@ -45,11 +54,16 @@ app = typer.Typer(
     help="Create, list, describe, scale, truncate, seal, repair, delete and restore streams.", no_args_is_help=True
 )
 
+app.add_typer(scaling_app, name="scaling")
+
 
 @app.command()
 def create(
     stream: StreamArgument,
     segments: Annotated[int, typer.Option("--segments", metavar="N", min=1, help=SEGMENTS)] = 1,
+    events_per_s: EventsOption = None,
+    kbytes_per_s: KilobytesOption = None,
+    factor: FactorOption = 2,
     kind: TypeOption = None,
     minimum: MinOption = None,
     maximum: MaxOption = None,
@@ -63,10 +77,12 @@ def create(
 
     \b
     penstock stream create demo/clicks --segments 4
+    penstock stream create demo/clicks --segments 2 --events-per-s 1000 --factor 4
     penstock stream create demo/clicks --type size --min 10MB --max 100MB
     """
     StreamName.parse(stream).checked()
     policy = parse_policy(kind, minimum, maximum)
+    scaling = scaling_policy(events_per_s, kbytes_per_s, factor, segments)
     with open_target(controller, data, create=True) as store:
         if if_absent and store.stream(stream).exists():
             found = store.stream(stream).describe()
@@ -74,7 +90,7 @@ def create(
             say(f"{kept}; {sentence_in_force(store, stream)}", as_json=json, stream=stream, created=False)
             return
         store.create_stream(
-            stream, segments=segments, retention=policy, tags=tuple(tag or ()), if_absent=if_absent, create_scope=True
+            stream, scaling=scaling, retention=policy, tags=tuple(tag or ()), if_absent=if_absent, create_scope=True
         )
         said = f"created stream {stream} with {counted(segments, 'segment')}; {sentence_in_force(store, stream)}"
     say(said, as_json=json, stream=stream, created=True)
@@ -110,7 +126,16 @@ def describe(
     with open_target(controller, data) as store:
         found = store.stream(stream).describe()
         said = sentence_in_force(store, stream)
-    print_facts({**_json_facts(found), "sentence": said} if json else _text_facts(found, said), as_json=json)
+        scaling = store.stream(stream).explain_scaling()
+    if json:
+        facts = {**_json_facts(found), "sentence": said, "scaling": scaling_fields(scaling)}
+    else:
+        texts = scaling_texts(scaling)
+        facts = _text_facts(found, said)
+        if found.config.scaling.type is not ScaleType.FIXED:
+            facts |= {"segments": texts["segments"], "scaling": [texts["scaling"], texts["now"]]}
+            facts["changes"] = texts["changes"]
+    print_facts(facts, as_json=json)
 
 
 def _json_facts(found: StreamDescription) -> dict[str, object]:

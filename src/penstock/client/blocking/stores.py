@@ -90,6 +90,7 @@ class Stream(Blocking[AsyncStream]):
     delete = blocking(AsyncStream.delete)
     update = blocking(AsyncStream.update)
     scale = blocking(AsyncStream.scale)
+    explain_scaling = blocking(AsyncStream.explain_scaling)
 
     @property
     def retention(self) -> Retention:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from penstock.core.units import counted
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import SEGMENTS_MAX, ScaleType, ScalingPolicy
 from penstock.model.scaling import Heat, ScalingAction, SegmentRates
@@ -147,7 +148,7 @@ def _merge(facts: ScalingFacts, heat: Mapping[SegmentId, Heat]) -> ScalingDecisi
         return None
     merged.sort(key=lambda pair: pair[0].keys.low)
     said = ", ".join(f"{show(left.segment)} and {show(right.segment)}" for left, right in merged[:3])
-    more = f" and {len(merged) - 3} more pairs" if len(merged) > 3 else ""
+    more = f" and {counted(len(merged) - 3, 'more pair')}" if len(merged) > 3 else ""
     return ScalingDecision(
         action=ScalingAction.MERGE,
         reason=f"Merge {said}{more}: for 20 min together below {limit:g} {_unit(facts.policy)}/s, half of the target.",

@@ -10,6 +10,8 @@ from penstock.model.policies import ScalingPolicy
 from penstock.model.scaling import Heat, ScalingAction, SegmentRates
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
 
+__all__ = ["ScalingChange", "SegmentHeat", "StreamScaling"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentHeat:

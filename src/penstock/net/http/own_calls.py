@@ -13,6 +13,7 @@ from penstock.model.answers.explanation import Explanation
 from penstock.model.answers.forecast import Forecast
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
 from penstock.model.answers.reclaim import ReclaimReport
+from penstock.model.answers.scaling import StreamScaling
 from penstock.model.answers.subscribers import Eviction, SubscriberMove
 from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
@@ -82,6 +83,15 @@ async def describe_scope(control: ControlPlane, given: Given) -> ScopeContents:
 async def list_open_transactions(control: ControlPlane, given: Given) -> Sequence[OpenTransaction]:
     """Transactions that have not ended."""
     return await control.transactions.list_open(given.stream)
+
+
+# --- scaling ---------------------------------------------------------------------------------------------------
+
+
+@streams.add("GET", f"{STREAM}/scaling")
+async def explain_scaling(control: ControlPlane, given: Given) -> StreamScaling:
+    """The rates of the active segments, what scaling by rate would do now and why, and its last changes."""
+    return await control.layout.scaling(given.stream)
 
 
 # --- policies --------------------------------------------------------------------------------------------------

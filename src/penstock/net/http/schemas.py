@@ -22,6 +22,7 @@ from penstock.codec.control.policy_document import FIELDS, VERSION, Field, Kind,
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, Level, PolicyDocument
+from penstock.model.segments import SegmentId
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -34,6 +35,7 @@ _PLAIN: Mapping[Any, Schema] = {
     str: {"type": "string"},
     UUID: {"type": "string"},
     StreamName: {"type": "string", "description": "`scope/stream`"},
+    SegmentId: {"type": "integer", "description": "Epoch of its creation times 2^32, plus its number"},
     StreamCut: {"type": "string", "description": "The text of a cut"},
 }
 

@@ -14,6 +14,7 @@ from penstock.codec.wire.frames import FRAME_MAX_BYTES, Command
 from penstock.codec.wire.layout import WireChunk, WireEntry, WireKey
 from penstock.model.errors import ConditionFailedError, InvalidArgumentError, SegmentNotFoundError, UnsupportedError
 from penstock.model.names import SYSTEM_SCOPE
+from penstock.model.policies import ScaleType, ScalingPolicy
 from penstock.ports.data.attributes import AttributeChange
 from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.data.tables import (
@@ -35,6 +36,10 @@ REPLY_BYTES = 8 << 20
 _ENTRY_OVERHEAD = 28  # bytes of an entry in a reply, besides its key and value
 _REPLACE, _REPLACE_IF_EQUALS = 1, 4  # kinds of changes of an attribute in Pravega's protocol
 _TOKEN_PREFIX = b"\x00"
+SCALE_POLICY_TYPE, SCALE_POLICY_RATE = UUID(int=1 << 127 | 2), UUID(int=1 << 127 | 3)
+"""Attributes in which Pravega keeps the scaling policy of a segment."""
+_SCALE_CODES = {ScaleType.FIXED: 0, ScaleType.KILOBYTES_PER_S: 1, ScaleType.EVENTS_PER_S: 2}
+_SCALE_TYPES = {code: kind for kind, code in _SCALE_CODES.items()}
 
 Handler = Callable[[Any], Awaitable[Command]]
 
@@ -53,6 +58,7 @@ _CHANGES = (
     t.CreateTableSegment,
     c.SealSegment,
     c.DeleteSegment,
+    c.UpdateSegmentPolicy,
     c.UpdateSegmentAttribute,
     c.TruncateSegment,
     c.CreateTransientSegment,
@@ -158,7 +164,10 @@ class RequestHandlers:
         return c.OffsetLocated(command.rid, command.segment, boundary)
 
     async def _create(self, command: c.CreateSegment) -> Command:
+        policy = _policy_of(command.segment, command.scale_type, command.target_rate)
         await self._store.create_segment(command.segment, rollover_bytes=max(0, command.rollover_bytes))
+        if policy.type is not ScaleType.FIXED:
+            await self._set_policy(command.segment, policy)
         return c.SegmentCreated(command.rid, command.segment)
 
     async def _seal(self, command: c.SealSegment) -> Command:
@@ -175,9 +184,18 @@ class RequestHandlers:
         return c.SegmentDeleted(command.rid, command.segment)
 
     async def _update_policy(self, command: c.UpdateSegmentPolicy) -> Command:
-        # The controller handles rates here. The segment must exist, but nothing in it changes.
+        policy = _policy_of(command.segment, command.scale_type, command.target_rate)
         await self._store.info(command.segment)
+        await self._set_policy(command.segment, policy)
         return c.SegmentPolicyUpdated(command.rid, command.segment)
+
+    async def _set_policy(self, segment: str, policy: ScalingPolicy) -> None:
+        """Keep the policy as the attributes in which Pravega keeps it. What is measured follows from the stream alone."""
+        for attribute, value in (
+            (SCALE_POLICY_TYPE, _SCALE_CODES[policy.type]),
+            (SCALE_POLICY_RATE, policy.target_rate),
+        ):
+            await self._store.update_attribute(segment, attribute, value, expected=None)
 
     async def _get_attribute(self, command: c.GetSegmentAttribute) -> Command:
         return c.SegmentAttribute(command.rid, await self._store.get_attribute(command.segment, command.attribute))
@@ -444,6 +462,16 @@ def _encodes(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _policy_of(segment: str, scale_type: int, target_rate: int) -> ScalingPolicy:
+    """The scaling policy that a request gives a segment. Raises InvalidArgumentError."""
+    kind = _SCALE_TYPES.get(scale_type)
+    if kind is None:
+        raise InvalidArgumentError("scaling type is unknown", segment=segment, type=scale_type)
+    if kind is ScaleType.FIXED:
+        return ScalingPolicy()
+    return ScalingPolicy(type=kind, target_rate=target_rate, factor=2)
 
 
 def _at_length(offset: int) -> list[TableLength]:

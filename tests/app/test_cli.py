@@ -151,6 +151,23 @@ def test_groups_are_listed_and_described_without_a_subscription(penstock, tmp_pa
     assert penstock("group", "members", "s/none")[0] == 3
 
 
+def test_a_group_goes_back_by_events_and_shows_first_what_it_would_do(penstock, tmp_path):
+    penstock("stream", "create", "s/t")
+    penstock("write", "s/t", stdin=b"a\nb\nc\n")
+    with open_store(tmp_path / "data") as store:
+        store.reader_group("s/g", ["s/t"], start="tail")
+    for words in ("-2 events", "-2"):
+        status, out, err = penstock("group", "reset", "s/g", "--to", words, "--dry-run")
+        assert (status, out) == (0, "s/g reads again 18 B, 2 events of s/t; nothing was changed\n"), err
+    _, out, _ = penstock("group", "reset", "s/g", "--to", "-1 event")
+    assert out.splitlines() == [
+        "would do: s/g reads again 9 B, 1 event of s/t, from 0#0:27 to 0#0:18",
+        "s/g reads again 9 B, 1 event of s/t",
+    ]
+    assert penstock("group", "reset", "s/g", "--to", "-0 events")[0] == 2
+    assert penstock("group", "reset", "s/g", "--to", "+1 event")[0] == 2
+
+
 def test_a_time_is_a_place_to_read_from(penstock):
     penstock("stream", "create", "s/t")
     penstock("write", "s/t", stdin=b"a\nb\n")

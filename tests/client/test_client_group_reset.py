@@ -410,3 +410,47 @@ def test_positions_that_another_program_keeps_are_not_reset():
         assert moved.events == 10
 
     simulate(test)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_group_goes_back_by_a_number_of_events(seed):
+    async def test(world):
+        store, chance = world.store, random.Random(seed)
+        stream = await store.create_stream("a/s", create_scope=True)
+        for step, count in enumerate((2, 1, 3)):
+            await fill(stream, 20, start=20 * step)
+            await stream.scale(count)
+        await fill(stream, 20, start=60)
+        if seed % 2:
+            await world.real_segments.flush()
+        group = await store.reader_group("a/g", ["a/s"], retention="manual")
+        await store.reset_reader_group("a/g", "latest")
+        for count in (1, 7, chance.randrange(1, 80), 10_000):
+            before = await positions(store, "a/g")
+            (tried,) = await store.reset_reader_group("a/g", -count, dry_run=True)
+            assert list(await positions(store, "a/g")) == list(before)
+            (done,) = await store.reset_reader_group("a/g", -count)
+            assert tried == done
+            # Where segments end, no cut may have exactly this number of events behind it.
+            assert min(count, 80) - 5 <= -done["events"] <= count
+            assert -done["events"] == len(await rest(group))
+        for wrong in (5, 0, True, -(1 << 70), 1.5):
+            with pytest.raises(InvalidArgumentError):
+                await store.reset_reader_group("a/g", wrong)
+
+    simulate(test, seed=seed)
+
+
+def test_one_segment_goes_back_by_exactly_that_many_events():
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        await fill(stream, 50)
+        await world.store.reader_group("a/g", ["a/s"])
+        await world.store.reset_reader_group("a/g", "latest")
+        for count, left in ((3, 47), (10, 37), (37, 0), (1, 0)):
+            (done,) = await world.store.reset_reader_group("a/g", -count)
+            assert done["events"] == -min(count, 50) if left else True
+            (at,) = [sum(cut.positions.values()) for cut in await positions(world.store, "a/g")]
+            assert at == left * 12
+
+    simulate(test)

@@ -243,6 +243,12 @@ class MemoryController(MemoryRetention):
                 )
         return ()
 
+    async def cuts_before(self, stream: StreamName, cut: StreamCut, events: int) -> StreamCut:
+        self._stream(stream)
+        if events < 0:
+            raise InvalidArgumentError("the number of events is below 0", events=events)
+        return StreamCut(stream, {segment: max(0, offset - events) for segment, offset in cut.positions.items()})
+
     async def cuts_measure(self, stream: StreamName, start: StreamCut, end: StreamCut) -> Sequence[SegmentSpan]:
         self._stream(stream)
         if start.is_unbounded:

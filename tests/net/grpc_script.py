@@ -113,6 +113,8 @@ SCRIPT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("layout.successors", (S, FIRST), {}),
     ("layout.successors", (S, SECOND), {}),
     ("cuts.segments_between", (S, StreamCut(S, {}), StreamCut(S, {})), {}),
+    ("cuts.before", (S, StreamCut(S, {FIRST: 3}), 2), {}),
+    ("cuts.before", (S, StreamCut(S, {FIRST: 3}), -2), {}),
     ("cuts.measure", (S, StreamCut(S, {FIRST: 3}), StreamCut(S, {})), {}),
     ("cuts.measure", (S, StreamCut(S, {FIRST: 3}), StreamCut(S, {FIRST: 9})), {}),
     ("cuts.measure", (S, StreamCut(S, {}), StreamCut(S, {})), {}),

@@ -55,6 +55,7 @@ CALLS_WITH_A_CUT: dict[str, Callable[[RemoteController, StreamCut], Awaitable[ob
     "streams.truncate": lambda c, cut: c.streams.truncate(S, cut),
     "segments_between start": lambda c, cut: c.cuts.segments_between(S, cut, StreamCut(S, {})),
     "segments_between end": lambda c, cut: c.cuts.segments_between(S, StreamCut(S, {}), cut),
+    "cuts.before": lambda c, cut: c.cuts.before(S, cut, 3),
     "cuts.measure": lambda c, cut: c.cuts.measure(S, cut, StreamCut(S, {})),
     "groups.create": lambda c, cut: c.groups.create(_group_at("fresh", cut)),
     "groups.update": lambda c, cut: c.groups.update(_group_at("known", cut)),

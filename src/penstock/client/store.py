@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from penstock.client.byte_stream import AsyncByteStream
 from penstock.client.erasure import AsyncErasures
 from penstock.client.moments import past_ms
-from penstock.client.options import Start, check_printable, number, position_of, start_of, tags_of
+from penstock.client.options import COUNT_MAX, Start, check_printable, number, position_of, start_of, tags_of
 from penstock.client.reading.group_report import GroupReport
 from penstock.client.reading.group_reset import GroupReset, ResetTo
 from penstock.client.reading.liveness import GroupTimes
@@ -244,7 +244,8 @@ class AsyncStore:
 
         Args:
             to: "earliest" (or "head"), "latest" (or "tail"), a time with a zone (the group reads what was appended from
-                then on), or a cut or its text, which moves only its own stream.
+                then on), a cut or its text, which moves only its own stream, or a negative number: so many events before
+                the group's position in each stream, or a few less where segments end.
             streams: Only these streams; empty: all that the group reads.
             lease_s: A reader counts as offline after this time without a heartbeat. If the group lists readers, the call
                 waits this long to see whether they are online.
@@ -266,6 +267,9 @@ class AsyncStore:
         names = [self.stream(item).name for item in streams] or sorted(config.start_cuts)
         if isinstance(to, datetime):
             start_of(to, name="to")
+        elif isinstance(to, int) and not isinstance(to, bool):
+            if not -COUNT_MAX <= to < 0:
+                raise InvalidArgumentError("to is a position, a time, or a negative number of events", to=str(to)[:60])
         else:
             to = position_of(to, name="to")
         if isinstance(to, StreamCut):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -51,10 +52,13 @@ ResetToOption = Annotated[
     typer.Option(
         "--to",
         metavar="POSITION",
-        help=f"{TO} {TIME_TOO}",
+        help=f'{TO} {TIME_TOO} "-100 events" goes back from its present position.',
         show_default=False,
     ),
 ]
+
+
+_EVENTS_BACK = re.compile(r"-(\d{1,18})(?: events?)?", re.ASCII)
 
 
 @app.command("list")
@@ -209,12 +213,15 @@ def reset(
 ) -> None:
     """Move a group's readers and its acknowledged position to one place, in all of its streams.
 
+    Shows first what would be done, and asks if unread events are skipped. --dry-run stops there.
+
     Fails while readers are online: close them first. If readers do not respond, it waits 10 seconds to see if they are
     online. Groups of Spark queries and of Pravega's Java client are refused: their positions are not in this store.
 
     \b
     penstock group reset demo/reports --to earliest
     penstock group reset demo/reports --to 2026-01-31T12:00:00Z --dry-run
+    penstock group reset demo/reports --to "-100 events"
     """
     place = place_to_reset(to, stream or ())
     with open_target(controller, data, who=owner, why=reason) as store:
@@ -224,7 +231,7 @@ def reset(
 def reset_group(
     store: Store,
     group: str,
-    place: StreamCut | datetime | str,
+    place: StreamCut | datetime | str | int,
     streams: Sequence[str],
     *,
     dry_run: bool,
@@ -234,6 +241,8 @@ def reset_group(
     """Show what the reset skips, ask if it skips anything, reset, and print what was done."""
     found = store.reset_reader_group(group, place, streams=streams, dry_run=True)
     if not dry_run:
+        for item in () if json else found:
+            print(f"would do: {_moved(item)}, from {_place_words(item['from'])} to {_place_words(item['to'])}")
         confirm(_skipped(group, found), yes=yes, as_json=json)
         found = store.reset_reader_group(group, place, streams=streams)
     for item in found:
@@ -241,6 +250,10 @@ def reset_group(
             print_json({"dry_run": dry_run, **item})
         else:
             print(_moved(item) + ("; nothing was changed" if dry_run else ""))
+
+
+def _place_words(offsets: Mapping[str, int] | None) -> str:
+    return "an unknown place" if offsets is None else cut_words(offsets)
 
 
 def _skipped(group: str, found: Sequence[Mapping[str, Any]]) -> Loss | None:
@@ -255,10 +268,12 @@ def _skipped(group: str, found: Sequence[Mapping[str, Any]]) -> Loss | None:
     return Loss(action=f"reset reader group {group} past unread data", facts=facts, fields=fields)
 
 
-def place_to_reset(to: str, streams: Sequence[str]) -> StreamCut | datetime | str:
+def place_to_reset(to: str, streams: Sequence[str]) -> StreamCut | datetime | str | int:
     """Parse the place of a reset in these streams; empty: in all streams of the group. Raises InvalidArgumentError."""
     if to in ENDS:
         return ENDS[to]
+    if back := _EVENTS_BACK.fullmatch(to.strip()):
+        return -int(back[1])
     try:
         # Offsets alone do not name their stream.
         return parse_cut(to, StreamName.parse(streams[0])) if len(streams) == 1 else StreamCut.from_text(to)
@@ -268,7 +283,7 @@ def place_to_reset(to: str, streams: Sequence[str]) -> StreamCut | datetime | st
         return moment_of(to)
     except ValueError as error:
         raise InvalidArgumentError(
-            "not a position: use earliest, latest, a time such as 2026-01-31T12:00:00Z, or a stream cut, as "
+            'not a position: use earliest, latest, a time such as 2026-01-31T12:00:00Z, "-100 events", or a stream cut, as '
             f"`penstock stream describe` prints it{'' if len(streams) == 1 else ' (with --stream)'}",
             value=repr(to[:60]),
         ) from error

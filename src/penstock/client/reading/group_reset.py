@@ -32,6 +32,7 @@ from penstock.model.answers.subscribers import SubscriberMove
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     ConflictError,
+    InvalidArgumentError,
     InvalidCutError,
 )
 from penstock.model.names import StreamName
@@ -44,8 +45,9 @@ from penstock.ports.rng import Rng
 
 log = logging.getLogger(__name__)
 
-ResetTo: TypeAlias = Position | datetime
-"""Where a group continues: the head (earliest) or tail (latest) of each stream, the events since a time, or a cut."""
+ResetTo: TypeAlias = Position | datetime | int
+"""Where a group continues: the head (earliest) or tail (latest) of each stream, the events since a time, a cut, or (a
+negative number) that many events before its position in each stream."""
 
 _LEASE_REFRESHES = 3  # refresh intervals; no lease is shorter
 
@@ -179,7 +181,7 @@ class GroupReset:
     # --- positions -----------------------------------------------------------------------------------------------
 
     async def _step(self, stream: StreamName, to: ResetTo, here: StreamCut | None) -> _Step:
-        target = await self._target(stream, to)
+        target = await self._target(stream, to, here)
         answer: dict[str, Any] = {"group": self._config.full_name, "stream": str(stream)}
         lower = before = None
         is_behind = False
@@ -199,7 +201,13 @@ class GroupReset:
         }
         return _Step(to=target, before=before, lower=lower, is_behind=is_behind, answer=answer)
 
-    async def _target(self, stream: StreamName, to: ResetTo) -> StreamCut:
+    async def _target(self, stream: StreamName, to: ResetTo, here: StreamCut | None) -> StreamCut:
+        if isinstance(to, int):
+            if here is None:
+                raise InvalidArgumentError(
+                    "the group has no position in the stream to count back from", stream=str(stream)
+                )
+            return await retrying(partial(self._controller.cuts.before, stream, here, -to), self._rng)
         if isinstance(to, datetime):
             at_ms = past_ms(to, now_ms=self._clock.now_ms(), name="to")
             return await cut_at(self._services, stream, at_ms, end=False)

@@ -9,15 +9,17 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.retention.facts import look
 from penstock.controller.scaling.scaler import Scaler
+from penstock.controller.streams.boundary_finder import BoundaryFinder
 from penstock.controller.streams.cuts import asked_again, check_bound, check_given, retry_if_moved
 from penstock.controller.streams.event_counts import pieces
 from penstock.controller.streams.tails import head_positions, load_tail
 from penstock.controller.streams.updates import StreamChanges
-from penstock.core.cuts.order import segments_between, segments_to_delete, size_till, successors
+from penstock.core.cuts.order import at_or_after, segments_between, segments_to_delete, size_till, successors
+from penstock.core.retention.facts import StreamCutRecord
 from penstock.core.retention.planner import HolderKind, explain
 from penstock.core.streams.history import StreamHistory
 from penstock.model.answers.scaling import StreamScaling
-from penstock.model.cuts import StreamCut
+from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, NotFoundError, SegmentNotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import StreamConfig
@@ -232,6 +234,33 @@ class Cuts:
             events = None if before is None or upto is None else upto - before
             spans.append(SegmentSpan(segment=segment, start=low, end=high, events=events))
         return tuple(spans)
+
+    async def before(self, stream: StreamName, cut: StreamCut, events: int) -> StreamCut:
+        """Raises InvalidArgumentError, InvalidCutError."""
+        if events < 0:
+            raise InvalidArgumentError("the number of events is below 0", events=events)
+        return await retry_if_moved(stream, lambda: self._before(stream, cut, events))
+
+    async def _before(self, name: StreamName, cut: StreamCut, events: int) -> StreamCut:
+        history, head = await self._given(name, cut)
+        here: Mapping[SegmentId, int] = cut.positions
+        if cut.is_unbounded:
+            _, _, history, here = await load_tail(self._ctx, name)
+        first = head_positions(history, head)
+        if not at_or_after(history, here, first):
+            return StreamCut(name, dict(first))
+        if NOT_STARTED in here.values():
+            raise InvalidCutError(
+                "events cannot be counted back from a cut in which a segment waits for an older one; give a time",
+                stream=str(name),
+                cut=repr(cut),
+            )
+        # Only the difference of counts matters, so the count at the cut is any number.
+        end = StreamCutRecord(time_ms=0, size_bytes=size_till(history, here), positions=here, event_count=0)
+        found = await BoundaryFinder(self._ctx, name, history, (), first, end).leaving_events(events)
+        if found is None and size_till(history, first) < end.size_bytes:
+            raise InvalidArgumentError("events before the cut were never counted", stream=str(name), cut=repr(cut))
+        return StreamCut(name, dict(here if found is None else found.positions))
 
     async def is_valid(self, stream: StreamName, cut: StreamCut) -> bool:
         async def check() -> None:

@@ -46,4 +46,12 @@ class Cuts(Watermarks, Protocol):
         Raises InvalidCutError (not a cut of the stream, an unbounded ``start``, an ``end`` before it)."""
         ...
 
+    async def before(self, stream: StreamName, cut: StreamCut, events: int) -> StreamCut:
+        """The cut with ``events`` events between it and ``cut``, or a few less where segments end; the head if there are
+        no more. All segments go back together, each in proportion to its bytes. An unbounded ``cut`` is the tail.
+
+        Raises InvalidArgumentError (``events`` below 0, or events there were never counted), InvalidCutError (not a cut
+        of the stream, or a segment of it waits for an older one)."""
+        ...
+
     async def is_valid(self, stream: StreamName, cut: StreamCut) -> bool: ...

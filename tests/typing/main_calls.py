@@ -169,3 +169,27 @@ def derived(store: penstock.Store, stream: penstock.Stream) -> None:
 def same_names() -> None:
     assert_type(penstock.client.Stream, type[penstock.Stream])
     assert_type(penstock.client.AsyncStream, type[penstock.AsyncStream])
+
+
+def tables_and_bytes(store: penstock.Store) -> None:
+    table = store.create_table("a/t", primary_key_bytes=2, secondary_key_bytes=1, if_absent=True)
+    version: int = table.put(("aa", b"0"), "value")
+    entry: penstock.Entry | None = table.get((b"aa", "0"))
+    versions = table.update([penstock.Put(("aa", "0"), b"v"), penstock.Replace(("aa", "1"), b"v", version)])
+    table.remove_many([penstock.Remove(("aa", "0"), versions[0])])
+    values: list[bytes] = [found.value for found in table.scan(first="aa") if found != entry]
+    with store.byte_stream("a/b", follow=True) as file:
+        written: int = file.write(memoryview(values[0]))
+        data: bytes = file.read(written)
+        file.seek(-len(data), 2)
+        lines: list[bytes] = file.readlines()
+    print(lines)
+
+
+async def tables_and_bytes_async(store: penstock.AsyncStore) -> None:
+    table = store.table("a/t")
+    versions: list[int] = [entry.version async for entry in table.scan(primary=b"aa")]
+    async with store.byte_stream("a/b") as file:
+        await file.write(b"bytes")
+        data: bytes = await file.read()
+    print(versions, data)

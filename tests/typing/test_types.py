@@ -32,6 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import penstock
 store: penstock.Store
 stream: penstock.Stream
+table: penstock.Table
 events: Sequence[penstock.Event]
 spark: SparkSession
 frame: DataFrame

@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="bench/results.json; with --only, bench/results-PART.json")
     parser.add_argument("--draw", nargs="+", type=Path, metavar="JSON", help="measure nothing, draw these results")
     parser.add_argument("--pictures", type=Path, help="where pictures go: docs; with --only, beside the results")
-    parts = ("S1", "S2", "S3", "S4-load", "S4-export", "S5", "S6", "W9")
+    parts = ("S1", "S2", "S3", "S4-load", "S4-export", "S5", "S6", "S7", "W9")
     parser.add_argument(
         "--part", nargs="+", default=[], choices=parts, metavar="PART", help=f"of spark: {', '.join(parts)}"
     )

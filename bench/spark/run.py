@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.measure import Row, Skipped
 from bench.peers.client_process import WorkError
 from bench.spark.batches import micro_batches
+from bench.spark.many import many_streams
 from bench.spark.reads import batch_reads, beside_writers, first_row
 from bench.spark.sinks import sinks
 from bench.spark.world import World, open_world
@@ -41,6 +42,7 @@ PARTS: dict[str, Part] = {
     "S4-export": _job("export", "S4", "export"),
     "S5": _job("fleet", "S5", "fleet what-if, 1,000,000 streams"),
     "S6": first_row,
+    "S7": many_streams,
     "W9": beside_writers,
 }
 

@@ -62,6 +62,7 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         "start": lambda c, cut: c.cuts.measure(STREAM, cut, UNBOUNDED),
         "end": _measure_to,
     },
+    "cuts.before": {"cut": lambda c, cut: c.cuts.before(STREAM, cut, 1)},
     "cuts.is_valid": {"cut": _refused_as_invalid},
     "cuts.note_time": {"position": lambda c, cut: c.cuts.note_time(STREAM, "w", 5, position=cut)},
     "cuts.time_window": {"position": lambda c, cut: c.cuts.time_window(cut)},
@@ -92,6 +93,9 @@ NAMES_THE_STREAM_BY_ITS_CUT = {"subscribers.publish", "cuts.time_window"}
 COMPLETES_POSITIONS = {"cuts.note_time"}
 """Pravega's writers leave out segments, and name ones of two epochs, while a stream scales."""
 INCOMPLETE = ("incomplete", "a hole in the middle", "two epochs that do not fit", "passed on part of its range")
+
+REFUSES_WAITING_SEGMENTS = {"cuts.before"}
+"""It counts events back from positions, and a segment that waits for an older one has none."""
 
 REFUSES_BEHIND_THE_HEAD = {"streams.truncate", "holds.add", "subscribers.move"}
 
@@ -222,6 +226,10 @@ def test_every_position_from_the_head_to_the_tail_is_accepted(call: str) -> None
                 segments.write(name_of(now[0]), b"x" * 10)
                 mixed = cut_at({old[0]: 100, now[1]: -1, now[2]: 0})
                 for cut in (halfway, mixed, await controller.cuts.tail(STREAM)):
+                    if cut is mixed and call in REFUSES_WAITING_SEGMENTS:
+                        with pytest.raises(InvalidCutError, match="waits for an older one"):
+                            await ask(controller, cut)
+                        continue
                     await ask(controller, cut)
                     if call in ("groups.create", "groups.update"):
                         break  # Once, because the group then has another generation.

@@ -246,6 +246,9 @@ def storage(loop: SimLoop, *, cycle_s: float | None = None, **store: Any) -> tes
     settings = ControllerSettings(
         retention_cycle_ms=None if cycle_s is None else round(cycle_s * 1000),
         sweep_ms=None if cycle_s is None else 5000,
+        # No stream here scales or has watermarks, and years of seconds would each be looked at.
+        scaling_minute_ms=None,
+        watermark_ms=None,
         clock_slack_ms=0,
     )
     return testing.World(clock=SimClock(loop), controller=settings, **store)

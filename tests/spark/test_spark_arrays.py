@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.arrays import NO_BYTES, integers, numbers, repeated
+from penstock.spark.arrays import NO_BYTES, integers, moment, numbers, repeated
 
 NUMBERS = st.lists(st.none() | st.integers(-(1 << 31), (1 << 31) - 1), max_size=40)
 
@@ -67,6 +67,11 @@ def test_a_repeated_text_is_a_column_of_it(text: str, count: int) -> None:
     found.validate(full=True)
     assert found.equals(pa.array([text] * count, pa.string()))
     assert NO_BYTES.equals(pa.scalar(b"", pa.binary()))
+
+
+@given(time_us=st.none() | st.integers(-(1 << 63), (1 << 63) - 1))
+def test_a_moment_is_the_time(time_us: int | None) -> None:
+    assert moment(time_us).equals(pa.scalar(time_us, pa.timestamp("us", "UTC")))
 
 
 def test_reading_and_framing_load_no_pandas() -> None:

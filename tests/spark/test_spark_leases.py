@@ -115,7 +115,10 @@ def test_a_plan_that_no_task_reads_keeps_no_lease(
 
 
 @pytest.mark.parametrize("columns", ["event", "event, append_time"])
-def test_a_plan_reads_through_the_store_where_no_lease_is_left(world_here: World, data: Path, columns: str) -> None:
+def test_a_plan_reads_through_the_store_where_no_lease_is_left(
+    world_here: World, data: Path, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.spark.connect.RETRY_S", 0.2)  # of the refusal at the end; else it takes 30 s
     stream = world_here.create("s")
     world_here.write(stream, keyed(0, 1000))
     world_here.wait_tiered(stream)

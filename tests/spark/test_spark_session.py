@@ -121,7 +121,7 @@ def test_wrong_use_is_one_readable_line(spark: Any, address: str, world: World) 
         (lambda: penstock.read(maxBytePerTrigger="1").count(), "did you mean max_bytes_per_trigger? option="),
         (lambda: penstock.read(subscriber="a").count(), "belongs to readStream"),
         (lambda: nowhere.read().count(), "StreamNotFoundError"),
-        (lambda: _write(frame, penstock.options), "only columns event and routing_key are written"),
+        (lambda: _write(frame, penstock.options), "only columns event and routing_key can be written"),
         (lambda: _write(frame.select("event"), penstock.options, mode="overwrite"), "never overwritten"),
         (lambda: _write(frame.select("event"), {**penstock.options, "stream": "restart_copy"}), "is not legal"),
     ]

@@ -40,6 +40,14 @@ def repeated(text: str, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(places), pa.py_buffer(data * count)])
 
 
+def moment(time_us: int | None) -> pa.Scalar:
+    """A time in UTC as a scalar of Arrow; None: null. Arrow's own way, ``pa.scalar``, loads pandas."""
+    kind = pa.timestamp("us", "UTC")
+    if time_us is None:
+        return pa.nulls(1, kind)[0]
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(np.array([time_us], dtype=np.int64))])[0]
+
+
 NO_BYTES = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.zeros(2, dtype=np.int32)), pa.py_buffer(b"")])[
     0
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -241,8 +242,9 @@ def reset_group(
     """Show what the reset skips, ask if it skips anything, reset, and print what was done."""
     found = store.reset_reader_group(group, place, streams=streams, dry_run=True)
     if not dry_run:
-        for item in () if json else found:
-            print(f"would do: {_moved(item)}, from {_place_words(item['from'])} to {_place_words(item['to'])}")
+        for item in () if json or yes else found:
+            moved = f"{_moved(item)}, from {_place_words(item['from'])} to {_place_words(item['to'])}"
+            print(f"would do: {moved}", file=sys.stderr)
         confirm(_skipped(group, found), yes=yes, as_json=json)
         found = store.reset_reader_group(group, place, streams=streams)
     for item in found:

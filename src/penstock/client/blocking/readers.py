@@ -164,7 +164,11 @@ class Reader(_BlockReader[AsyncReader]):
         return self._inner.position()
 
     def time_window(self) -> TimeWindow:
-        """What is known of the times of the events up to ``position``. See ``AsyncReader.time_window``."""
+        """What is known of the times of the events up to ``position``, as their writers noted them.
+
+        ``lower_ms``: every event that an active writer wrote before it noted this time has been read. ``upper_ms``: no
+        event read so far is later. None: nothing is known yet. Neither goes back.
+        """
         self.open()
         return self._thread.call(self._inner.time_window())
 

@@ -221,7 +221,12 @@ class Writer:
         self._end()
 
     def note_time(self, time_ms: int) -> None:
-        """Flush, then state that all events written so far have times up to ``time_ms``. See ``AsyncWriter.note_time``."""
+        """Flush, then state that all events written so far have times up to ``time_ms``: milliseconds since the Unix
+        epoch, or whatever the readers of the stream expect.
+
+        Once all writers that note times have noted one, readers that have read this far get it as the lower bound of
+        their ``time_window``. Raises TimeGoesBackError, InvalidArgumentError, and what ``flush`` raises.
+        """
         self.open()
         self.flush()
         self._thread.call(self._times.note(time_ms))
@@ -334,7 +339,7 @@ class Transaction(Blocking[AsyncTransaction]):
     def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S, noted: NotedTime | None = None) -> None:
         """Make all events readable at once. ``wait``: return when they are; else when it is decided.
 
-        ``noted``: a time that a writer notes with the commit. See ``AsyncTransaction.commit``.
+        ``noted``: a time that a writer notes together with the commit.
 
         Raises TransactionStateError (decided before), TransactionNotFoundError (its lease ran out), DeadlineExceededError
         (after ``deadline_s``: decided, readable later), InvalidArgumentError (not open), UnavailableError,

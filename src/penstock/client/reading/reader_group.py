@@ -219,7 +219,8 @@ class AsyncReaderGroup:
         return (await self._table.load()).cuts()
 
     async def time_windows(self) -> Mapping[StreamName, TimeWindow]:
-        """What is known of the times of the events that the group has read, by stream, as ``AsyncReader.time_window``.
+        """What is known of the times of the events that the group has read, by stream, as ``time_window`` of a
+        reader.
 
         The slowest reader of the group decides, by what the readers last reported. Raises StreamNotFoundError,
         UnavailableError.

@@ -34,7 +34,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.spark.arrays import integers, repeated
+from penstock.spark.arrays import integers, moment, repeated
 from penstock.spark.reading.plan import Block, Piece, Share, Times
 from penstock.spark.schema import EVENT_TIME_BOUND
 
@@ -91,7 +91,7 @@ class Shape:
     ) -> None:
         self.schema = schema
         self.batch_rows = batch_rows
-        self._time_bound = pa.scalar(time_bound_us, pa.timestamp("us", "UTC"))
+        self._time_bound = moment(time_bound_us)
         texts = {"scope": stream.scope, "stream": stream.stream}
         # Made once for the largest batch; a batch takes a slice, which copies nothing.
         self._texts = {name: repeated(text, batch_rows) for name, text in texts.items() if name in schema.names}

@@ -102,7 +102,7 @@ def test_the_watch_takes_from_the_caches_what_is_too_much_and_tells_when_they_ha
     assert store.cached_bytes == settings.cache_bytes // 16
     assert store.unflushed_bytes >= settings.max_unflushed_bytes // 16 > 0
     assert [record.message.partition(":")[0] for record in caplog.records] == [
-        "memory budget is used up by other than caches"
+        "memory budget is used up by more than caches"
     ]
 
 

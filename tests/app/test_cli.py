@@ -159,8 +159,8 @@ def test_a_group_goes_back_by_events_and_shows_first_what_it_would_do(penstock, 
     for words in ("-2 events", "-2"):
         status, out, err = penstock("group", "reset", "s/g", "--to", words, "--dry-run")
         assert (status, out) == (0, "s/g reads again 18 B, 2 events of s/t; nothing was changed\n"), err
-    _, out, _ = penstock("group", "reset", "s/g", "--to", "-1 event")
-    assert out.splitlines() == [
+    _, out, err = penstock("group", "reset", "s/g", "--to", "-1 event")
+    assert [*err.splitlines(), *out.splitlines()] == [
         "would do: s/g reads again 9 B, 1 event of s/t, from 0#0:27 to 0#0:18",
         "s/g reads again 9 B, 1 event of s/t",
     ]

@@ -54,7 +54,7 @@ def test_a_merge_may_join_segments_that_are_not_neighbours() -> None:
         (["0#0"], [keys(0.0, 0.2), keys(0.3, 0.5)], 1, "exactly"),
         (["0#0"], [keys(0.0, 0.6)], 1, "exactly"),
         (["0#0"], [keys(0.0, 0.3), keys(0.2, 0.5)], 1, "overlap"),
-        (["0#0", "1#0"], [keys(0.0, 1.0)], 2, "outside the limits"),
+        (["0#0", "1#0"], [keys(0.0, 1.0)], 2, "too few or too many segments"),
     ],
 )
 def test_a_scale_that_can_never_work_is_refused(

@@ -224,7 +224,7 @@ def test_a_subscriber_that_is_passed_by_a_maximum_fails_or_skips_exactly_that(
 
     head = world.link.run(evict)
     if fail == "true":
-        with pytest.raises(TruncatedError, match="fail_on_data_loss=false skips what is gone"):
+        with pytest.raises(TruncatedError, match="fail_on_data_loss=false skips what was deleted"):
             driver.batch()
         return
     found = flat(driver.all())

@@ -104,7 +104,7 @@ class MemoryWatch:
         if is_least and now - self._warned_at >= _WARN_S:
             self._warned_at = now
             log.warning(
-                "memory budget is used up by other than caches: fewer connections or a larger --memory would help",
+                "memory budget is used up by more than caches: fewer connections or a larger --memory would help",
                 extra={"resident_bytes": resident, "budget_bytes": self._budget_bytes},
             )
 

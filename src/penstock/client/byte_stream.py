@@ -176,7 +176,7 @@ class AsyncByteStream:
 
     @property
     def ready_bytes(self) -> int:
-        """Bytes behind the position that can be read without the store."""
+        """Bytes after the position that can be read without the store."""
         return len(self._read_ahead)
 
     async def open(self) -> None:
@@ -239,7 +239,7 @@ class AsyncByteStream:
         return self.take(len(self._read_ahead) if size < 0 else size)
 
     async def peek(self, size: int = 0) -> bytes:
-        """Some bytes behind the position, which does not move; none at the tail. ``size`` has no effect."""
+        """Some bytes after the position, which does not move; none at the tail. ``size`` has no effect."""
         await self._begin_read()
         if not self._read_ahead:
             await self._fetch(READ_AHEAD_BYTES)
@@ -262,7 +262,7 @@ class AsyncByteStream:
             await self.flush()
 
     async def _fetch(self, wanted: int) -> bool:
-        """Read on behind what is there. False: there is nothing more."""
+        """Read on after what is there. False: there is nothing more."""
         offset = self._position + len(self._read_ahead)
         size = min(READ_MAX_BYTES, max(READ_AHEAD_BYTES, wanted))
         try:
@@ -285,7 +285,7 @@ class AsyncByteStream:
         """Move the position to ``offset`` and return it. ``whence`` as for files: 0 from the first byte ever written, 1 from
         the position, 2 from the tail, to which what was written before is sent first.
 
-        Raises InvalidArgumentError (behind the tail, or negative), and what ``flush`` raises.
+        Raises InvalidArgumentError (after the tail, or negative), and what ``flush`` raises.
         """
         for name, given in (("offset", offset), ("whence", whence)):
             if isinstance(given, bool) or not isinstance(given, int):
@@ -315,7 +315,7 @@ class AsyncByteStream:
         return (await self._info()).start_offset
 
     async def tail(self) -> int:
-        """The offset behind the last durable byte, of all writers."""
+        """The offset after the last durable byte, of all writers."""
         await self.open()
         return (await self._info()).length
 
@@ -380,7 +380,7 @@ class AsyncByteStream:
     async def truncate_head(self, offset: int) -> None:
         """Delete the bytes before ``offset``; offsets stay as they are. Before the head it does nothing.
 
-        Raises InvalidArgumentError (behind the tail), RetentionHoldError, StreamSealedError, and what ``flush`` raises.
+        Raises InvalidArgumentError (after the tail), RetentionHoldError, StreamSealedError, and what ``flush`` raises.
         """
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise InvalidArgumentError("offset is a whole number", offset=repr(offset)[:60])

@@ -144,7 +144,7 @@ class AsyncStream:
         Returns once the old segments are sealed. Raises ScaleConflictError, InvalidArgumentError, StreamSealedError.
         """
         if (segments is None) == (not sealed):
-            raise InvalidArgumentError("scale to a number of segments, or name those to seal and the new ranges")
+            raise InvalidArgumentError("give either a number of segments, or the segments to seal and the new ranges")
         if segments is not None:
             current = await self._controller.layout.current(self.name)
             sealed = [item.segment for item in current]

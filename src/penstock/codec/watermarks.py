@@ -1,7 +1,7 @@
 """Watermarks as Pravega's clients read them from the stream ``_MARK...``: the data of one event each.
 
-Every value is big-endian. A header of three bytes (format 0, version 0, one revision) and the revision's number 0 and
-length come before the fields of a watermark, and again before those of each segment with its range.
+Every value is big-endian. The fields of a watermark follow a header: format 0, version 0 and the count of revisions
+(1), a byte each, then the number 0 and the length of the revision. Each segment with its range has such a header too.
 Source: Pravega's shared/protocol, ``Watermark``, ``SegmentWithRange``, ``VersionedSerializer``.
 """
 
@@ -45,7 +45,7 @@ def encode_mark(mark: StoredMark) -> bytes:
 
 
 def decode_mark(data: bytes) -> StoredMark:
-    """Parse ``encode_mark``; bytes behind known fields are ignored. Raises CorruptDataError."""
+    """Parse ``encode_mark``; bytes after known fields are ignored. Raises CorruptDataError."""
     try:
         _check_header(_HEADER.unpack_from(data), least=_BOUNDS.size)
         at = _HEADER.size

@@ -88,7 +88,8 @@ class RateMeters:
         return {name: self._counted(name).rates(now_ms) for name in names if name in self._measured}
 
     def note(self, name: str, events: int, size_bytes: int) -> None:
-        """The segment, which leaves memory, has these counters. Else its growth would count when it is loaded again."""
+        """Record the counters of a segment that leaves memory. Otherwise its growth would count when it is loaded
+        again."""
         measured = self._measured.get(name)
         if measured is not None:
             measured.count = events if measured.type is ScaleType.EVENTS_PER_S else size_bytes
@@ -126,5 +127,5 @@ class RateMeters:
 
 
 def _now_ms() -> float:
-    """A steady clock: that of the event loop, which the simulation holds."""
+    """A steady clock: that of the event loop, which the simulation controls."""
     return asyncio.get_running_loop().time() * 1000

@@ -56,7 +56,8 @@ def name_of(full: str, scope: str | None, *, own: bool) -> StreamName:
 
 
 def all_named(names: str, scope: str | None) -> tuple[StreamName, ...]:
-    """Streams between commas: ``SCOPE/STREAM``, or ``STREAM`` where ``scope`` is given; then all are of that scope."""
+    """Streams separated by commas: ``SCOPE/STREAM``, or ``STREAM`` where ``scope`` is given; then all are of that
+    scope."""
     found: list[StreamName] = []
     for text in (item.strip() for item in names.split(",")):
         if not text:

@@ -54,7 +54,7 @@ def audit(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what was decided about data: when, which rule, cuts before and after, events, bytes, who was hurt.
+    """Print what was decided about data: when, which rule, cuts before and after, events, bytes, who lost data.
 
     It is the stream _system/audit, which any client can read.
 

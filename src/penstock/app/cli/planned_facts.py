@@ -40,7 +40,7 @@ def plan_facts(source: str) -> bool:
 
 
 def _bounded_lines(source: BinaryIO) -> Iterator[bytes]:
-    """Lines, each cut one byte above the limit: one line must not fill the memory."""
+    """Lines, each cut off one byte past the limit, so that a long line cannot fill the memory."""
     while line := source.readline(LINE_MAX_BYTES + 1):
         yield line
         while len(line) > LINE_MAX_BYTES and not line.endswith(b"\n"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TypeOption = Annotated[
     str | None,
-    typer.Option("--type", metavar="size|time", help="Limit by size or by age, as Pravega.", show_default=False),
+    typer.Option("--type", metavar="size|time", help="Limit by size or by age, as in Pravega.", show_default=False),
 ]
 MinOption = Annotated[
     str | None,

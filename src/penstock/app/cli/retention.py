@@ -77,7 +77,7 @@ def show(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the policy in one sentence, and each value with the level that it is from.
+    """Print the policy in one sentence, and each value with the level that sets it.
 
     \b
     penstock retention show demo/clicks
@@ -278,8 +278,9 @@ def plan(
 ) -> None:
     """Print what a cycle would delete, now or later, with the present policy or with a change. Changes nothing.
 
-    With --facts no store is needed: facts in, one decision a line out, in the same order, in constant memory; the planner is
-    the one of the retention loop. Lines that cannot be used give an error object, and status 1 at the end.
+    With --facts no store is needed: it reads one stream's facts per line and prints one decision per line, in the same
+    order and in constant memory; the planner is the one of the retention loop. Lines that cannot be used give an error
+    object, and status 1 at the end.
 
     \b
     penstock retention plan demo/clicks --as-of 7d
@@ -408,7 +409,7 @@ def undo(
 ) -> None:
     """Undo the last truncation, or all since a time, while their grace period lasts.
 
-    One retention cycle can truncate in several steps: --since takes all of them back.
+    One retention cycle can truncate in several steps: --since undoes all of them.
 
     \b
     penstock retention undo demo/clicks

@@ -214,7 +214,7 @@ async def _count(store: AsyncStore, table: str) -> int:
 
 
 def _fields(entry: Entry) -> dict[str, Any]:
-    """The entry for JSON: bytes that are no UTF-8 in base64, under a name that says so."""
+    """The entry for JSON. Bytes that are not UTF-8 are in base64, in a field named ``..._base64``."""
     fields: dict[str, Any] = {}
     for name, data in (("key", entry.primary), ("secondary", entry.secondary), ("value", entry.value)):
         try:

@@ -158,7 +158,7 @@ def _check_log_reaches(look: MetadataLook, indexes: Sequence[int], epoch: EpochR
             )
         if record.complete_upto > image.last:
             raise CorruptDataError(
-                "log has lost its end: the metadata knows later frames",
+                "the end of the log is missing: the metadata names later frames",
                 container=index,
                 known_address=record.complete_upto,
                 log_last=image.last,

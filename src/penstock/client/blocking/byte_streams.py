@@ -72,7 +72,7 @@ class ByteStream(Blocking[AsyncByteStream], io.BufferedIOBase):
         return self._thread.call(self._inner.read1(size))
 
     def peek(self, size: int = 0) -> bytes:
-        """Some bytes behind the position, which does not move; none at the tail. ``size`` has no effect."""
+        """Some bytes after the position, which does not move; none at the tail. ``size`` has no effect."""
         inner = self._inner
         if inner.ready_bytes and not inner.pending_bytes:
             self._check()

@@ -41,7 +41,7 @@ class Commits:
                 self._at[key] = max(self._at[key], offset)
 
     def recordable(self, read: Mapping[SegmentKey, int]) -> Positions:
-        """The positions for the group. ``read``: behind the events that were followed by another one, or committed."""
+        """The positions for the group. ``read``: after the events that were followed by another one, or committed."""
         return dict(read) if self._auto else dict(self._at)
 
     def covers(self, key: SegmentKey, read: int) -> bool:

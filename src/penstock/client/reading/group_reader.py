@@ -292,7 +292,7 @@ class AsyncGroupReader(AsyncBlockReader):
         """Record with the group that the program has processed all events that were returned, the last one included.
 
         ``event``: only this event and those before it in its segment. When this returns, a reader that takes over begins
-        behind them, also after a crash. What a block, an iteration or a batch returned counts as in the reader itself.
+        after them, also after a crash. What a block, an iteration or a batch returned counts as in the reader itself.
         Raises:
             NotCommittedError: The group has given a segment to another reader, because this one did not report for
                 ``lease_s``; or this reader has not returned the event. Nothing was recorded. All events since the last
@@ -311,7 +311,7 @@ class AsyncGroupReader(AsyncBlockReader):
             return  # Not opened: it has returned nothing.
         is_lost, self._has_lost = self._has_lost and event is None, self._has_lost and event is not None
         if is_lost:
-            # Begin again behind the last commit: the program gives up its work since then.
+            # Begin again after the last commit: the program gives up its work since then.
             for key in list(self._done_with):
                 self._drop(key)
         else:

@@ -115,7 +115,7 @@ class AsyncReaderGroup:
         """Store the start positions, unless that was done before. A stream that was deleted leaves the group.
 
         Raises InvalidCutError, StreamNotFoundError (all streams were deleted before the group began), GenerationMismatchError
-        (a stream was deleted and made anew since).
+        (a stream was deleted and created again since then).
         """
         starts: dict[StreamName, StreamCut] = {}
         ranges: dict[SegmentKey, KeyRange] = {}
@@ -184,7 +184,7 @@ class AsyncReaderGroup:
                 of the group. False: only ``commit`` records what was processed. A segment with uncommitted events stays
                 with its reader until the next commit, unless the reader is dead.
         Raises:
-            InvalidArgumentError: Anything else.
+            InvalidArgumentError: Any other argument.
         """
         if not name or not isinstance(name, str):
             raise InvalidArgumentError("a reader has a name", name=repr(name)[:60])
@@ -253,7 +253,7 @@ class AsyncReaderGroup:
 
     async def publish(self, cuts: StreamCut | str | Mapping[StreamName, StreamCut]) -> None:
         """Acknowledge everything before the cuts, so that retention may delete it. It moves no reader: readers continue
-        behind what they have committed.
+        after what they have committed.
 
         ``cuts``: one cut, its text, or a mapping as ``positions`` returns it. Raises UnsupportedError (retention is not
         manual), InvalidCutError (before the last one, or not a position of its stream), SubscriberNotFoundError,

@@ -82,7 +82,7 @@ Change: TypeAlias = Put | Insert | Replace
 
 
 class FullKey(NamedTuple):
-    """A key as the store has it, and where it lies."""
+    """A key in the store's form, and its partition."""
 
     data: bytes
     partition: int

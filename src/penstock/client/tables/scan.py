@@ -13,7 +13,7 @@ from penstock.ports.data.tables import TableEntry
 PAGE_ENTRIES = 256  # of one partition, read at once
 
 ReadPage = Callable[[int, bytes | None, bytes, bytes], Awaitable[Sequence[TableEntry]]]
-"""Up to a page of entries of a partition, behind a key, within inclusive bounds."""
+"""Up to a page of entries of a partition, after a key, within inclusive bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ class ArrowBatch:
         array, keys = _events_and_keys(given, keys)
         self._data = data = _as_binary(array)
         if keys is not None and len(keys) != len(data):
-            raise InvalidArgumentError("each event needs a key, or none has one", events=len(data), keys=len(keys))
+            raise InvalidArgumentError("give a key for every event, or for none", events=len(data), keys=len(keys))
         self._keys = None if keys is None else _as_text(keys)
         self._block_bytes = block_bytes
         self._next = 0

@@ -34,7 +34,7 @@ def checked_events(events: Sequence[Buffer | str], keys: Sequence[str | None] | 
     _check_sequence("keys", keys)
     data = [event if type(event) is bytes else as_bytes(event) for event in events]
     if keys is not None and len(keys) != len(data):
-        raise InvalidArgumentError("each event needs a key, or none has one", events=len(data), keys=len(keys))
+        raise InvalidArgumentError("give a key for every event, or for none", events=len(data), keys=len(keys))
     return data
 
 

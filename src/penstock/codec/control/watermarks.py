@@ -21,11 +21,11 @@ class WriterMarkRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkRecord(JsonRecord):
-    """The last watermark of a stream, and the place behind it in the mark stream; behind it there may be a newer one."""
+    """The last watermark of a stream, and the place after it in the mark stream. There may be a newer one after it."""
 
     KIND = "watermark"
     segment: Annotated[int, Field("segment of the mark stream")]
-    place: Annotated[int, Field("offset behind the watermark, bytes")]
+    place: Annotated[int, Field("offset after the watermark, bytes")]
     lower_ms: Annotated[int, Field("lower bound of times; ms by convention")]
     upper_ms: Annotated[int, Field("upper bound of times")]
     cut: Annotated[Positions, Field("the position that it speaks of", dump=dump_positions)]

@@ -152,7 +152,7 @@ class ReaderGroups:
             record = _value(found, config.full_name)
             if config.generation != record.generation or config.id != record.id:
                 raise GenerationMismatchError(
-                    "reader group was changed since",
+                    "reader group has changed since it was read",
                     group=config.full_name,
                     generation=config.generation,
                     now=record.generation,

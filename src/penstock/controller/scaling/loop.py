@@ -1,7 +1,7 @@
-"""When streams that scale by rate are looked at: when their store reports a segment, when they change, and regularly.
+"""Checks streams that scale by rate: when their store reports a segment, when they change, and regularly.
 
 A report may be lost, with a store or a controller. The regular look derives it again, because it asks for the rates
-themselves. It also lets a store measure again that has restarted.
+themselves. It also makes a store that has restarted measure again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEARCH_LOOKS = 30
 
 
 class ScalingLoop:
-    """``context.ScalingAttention``. Its ``run_*`` live in tasks of the controller's."""
+    """``context.ScalingAttention``. The controller runs each ``run_*`` in a task."""
 
     def __init__(self, ctx: Context, scaler: Scaler, buckets: Buckets) -> None:
         self._ctx = ctx

@@ -211,7 +211,7 @@ class Transactions:
         await abort_if_open(ctx, name, txn)
         await delete_segments(ctx.segments, fresh)
         settle_soon(ctx, name)
-        raise StreamSealedError("stream was sealed while a transaction was begun", stream=str(name), txn=str(txn))
+        raise StreamSealedError("stream was sealed while the transaction began", stream=str(name), txn=str(txn))
 
     async def ping(self, stream: StreamName, txn: UUID, *, lease_ms: int) -> PingStatus:
         """Renew the lease. Raises InvalidArgumentError for a lease that is not positive."""

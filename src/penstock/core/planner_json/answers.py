@@ -133,7 +133,7 @@ def _steps(found: Settlement) -> Sequence[PlanStep]:
 
 
 def ranges_of(ranges: Sequence[HeldRange], holds: Sequence[Hold] = ()) -> Sequence[ExplainedRange]:
-    """Ranges from head to tail; of a hold among ``holds`` with its owner and reason."""
+    """Ranges from head to tail. A range that one of ``holds`` keeps has the owner and reason of the hold."""
     known = {hold.id: hold for hold in holds}
     found = []
     for item in ranges:

@@ -1,8 +1,8 @@
 """Which segments of a stream to split or merge, decided from their rates.
 
-Thresholds of a split are Pravega's: 5 times the target over 2 minutes, twice over 5, or more than it over 10. What is added
-keeps a stream from flapping: the load must still be there, and two segments merge only where both together stayed below
-half of the target. Source: docs/design/0039-scaling-by-rate.md, "The decision".
+Thresholds of a split are Pravega's: 5 times the target over 2 minutes, twice over 5, or more than it over 10. Two
+further rules keep a stream from flapping: the load must still be there, and two segments merge only where both together
+stayed below half of the target. Source: docs/design/0039-scaling-by-rate.md, "The decision".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RANGE_MIN = 1e-4
 class ScalingFacts:
     """What a decision needs. ``active``: the segments in key order. ``rates`` may lack some: those count as new.
 
-    ``minutes_since_scale``: how long the active segments are what they are.
+    ``minutes_since_scale``: minutes since the active segments last changed.
     """
 
     policy: ScalingPolicy
@@ -73,7 +73,7 @@ def heat_of(rates: SegmentRates | None, target_rate: float) -> Heat:
 
 
 def hot_rate(rates: SegmentRates, target_rate: float) -> float | None:
-    """The highest of the rates that call the segment hot, or None where none does.
+    """The highest of the rates by which the segment is hot; None if it is not.
 
     The load must not have ended: the rate over two minutes is above the target in any case.
     """
@@ -177,7 +177,8 @@ def _stay(facts: ScalingFacts, heat: Mapping[SegmentId, Heat]) -> ScalingDecisio
 
 
 def split_range(keys: KeyRange, parts: int) -> tuple[KeyRange, ...]:
-    """``parts`` ranges of equal width that cover the same keys exactly. Raises InvalidArgumentError under one part."""
+    """``parts`` ranges of equal width that cover the same keys exactly. Raises InvalidArgumentError if ``parts`` is
+    below 1."""
     if parts < 1:
         raise InvalidArgumentError("a range is split into at least one part", parts=parts)
     width = keys.high - keys.low

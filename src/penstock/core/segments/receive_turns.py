@@ -1,6 +1,7 @@
 """Choose which connections may receive the rest of a large frame when receive memory is short.
 
-Up to half of the budget all connections receive without a turn. Beyond it the rest of a frame needs a turn:
+While at most half of the budget is used, all connections receive without a turn. Above that, the rest of a frame needs
+a turn:
 
 * Quick connections receive side by side while the bytes that they hold and still need fit into the budget. New connections
   may use two thirds of it. So new connections cannot block quick ones, even if they turn out to be slow.
@@ -128,7 +129,7 @@ class ReceiveTurns(Generic[K]):
         return STEP_BYTES if len(self._peers) <= _MANY else FREE_BYTES
 
     def note(self, key: K, held: int, missing: int, now: float) -> Step[K]:
-        """The connection holds so much of what is no frame yet, and lacks so much of it."""
+        """Record how many bytes of an incomplete frame the connection holds, and how many it still needs."""
         peer = self._peers.get(key)
         changed = False
         if held <= FREE_BYTES:

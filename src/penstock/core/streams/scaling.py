@@ -62,7 +62,7 @@ def plan_scale(
     count = len(current) - len(sealed) + len(new_ranges)
     if not min_segments <= count <= SEGMENTS_MAX:
         raise InvalidArgumentError(
-            "a scale would leave a number of segments outside the limits",
+            "the scale would leave too few or too many segments",
             segments=count,
             min_segments=min_segments,
             max_segments=SEGMENTS_MAX,

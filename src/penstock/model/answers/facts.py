@@ -42,7 +42,7 @@ class FactsSubscriber(Struct, frozen=True, kw_only=True):
 
 
 class FactsHold(Struct, frozen=True, kw_only=True):
-    """A hold: nothing behind ``cut`` (None: nothing at all) is removed before ``until_ms`` (None: ever)."""
+    """A hold: nothing after ``cut`` (None: nothing at all) is removed before ``until_ms`` (None: ever)."""
 
     id: str
     owner: str

@@ -36,9 +36,10 @@ class LostTruncation(Struct, frozen=True, kw_only=True):
 class UndoneTruncations(Struct, frozen=True, kw_only=True):
     """Truncations that were undone.
 
-    ``head``: the head after, ``head_cut`` the same as the text of a stream cut. ``truncations``, ``bytes``: how many
-    were undone. ``protected_until_ms``: until then rules do not delete the restored data, wall clock. ``subscribers``:
-    that rules had moved, by name. ``not_restored``: truncations in the wanted time whose bytes are lost, oldest first.
+    ``head``: the head after the undo; ``head_cut``: the same as the text of a stream cut. ``truncations``, ``bytes``:
+    how many were undone. ``protected_until_ms``: until then rules do not delete the restored data, wall clock.
+    ``subscribers``: that rules had moved, by name. ``not_restored``: truncations in the requested time whose bytes are
+    lost, oldest first.
     """
 
     stream: str

@@ -43,8 +43,8 @@ class RemoteAppends:
             line.withdraw()
 
     async def setup(self, name: str, writer: UUID) -> int:
-        """The last event number that the store has from the writer. The outcome of earlier appends is decided by
-        then."""
+        """The last event number that the store has from the writer. When it returns, the outcome of earlier appends is
+        decided."""
         line = self._line(name, writer)
         reused = line.connection is not None
         if reused and (line.opening is None or line.opening.done()):
@@ -141,7 +141,7 @@ class RemoteAppends:
         return reply.last_number
 
     async def _connection(self, line: Line) -> AppendConnection:
-        """A connection on which the writer has no other line, with this one entered."""
+        """A connection on which the writer has no other line; this line is registered on it."""
         endpoint = await self._pool.endpoint(line.segment)
         async with self._locks.setdefault(endpoint, asyncio.Lock()):
             known = [one for one in self._connections.get(endpoint, ()) if one.dialled.is_open]

@@ -485,7 +485,7 @@ def check_append(request: Append) -> None:
     if request.event_count > _COUNT_MAX or not fits_int64(request.event_number) or not fits_int64(offset or 0):
         # If this were found only during sending, the line would wait for an answer that never comes.
         raise InvalidArgumentError(
-            "append has a number that cannot be sent",
+            "a number of the append does not fit into the protocol's field",
             event_count=request.event_count,
             event_number=request.event_number,
             expected_offset=offset,

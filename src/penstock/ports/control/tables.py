@@ -61,5 +61,5 @@ class KeyValueTables(Protocol):
         ...
 
     async def list(self, scope: str, *, after: str = "", limit: int = PAGE_MAX) -> Sequence[str]:
-        """Names behind ``after``, sorted; also of tables that are being created or deleted. Empty: the end."""
+        """Names after ``after``, sorted; also of tables that are being created or deleted. Empty: the end."""
         ...

@@ -11,9 +11,9 @@ from typing import Protocol
 class ErasedChunk:
     """The effect of an erasure on a chunk: bytes of the segment with ``start_offset <= offset < end_offset``.
 
-    ``before`` and ``after`` are the SHA-256 of those bytes, ``kept`` that of the same bytes without the ranges of this
-    erasure, before as after. ``blanked_bytes``: those that it was the first to erase. ``name_before``: the chunk that was
-    replaced.
+    ``before`` and ``after`` are the SHA-256 of those bytes, ``kept`` is that of the same bytes without the ranges of
+    this erasure, and does not change. ``blanked_bytes``: those that it was the first to erase. ``name_before``: the
+    chunk that was replaced.
     """
 
     name_before: str

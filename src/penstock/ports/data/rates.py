@@ -12,7 +12,7 @@ from penstock.model.scaling import SegmentRates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateWatch:
-    """The segments of one stream whose rates are measured, what is counted, and the rate per second that each may have.
+    """The segments of one stream whose rates are measured, what is counted, and the target rate of each per second.
 
     ``minute_ms``: how long a minute of the rates is; shorter than 60,000 in tests only. No segments: measure none.
     """

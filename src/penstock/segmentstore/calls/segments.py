@@ -90,7 +90,7 @@ async def create(
 ) -> None:
     """See ``SegmentService.create_segment`` and ``create_table``."""
     if not 0 < len(name.encode()) <= NAME_MAX_BYTES:
-        raise InvalidArgumentError("segment name has no legal length", limit_bytes=NAME_MAX_BYTES)
+        raise InvalidArgumentError("segment name is empty or too long", limit_bytes=NAME_MAX_BYTES)
     if rollover_bytes < 0:
         raise InvalidArgumentError("rollover size is negative", rollover_bytes=rollover_bytes)
     existing = await operations.state.segments.find(name)

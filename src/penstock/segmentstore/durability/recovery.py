@@ -117,7 +117,7 @@ def _check_log_reaches(state: ContainerState, log: DurableLog) -> None:
     # Continuing would delete chunks that only the lost frames name, and reuse addresses.
     if state.applied_address > log.last:
         raise CorruptDataError(
-            "log has lost its end: the metadata knows later frames",
+            "the end of the log is missing: the metadata names later frames",
             container=state.index,
             known_address=state.applied_address,
             log_last=log.last,

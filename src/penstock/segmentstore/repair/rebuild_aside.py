@@ -209,7 +209,7 @@ class _Restore:
             return
         record = segment.record
         if offset != record.length:
-            raise CorruptDataError("what was set aside does not continue the segment")
+            raise CorruptDataError("the changes that were set aside do not continue the segment")
         await self._write(segment, offset, data, count, time_ms)
         self._put_attribute(segment.uid, operation.writer, operation.event_number)
         segment.changed = True
@@ -232,7 +232,7 @@ class _Restore:
         if source is None or operation.source in self._failed or source.record.length != operation.length:
             raise CorruptDataError("a segment that was merged into it is not what it was")
         if operation.offset != segment.record.length:
-            raise CorruptDataError("what was set aside does not continue the segment")
+            raise CorruptDataError("the changes that were set aside do not continue the segment")
         segment.record = replace(segment.record, length=operation.offset + operation.length, modified_ms=time_ms)
         await self._take_over(segment, source, operation.offset, time_ms)
         key = records.uid_key(records.TAG_MERGED, self._container, segment.uid, source.record.name.encode())

@@ -143,6 +143,8 @@ def match_of(
     if json_field is not None and not all(json_field.split(".")):
         raise InvalidArgumentError("--json-field is a name, or names joined by dots", json_field=repr(json_field))
     if values is None or schema is not None:
-        raise InvalidArgumentError("--json-field and --anywhere go with --values-from, and without --schema")
+        raise InvalidArgumentError(
+            "--json-field and --anywhere need --values-from, and cannot be combined with --schema"
+        )
     wanted = frozenset(values_from(values))
     return Contains(values=wanted) if json_field is None else JsonField(path=json_field, values=wanted)

@@ -111,10 +111,11 @@ def export(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write exactly one range of a stream as Parquet files. The directory appears when all files are complete.
+    """Write a range of a stream as Parquet files, each event exactly once. The directory appears when all files are
+    complete.
 
-    If the command is stopped, run it again. It keeps the files that are written, and continues with the same range. All
-    executors must be able to write to the directory.
+    If the command is stopped, run it again. It keeps the files that are already written, and continues with the same
+    range. All executors must be able to write to the directory.
 
     \b
     penstock spark export plant/turbine /lake/turbine --from earliest --to latest --since 2026-01-31

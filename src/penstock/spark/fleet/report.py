@@ -76,8 +76,8 @@ class FleetReport:
     ``seconds``: how long the decisions took. ``sentence``: the change in words.
 
     ``subscribers``: the subscribers that hold the most bytes, largest first, with the fields of ``penstock subscriber list
-    --json``. ``subscribers_total``: the number of all subscribers. Both are None for facts from files, which do not have
-    what a subscriber holds."""
+    --json``. ``subscribers_total``: the number of all subscribers. Both are None for facts from files, which do not
+    contain the bytes that a subscriber holds."""
 
     files: int
     streams: int
@@ -113,8 +113,8 @@ class FleetReport:
 
 
 def collected(rows: Iterable[Mapping[str, Any]], *, errors_max: int = 100, largest_max: int = 20) -> Mapping[str, Any]:
-    """Fields of a report out of summed rows of ``tally.SCHEMA``: ``today``, ``change``, ``reached``, ``refused``, ``failed``,
-    ``errors``, ``subscribers``, ``subscribers_total``."""
+    """Fields of a report from summed rows of ``tally.SCHEMA``: ``today``, ``change``, ``reached``, ``refused``,
+    ``failed``, ``errors``, ``subscribers``, ``subscribers_total``."""
     sides = {"today": Side(), "change": Side()}
     errors: list[Mapping[str, Any]] = []
     refused: list[Mapping[str, Any]] = []

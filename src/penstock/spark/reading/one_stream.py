@@ -71,7 +71,7 @@ class OneStream:
 
     ``options``: those of the read, for this stream alone. ``is_one``: the query reads no other. ``sound``: positions that are
     known to be a cut. ``late``: losses that a plan found, which the next offset reports. ``known``: its segments as the last
-    step saw them; ``seen``: where it could be read to.
+    step saw them; ``seen``: up to where it could be read.
     """
 
     options: ReadOptions
@@ -95,7 +95,7 @@ class OneStream:
         named = options.start if isinstance(options.start, StreamCut) else None
         if named is not None and not await services.controller.cuts.is_valid(stream, named):
             check_reached(stream, named.positions, await infos(services, stream, list(named.positions)))
-            # Read as it stands, keys that no segment of it holds would be passed over in silence.
+            # If the cut were used as it is, keys that none of its segments holds would be skipped silently.
             raise InvalidCutError(
                 "option start_stream_cut is no position of this stream: it lacks segments, or has those of another one",
                 stream=stream,
@@ -138,10 +138,10 @@ class OneStream:
         return right
 
     async def learn_bounds(self, services: Services, start: Positions) -> None:
-        """Find what lies before the bounds, once."""
+        """Find the segments before the bounds, once."""
         if all(bound.is_learned for bound in self.bounds):
             return
-        # Of a stream that was made again, which never had these segments, the bound is that of the new one.
+        # A stream that was deleted and created again never had these segments: take the bound of the new one.
         there, _, _ = await self._existing(services, start)
         for bound in self.bounds:
             await bound.learn(services, to_cut(self.stream, there))
@@ -166,8 +166,8 @@ class OneStream:
         return Step(at=at, ends=ends, known=found, lost=lost, ahead=ahead)
 
     async def follow(self, services: Services, step: Step, reached: Positions) -> bool:
-        """Note in the step that the batch reads up to ``reached``. What it finishes gives way to its successors at once, so
-        that it may be truncated once committed.
+        """Note in the step that the batch reads up to ``reached``. Segments that it finishes are replaced by their
+        successors at once, so that they may be truncated after the commit.
 
         Returns whether there are successors that the same batch may read on.
         """
@@ -191,7 +191,7 @@ class OneStream:
     async def _existing(
         self, services: Services, start: Positions, known: Infos | None = None
     ) -> tuple[Positions, Infos, tuple[Loss, ...]]:
-        """Positions as far as the stream still has them, the state of their segments, and what was passed over."""
+        """The positions whose segments still exist, the state of these segments, and what was skipped."""
         options = self.options
         known = await infos(services, options.stream, list(start)) if known is None else dict(known)
         check_reached(options.stream, start, known)
@@ -227,7 +227,7 @@ class OneStream:
         return positions, await infos(services, options.stream, list(positions)), lost
 
     async def _made_again(self, services: Services, start: Positions) -> tuple[Positions, Infos, tuple[Loss, ...]]:
-        """As ``_existing``, of a stream that has none of the segments: it was deleted, and another one has its name."""
+        """As ``_existing``, if the stream has none of the segments: it was deleted, and another one has its name."""
         options = self.options
         if options.subscriber is not None:
             raise of_another(f"{options.stream.scope}/{options.subscriber}", options.stream)
@@ -290,7 +290,8 @@ class OneStream:
         with_times: bool,
         min_shares: int,
     ) -> Sequence[Share]:
-        """Shares of the ranges, for tasks: one, where some follow others, because the tasks of a batch run side by side."""
+        """Divide the ranges into shares for tasks. One share if some ranges follow others, because tasks run side by
+        side."""
         return await plan_shares(
             services,
             replace(self.options, min_partitions=min_shares),
@@ -331,7 +332,7 @@ class OneStream:
                 # subscriber that another query may own later. Its first batch publishes.
                 await self.subscription.check(services, source)
         except (NotFoundError, InvalidArgumentError):
-            # Of a stream that was deleted, nothing is held. The next step decides whether the query goes on without it.
+            # A deleted stream holds nothing for the query. The next step decides whether the query goes on without it.
             if self.is_one or await exists(services, self.stream):
                 raise
             self.subscription = None
@@ -362,7 +363,7 @@ async def exists(services: Services, stream: StreamName) -> bool:
 
 
 def all_lost(start: Positions) -> list[Loss]:
-    """What is lost behind the positions of a stream that was deleted. Its length is not known any more."""
+    """What is lost after the positions of a stream that was deleted. Its length is not known any more."""
     return [Loss(segment=item, start=max(0, start[item]), end=None, rule=DELETED) for item in sorted(start)]
 
 
@@ -400,8 +401,8 @@ async def _read_on(
 ) -> None:
     """Move the steps to the end of the batch.
 
-    A batch that finishes segments goes on in their successors while all of it is small enough for one task. So a backlog
-    takes batches by its size, and not one for each scaling that it spans.
+    A batch that finishes segments goes on in their successors while all of it is small enough for one task. So the
+    number of batches for a backlog depends on its size, not on the scalings that it spans.
     """
     boundaries, total = Boundaries(services.segments), 0
     going, room = dict(steps), limit

@@ -97,7 +97,7 @@ async def left_of(
     services: Services, stream: StreamName, ranges: Sequence[tuple[SegmentId, int, int]], *, fail: bool
 ) -> tuple[list[tuple[SegmentId, int, int]], tuple[Loss, ...]]:
     """The ranges as far as they still exist, and the lost ones. Raises TruncatedError if data is lost and ``fail``,
-    InvalidCutError where a range ends behind its segment."""
+    InvalidCutError where a range ends after its segment."""
     kept: list[tuple[SegmentId, int, int]] = []
     lost: list[Loss] = []
     known = await infos(services, stream, [segment for segment, _, _ in ranges])
@@ -148,7 +148,7 @@ def check_loss(stream: StreamName, segment: SegmentId, start: int, begin: int, *
     """Raise TruncatedError if ``fail``: data was to be read from ``start``, and now begins at ``begin``."""
     if fail:
         raise TruncatedError(
-            "data was truncated before it was read; fail_on_data_loss=false skips what is gone",
+            "data was truncated before it was read; fail_on_data_loss=false skips what was deleted",
             stream=stream,
             segment=segment,
             offset=start,

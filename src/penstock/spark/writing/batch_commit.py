@@ -320,7 +320,9 @@ async def _perform(services: Services, name: str, steps: Sequence[_Step], *, fre
             )
             length, last = (await services.segments.append(request)).end_offset, number
         if length != step.end:
-            raise InternalError("segment of a batch has another length", segment=name, length=length, expected=step.end)
+            raise InternalError(
+                "segment of a batch does not have the expected length", segment=name, length=length, expected=step.end
+            )
 
 
 def _add_chunks(steps: list[_Step], chunks: Sequence[ImportedChunk]) -> None:

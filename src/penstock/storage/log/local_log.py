@@ -232,7 +232,7 @@ class LocalLog:
         if self._failure is not None or self._closing or self._committer is None:
             raise self._offline()
         self._pool.serve()
-        # Before the roll: otherwise bytes of the new file's earlier use would remain behind its frames.
+        # Before the roll: otherwise bytes of the new file's earlier use would remain after its frames.
         await self._pool.wipe_spares(go_on=True)
         if self._failure is not None or self._closing:
             raise self._offline()

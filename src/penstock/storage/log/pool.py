@@ -207,7 +207,7 @@ class FilePool:
         self._wiping = go_on
 
     async def _wipe(self, file: File) -> None:
-        """Overwrite everything behind the free mark, from the end backwards. The mark is valid while the header exists,
+        """Overwrite everything after the free mark, from the end backwards. The mark is valid while the header exists,
         so a file left half overwritten by a crash is not mistaken for a never used one."""
         size = await file.size()
         for step, end in enumerate(range(size, HEADER_AT, -_STEP_BYTES), 1):

@@ -47,7 +47,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The valid frames of a used file: ``header.first_sequence`` to ``last``; ``end`` is the offset behind them.
+    """The valid frames of a used file: ``header.first_sequence`` to ``last``; ``end`` is the offset after them.
 
     ``proven`` is the highest sequence that a later write states to be durable; ``promised`` also counts the statement
     of the file's own header, which is not proven durable by itself.
@@ -110,7 +110,7 @@ class FrameReader:
         return None if payload is None else (header, payload)
 
     async def headers_behind(self, offset: int) -> AsyncIterator[FrameHeader]:
-        """Every valid header at a block boundary at or behind ``offset``."""
+        """Every valid header at a block boundary at or after ``offset``."""
         async for _, header in self.headers_with_offsets(offset):
             yield header
 

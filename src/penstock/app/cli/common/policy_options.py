@@ -175,7 +175,7 @@ def _change(given: Mapping[str, Any]) -> PolicyChange:
     whole = None if given["policy"] is None else read_document(given["policy"])
     limits = [item.name for item in OPTIONS if item.path.startswith(_DROPPED) and item.path in fields]
     if given["none"] and limits:
-        raise InvalidArgumentError("--none says nothing of limits; give it without them", given=", ".join(limits))
+        raise InvalidArgumentError("--none cannot be combined with limits; drop one of them", given=", ".join(limits))
     return PolicyChange(whole=whole, pravega=pravega, drop=given["none"], fields=fields)
 
 

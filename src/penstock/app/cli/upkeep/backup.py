@@ -97,7 +97,7 @@ def restore(
     """Create a store in the new directory from a backup. Every file is verified; BACKUP is not changed.
 
     All streams continue in new segments. A position that was reached in the original after the backup is refused, so it
-    never means another event.
+    never points to a different event.
 
     \b
     penstock restore /backups/monday --data ./restored

@@ -30,7 +30,9 @@ ControllerPortOption = Annotated[
 StorePortOption = Annotated[
     int,
     typer.Option(
-        "--store-port", metavar="PORT", help="Segment store, further workers on the next ones; 0 takes free ports."
+        "--store-port",
+        metavar="PORT",
+        help="Port of the segment store; further workers use the next ports. 0 takes free ports.",
     ),
 ]
 HttpPortOption = Annotated[
@@ -117,7 +119,8 @@ def standalone(
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Run a store, in one process or several, all ports on loopback. Stops cleanly on Ctrl-C, and survives anything else.
+    """Run a store, in one process or several, all ports on loopback. Stops cleanly on Ctrl-C; after a crash, start it
+    again: no acknowledged event is lost.
 
     \b
     penstock standalone --data ./store

@@ -59,7 +59,7 @@ class AuditRequest:
     output: Path | None = None
 
     def checked(self) -> AuditRequest:
-        """Itself. Raises InvalidArgumentError, InvalidNameError."""
+        """Return the request, if it is valid. Raises InvalidArgumentError, InvalidNameError."""
         self.choice.checked()
         for name in self.read:
             if plain_name(name) in _OURS:
@@ -197,7 +197,7 @@ class _Job:
         differing = [name for name, value in wanted.items() if known.request.get(name) != value]
         if differing:
             raise ConflictError(
-                "the table was begun with another choice; give the same choice, or name another directory",
+                "the table was begun with other filters; give the same filters, or name another directory",
                 differing=", ".join(differing),
             )
         return known

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from memory_segments import MemorySegments
 from penstock.controller.controller import Controller
 from penstock.controller.scaling.scaler import Scaler
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import PenstockError, StreamNotFoundError
+from penstock.model.errors import PenstockError, StreamNotFoundError, UnavailableError
 from penstock.model.policies import ScaleType, ScalingPolicy, StreamConfig
 from penstock.model.scaling import Heat, ScalingAction, SegmentRates
 from penstock.testing.fakes import FakeClock
@@ -259,5 +260,88 @@ def test_events_of_a_cut_stay_where_they_are_across_a_split_by_rate() -> None:
             successors = await controller.layout.successors(STREAM, only.segment)
             assert [tuple(item.predecessors) for item in successors] == [(only.segment,)] * 4
             assert await controller.cuts.is_valid(STREAM, cut_at({only.segment: 11}))
+
+    run(body)
+
+
+class Troubled(MemorySegments):
+    """``after_rates`` runs once after rates were read; ``fail_search``: the next listing of all streams fails.
+
+    As the store does, it forgets the rates of a stream whose unit has changed.
+    """
+
+    after_rates = None
+    fail_search = False
+
+    async def measure_rates(self, watches):
+        for watch in watches:
+            known = self.watches.get(watch.stream)
+            if known is not None and known.type is not watch.type:
+                for name in watch.segments:
+                    self.rates.pop(name, None)
+        await super().measure_rates(watches)
+
+    async def segment_rates(self, names):
+        found = await super().segment_rates(names)
+        if self.after_rates is not None:
+            hook, self.after_rates = self.after_rates, None
+            await hook()
+        return found
+
+    async def table_scan(self, name, *, after, limit, first=None, last=None):
+        if self.fail_search and first is not None and first.startswith(b"stream/"):
+            self.fail_search = False
+            raise UnavailableError("down")
+        return await super().table_scan(name, after=after, limit=limit, first=first, last=last)
+
+
+def test_a_search_that_failed_is_repeated_with_the_next_look() -> None:
+    async def body() -> None:
+        segments, clock = Troubled(), FakeClock()
+        async with opened(segments, clock) as controller:
+            await controller.scopes.create("s")
+            await controller.streams.create(STREAM, by_events())
+        segments.fail_search = True
+        async with opened(segments, clock, replace(SERVING, scaling_minute_ms=10)):
+            while "s/t" not in segments.watches:
+                await asyncio.sleep(0.01)
+        assert not segments.fail_search
+
+    run(body)
+
+
+def test_rates_in_events_decide_nothing_about_a_target_in_kilobytes() -> None:
+    async def body() -> None:
+        segments, clock = Troubled(), FakeClock()
+        async with by_rate(segments, clock) as (controller, scaler):
+            await set_rates(controller, segments, 250)
+            policy = ScalingPolicy(type=ScaleType.KILOBYTES_PER_S, target_rate=10, factor=4, min_segments=1)
+
+            async def update() -> None:
+                await controller.streams.update(STREAM, StreamConfig(scaling=policy))
+
+            segments.after_rates = update
+            await scaler.look(STREAM)
+            assert await count(controller) == 1
+
+    run(body)
+
+
+def test_a_clock_that_was_a_day_ahead_keeps_no_stream_from_scaling_for_a_day() -> None:
+    async def body() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with by_rate(segments, clock) as (controller, scaler):
+            clock.jump(86_400_000)
+            await set_rates(controller, segments, 1000)
+            await scaler.look(STREAM)
+            assert await count(controller) == 4
+            clock.jump(-86_400_000)
+            active = await controller.layout.current(STREAM)
+            segments.rates |= {name_of(item.segment): steady(1000, minutes=9) for item in active}
+            await scaler.look(STREAM)
+            assert await count(controller) == 4, "the cool-down is not over"
+            segments.rates |= {name_of(item.segment): steady(1000, minutes=11) for item in active}
+            await scaler.look(STREAM)
+            assert await count(controller) == 16
 
     run(body)

@@ -16,8 +16,10 @@ from penstock.codec.watermarks import decode_mark
 from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.controller.watermarks import advancing
+from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, StreamNotFoundError, TimeGoesBackError
 from penstock.model.names import StreamName
+from penstock.model.segments import KeyRange
 from penstock.ports.control.transactions import NotedTime
 from penstock.testing.fakes import FakeClock
 
@@ -253,5 +255,123 @@ def test_a_transaction_that_a_scale_overtook_notes_its_time_too() -> None:
             await controller.advance_watermarks()
             tail = await controller.cuts.tail(STREAM)
             assert (await controller.cuts.time_window(tail)).lower_ms == 10
+
+    asyncio.run(run())
+
+
+class Interrupted(MemorySegments):
+    """Runs ``meanwhile`` once, after a segment of the stream was asked for its length."""
+
+    meanwhile = None
+
+    async def info(self, name):
+        found = await super().info(name)
+        if self.meanwhile is not None and name.startswith("s/t/"):
+            hook, self.meanwhile = self.meanwhile, None
+            await hook()
+        return found
+
+
+def test_a_note_about_a_stream_that_was_created_again_is_refused() -> None:
+    async def run() -> None:
+        segments = Interrupted()
+        async with world(segments, FakeClock()) as controller:
+            await write(segments, 100)
+
+            async def again() -> None:
+                await controller.streams.delete(STREAM, seal=True)
+                await controller.streams.create(STREAM, config(1))
+
+            segments.meanwhile = again
+            with pytest.raises(StreamNotFoundError):
+                await controller.cuts.note_time(STREAM, "w", 10)
+            await controller.cuts.note_time(STREAM, "v", 10)
+            assert await controller.advance_watermarks() == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("rotten", ["the mark of the writer", "an old epoch"])
+def test_a_note_that_cannot_be_taken_stops_no_commit(rotten: str) -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with world(segments, clock) as controller:
+            await controller.cuts.note_time(STREAM, "w", 1)
+            await scale_to(controller, 2)
+            await scale_to(controller, 3)
+            table = segments.tables[keys.TABLE].entries
+            if rotten == "an old epoch":
+                del table[keys.epoch(STREAM, 1)]
+            else:
+                key = keys.writer_mark(STREAM, "w")
+                table[key] = (b"\xff\xff", table[key][1])
+        async with opened(segments, clock) as controller:
+            note = NotedTime(writer="w", time_ms=5)
+            transactions = [await write_transaction(controller, segments, bytes(50)) for _ in range(2)]
+            for txn in transactions:
+                await controller.transactions.commit(STREAM, txn, noted=note)
+            await controller.sweep()
+            states = [(await controller.transactions.status(STREAM, txn)).name for txn in transactions]
+            assert states == ["COMMITTED", "COMMITTED"]
+
+    asyncio.run(run())
+
+
+def test_a_clock_that_was_a_day_ahead_holds_the_bound_back_no_longer_than_the_timeout() -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with world(segments, clock) as controller:
+            clock.jump(86_400_000)
+            await controller.cuts.note_time(STREAM, "gone", 1)
+            await controller.advance_watermarks()
+            clock.jump(-86_400_000)
+            for time_ms in (2, 3, 4):
+                await controller.cuts.note_time(STREAM, "w", time_ms)
+                await controller.advance_watermarks()
+                clock.ms += TIMEOUT_MS
+            assert (await stored(controller, segments))[-1][0] == 4
+
+    asyncio.run(run())
+
+
+def test_any_place_that_is_not_negative_gives_the_window_of_the_position() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with world(segments, FakeClock()) as controller:
+            await write(segments, 100)
+            for time_ms in (1, 2, 3):
+                await controller.cuts.note_time(STREAM, "w", time_ms)
+                await controller.advance_watermarks()
+            cut = cut_at({seg(0, 0): 100})
+            expected = await controller.cuts.time_window(cut)
+            for place in (*range(250), 1 << 70):
+                found = await controller.cuts.time_window(cut, place=place)
+                assert found.lower_ms == expected.lower_ms, place
+            with pytest.raises(InvalidArgumentError):
+                await controller.cuts.time_window(cut, place=-1)
+
+    asyncio.run(run())
+
+
+def test_the_stream_of_watermarks_is_changed_by_nobody_and_has_none_itself() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with world(segments, FakeClock()) as controller:
+            streams = controller.streams
+            (item,) = await controller.layout.current(MARKS)
+            halves = [KeyRange(low=0.0, high=0.5), KeyRange(low=0.5, high=1.0)]
+            for change in (
+                lambda: streams.scale(MARKS, sealed=[item.segment], new_ranges=halves),
+                lambda: streams.update(MARKS, config(2)),
+                lambda: streams.truncate(MARKS, StreamCut(MARKS, {item.segment: 0})),
+                lambda: streams.seal(MARKS),
+                lambda: streams.delete(MARKS, seal=True),
+                lambda: controller.cuts.note_time(MARKS, "w", 1),
+                lambda: controller.cuts.remove_writer(MARKS, "w"),
+            ):
+                with pytest.raises(InvalidArgumentError):
+                    await change()
+            await controller.cuts.note_time(STREAM, "w", 1)
+            assert await controller.advance_watermarks() == 1
 
     asyncio.run(run())

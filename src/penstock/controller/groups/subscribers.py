@@ -204,8 +204,10 @@ class Subscribers:
             )
         if generation is not None and generation != known.generation:
             raise GenerationMismatchError(
-                "reader group has changed since it was read", subscriber=subscriber, generation=generation,
-                now=known.generation
+                "reader group has changed since it was read",
+                subscriber=subscriber,
+                generation=generation,
+                now=known.generation,
             )
         check_publisher(known, source, subscriber=subscriber)
         history = await ctx.histories.of(view)

@@ -27,7 +27,7 @@ from penstock.controller.tasks import OwnedTasks
 from penstock.core.segments.writer_memory import FIXED_IDS
 from penstock.model.callers import current_caller
 from penstock.model.errors import InvalidArgumentError, PenstockError, WriterFencedError
-from penstock.model.names import SYSTEM_SCOPE, StreamName, segment_name
+from penstock.model.names import MARK_PREFIX, SYSTEM_SCOPE, StreamName, segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType, StreamConfig
 from penstock.model.segments import make_segment_id
 from penstock.ports.clock import Clock
@@ -47,10 +47,12 @@ _BATCH_BYTES = 512 << 10
 _FENCED_TRIES = 8  # appends lost to other controllers before the drain gives up
 
 
-def check_not_audit(name: StreamName) -> None:
-    """Raises InvalidArgumentError for the audit stream, which belongs to the store."""
+def check_not_own(name: StreamName) -> None:
+    """Raises InvalidArgumentError for the audit stream and streams of watermarks, which belong to the store."""
     if name == AUDIT_STREAM:
         raise InvalidArgumentError("the audit stream is the store's own; it can only be read", stream=str(name))
+    if name.stream.startswith(MARK_PREFIX):
+        raise InvalidArgumentError("a stream of watermarks is the store's own; it can only be read", stream=str(name))
 
 
 def audit_policy(settings: ControllerSettings) -> RetentionPolicy:

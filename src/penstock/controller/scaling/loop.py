@@ -76,14 +76,14 @@ class ScalingLoop:
             names, self._changed = self._changed, {}
             if loop.time() >= next_s:
                 next_s = loop.time() + pause_s
-                if looks % SEARCH_LOOKS == 0:
-                    await self._search()
-                looks += 1
+                # A search that failed is repeated with the next look.
+                if looks % SEARCH_LOOKS or await self._search():
+                    looks += 1
                 names = {**names, **self._streams}
             await self._look_at(names)
 
-    async def _search(self) -> None:
-        """Find the streams that scale by rate among all, a page at a time."""
+    async def _search(self) -> bool:
+        """Find the streams that scale by rate among all, a page at a time. Returns whether all pages could be read."""
         prefix, after = b"stream/", None
         try:
             while page := await self._ctx.metadata.scan(prefix, after=after):
@@ -94,9 +94,11 @@ class ScalingLoop:
                     if name is not None and record is not None and _scales_by_rate(record):
                         self._streams[name] = None
                 if len(page) < PAGE:
-                    return
+                    break
         except PenstockError as error:
             log.warning("streams that scale by rate could not be listed", extra={"error": str(error)})
+            return False
+        return True
 
     async def _look_at(self, names: Iterable[StreamName]) -> None:
         await each([name for name in names if self._buckets.owns(name)], self._look, limit=AT_ONCE)

@@ -12,7 +12,7 @@ from penstock.controller.metadata import changing
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import begin_scale, finish_scale
 from penstock.controller.streams.workflows import exclusive, settled
-from penstock.core.scaling.decision import ScalingDecision, ScalingFacts, decide_scaling
+from penstock.core.scaling.decision import ScalingDecision, ScalingFacts, decide_scaling, minutes_since_scale
 from penstock.core.scaling.rates import MINUTE_MS
 from penstock.core.streams.history import EpochRecord, StreamHistory
 from penstock.core.streams.scaling import plan_scale
@@ -99,19 +99,22 @@ class Scaler:
 
     async def _looked(self, view: StreamView) -> _Looked:
         history = await self._ctx.histories.of(view)
+        policy = view.record.config.scaling
+        # First the watch: rates that were measured for another policy, in events and not kB, are not this one's.
+        await self._watch(view.name, policy, history, complete=True)
         rates = await self._rates(view.name, history)
-        complete = len(rates) == len(history.active.segments)
-        await self._watch(view.name, view.record.config.scaling, history, complete=complete)
+        await self._watch(view.name, policy, history, complete=len(rates) == len(history.active.segments))
         facts = self._facts(view, history, rates)
         return _Looked(view=view, history=history, facts=facts, decision=decide_scaling(facts))
 
     def _facts(self, view: StreamView, history: StreamHistory, rates: dict[SegmentId, SegmentRates]) -> ScalingFacts:
-        passed_ms = max(0, self._ctx.clock.now_ms() - history.active.created_ms)
         return ScalingFacts(
             policy=view.record.config.scaling,
             active=tuple(history.active.segments),
             rates=rates,
-            minutes_since_scale=passed_ms / self._minute_ms,
+            minutes_since_scale=minutes_since_scale(
+                history.active, rates, now_ms=self._ctx.clock.now_ms(), minute_ms=self._minute_ms
+            ),
         )
 
     async def _rates(self, name: StreamName, history: StreamHistory) -> dict[SegmentId, SegmentRates]:

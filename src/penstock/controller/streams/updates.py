@@ -11,7 +11,7 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import mark_stream
 from penstock.controller.metadata import changing, stored
-from penstock.controller.retention.audit import check_not_audit
+from penstock.controller.retention.audit import check_not_own
 from penstock.controller.retention.holds import guard_of
 from penstock.controller.retention.policies import (
     load_levels,
@@ -138,11 +138,11 @@ class StreamChanges:
     async def update(self, stream: StreamName, config: StreamConfig) -> None:
         """Replace the configuration; another number of segments scales.
 
-        Raises InvalidArgumentError (the audit stream, a number is too large), StreamSealedError; CorruptDataError,
+        Raises InvalidArgumentError (a stream of the store's own, a number is too large), StreamSealedError; CorruptDataError,
         VersionTooNewError if the retention changes and the stream's policy document cannot be read, because the rest of
         the document must be kept.
         """
-        check_not_audit(stream)
+        check_not_own(stream)
         config.check_storable()
         await self._ctx.tasks.run(self._change(stream, lambda view: self._update(view, config)))
 
@@ -181,8 +181,9 @@ class StreamChanges:
         ctx.attention.dirty(view.name)
 
     async def truncate(self, stream: StreamName, cut: StreamCut) -> None:
-        """Raises InvalidArgumentError (the audit stream), InvalidCutError, StreamSealedError, RetentionHoldError."""
-        check_not_audit(stream)
+        """Raises InvalidArgumentError (a stream of the store's own), InvalidCutError, StreamSealedError,
+        RetentionHoldError."""
+        check_not_own(stream)
         await self._ctx.tasks.run(self._change(stream, lambda view: self._truncate(view, cut)))
 
     async def _truncate(self, view: StreamView, cut: StreamCut) -> None:
@@ -215,7 +216,7 @@ class StreamChanges:
         self, stream: StreamName, *, sealed: Sequence[SegmentId], new_ranges: Sequence[KeyRange]
     ) -> ScaleResult:
         """Raises ScaleConflictError, InvalidArgumentError, StreamSealedError."""
-        check_not_audit(stream)
+        check_not_own(stream)
         return await self._ctx.tasks.run(self._change(stream, lambda view: self._scale(view, sealed, new_ranges)))
 
     async def _scale(
@@ -255,8 +256,8 @@ class StreamChanges:
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def seal(self, stream: StreamName) -> None:
-        """Idempotent. Raises InvalidArgumentError (the audit stream)."""
-        check_not_audit(stream)
+        """Idempotent. Raises InvalidArgumentError (a stream of the store's own)."""
+        check_not_own(stream)
         await self._ctx.tasks.run(self._change(stream, self._seal))
 
     async def _seal(self, view: StreamView) -> None:
@@ -269,9 +270,10 @@ class StreamChanges:
     async def delete(self, stream: StreamName, *, seal: bool = False) -> None:
         """Delete a sealed stream; with ``seal`` any stream. A refused call changes nothing.
 
-        Raises InvalidArgumentError (the audit stream), StreamNotSealedError (not with ``seal``), RetentionHoldError.
+        Raises InvalidArgumentError (a stream of the store's own), StreamNotSealedError (not with ``seal``),
+        RetentionHoldError.
         """
-        check_not_audit(stream)
+        check_not_own(stream)
         await self._ctx.tasks.run(self._delete(stream, seal=seal))
 
     async def _delete(self, name: StreamName, *, seal: bool) -> None:

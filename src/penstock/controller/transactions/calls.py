@@ -18,7 +18,7 @@ from penstock.codec.control.streams import (
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import changing, create, stored
-from penstock.controller.retention.audit import check_not_audit
+from penstock.controller.retention.audit import check_not_own
 from penstock.controller.segments import create_fresh, create_segments, delete_segments
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import load_epoch
@@ -177,7 +177,7 @@ class Transactions:
     async def _open_stream(self, name: StreamName, lease_ms: int) -> StreamView:
         """Raises InvalidArgumentError (lease), StreamSealedError."""
         settings = self._ctx.settings
-        check_not_audit(name)
+        check_not_own(name)
         if not settings.lease_min_ms <= lease_ms <= settings.lease_max_ms:
             raise InvalidArgumentError(
                 "lease of a transaction is outside the limits",

@@ -118,7 +118,8 @@ async def _note_times(ctx: Context, view: StreamView, committed: Sequence[Transa
         return
     tail = await tail_positions(ctx, view, await ctx.histories.remaining(view))
     for record in records:
-        await note_commit(ctx, view.name, NotedTime(writer=record.noted_by, time_ms=record.noted_ms), tail)
+        note = NotedTime(writer=record.noted_by, time_ms=record.noted_ms)
+        await note_commit(ctx, view.name, note, tail, view.record.incarnation)
 
 
 async def _strays(ctx: Context, view: StreamView, facts: Sequence[TransactionFacts]) -> list[UUID]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.codec.control.streams import HeadRecord
 from penstock.codec.control.watermarks import WatermarkRecord, WriterMarkRecord
@@ -81,11 +81,12 @@ class Advancing:
             return False
         rows = await self._rows(name)
         marks = {writer: _mark(item.value) for writer, item in rows.items() if item.value is not None}
+        now_ms = ctx.clock.now_ms()
         decided = advance(
             known.history,
             marks,
             known.watermark,
-            now_ms=ctx.clock.now_ms(),
+            now_ms=now_ms,
             timeout_ms=timeout_of(known.view.record.config.timestamp_aggregation_ms),
         )
         if decided.watermark is not None:
@@ -97,6 +98,10 @@ class Advancing:
             await ctx.metadata.put(known.last.put(record), known.view.check())
             ctx.telemetry.add("watermarks")
         await ctx.metadata.remove_if_unchanged([rows[writer].remove() for writer in decided.forgotten])
+        for writer in decided.redated:
+            mark = rows[writer].value
+            if writer not in decided.forgotten and mark is not None:
+                await ctx.metadata.put(rows[writer].put(replace(mark, noted_ms=now_ms)), known.view.check())
         if decided.due_ms is not None:
             ctx.watermarks.at(name, decided.due_ms)
         await self._truncate(known)

@@ -13,7 +13,13 @@ from penstock.controller.grace.deleted_records import mark_stream
 from penstock.core.segments.writer_memory import FIXED_IDS
 from penstock.core.streams.history import StreamHistory
 from penstock.core.streams.watermarks import Watermark
-from penstock.model.errors import ConditionFailedError, SegmentNotFoundError, StreamNotFoundError, WriterFencedError
+from penstock.model.errors import (
+    ConditionFailedError,
+    CorruptDataError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+    WriterFencedError,
+)
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, SegmentRange
 from penstock.ports.data.segments import NO_EVENT, READ_MAX_BYTES, Append
@@ -72,6 +78,8 @@ async def marks_from(ctx: Context, segment: MarkSegment, place: int) -> AsyncIte
             yield PlacedMark(mark=decode_mark(event), start=at + start, end=at + end)
         at += bounds[-1]
         rest = rest[bounds[-1] :]
+    if rest:
+        raise CorruptDataError("no watermark begins here", segment=segment.name, offset=at)
 
 
 async def append_mark(ctx: Context, segment: MarkSegment, history: StreamHistory, watermark: Watermark) -> int | None:

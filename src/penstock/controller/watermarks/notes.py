@@ -10,18 +10,35 @@ from penstock.controller.context import Context
 from penstock.controller.metadata import changing
 from penstock.core.cuts.order import Positions
 from penstock.core.streams.watermarks import WriterMark, noted
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    StreamNotFoundError,
+    VersionTooNewError,
+)
 from penstock.model.names import StreamName
 from penstock.ports.control.transactions import NotedTime
 
 log = logging.getLogger(__name__)
 
 
-async def note_time(ctx: Context, stream: StreamName, writer: str, time_ms: int, position: Positions) -> None:
-    """Remember what a writer noted, and look at the watermark soon. Raises as ``Watermarks.note_time``."""
+_NOT_NOTED = (InvalidArgumentError, CorruptDataError, VersionTooNewError, NotFoundError)
+"""What no repetition of a note changes. While a store is unavailable, the commit is repeated with its note."""
+
+
+async def note_time(
+    ctx: Context, stream: StreamName, writer: str, time_ms: int, position: Positions, *, incarnation: int
+) -> None:
+    """Remember what a writer noted, and look at the watermark soon. Raises as ``Watermarks.note_time``.
+
+    ``incarnation``: of the stream that has the position. A stream that was created since under the same name has not.
+    """
 
     async def attempt() -> None:
         view = await ctx.streams.get(stream)
+        if view.record.incarnation != incarnation:
+            raise StreamNotFoundError("the stream was deleted and created again meanwhile", stream=str(stream))
         history = await ctx.histories.of(view)
         found = await ctx.metadata.get(keys.writer_mark(stream, writer), WriterMarkRecord)
         known = found.value
@@ -36,9 +53,9 @@ async def note_time(ctx: Context, stream: StreamName, writer: str, time_ms: int,
     ctx.watermarks.soon(stream)
 
 
-async def note_commit(ctx: Context, stream: StreamName, note: NotedTime, position: Positions) -> None:
-    """Note the time of a transaction that was committed. A time that goes back is logged: the commit stands."""
+async def note_commit(ctx: Context, stream: StreamName, note: NotedTime, position: Positions, incarnation: int) -> None:
+    """Note the time of a transaction that was committed. A note that is refused is logged: the commit stands."""
     try:
-        await note_time(ctx, stream, note.writer, note.time_ms, position)
-    except InvalidArgumentError as error:
+        await note_time(ctx, stream, note.writer, note.time_ms, position, incarnation=incarnation)
+    except _NOT_NOTED as error:
         log.info("time of a commit is not noted", extra={"stream": str(stream), "error": str(error)})

@@ -7,6 +7,7 @@ from dataclasses import replace
 from penstock.codec.control.watermarks import WriterMarkRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
+from penstock.controller.grace.deleted_records import mark_stream
 from penstock.controller.metadata import changing
 from penstock.controller.streams.cuts import check_given, retry_if_moved
 from penstock.controller.streams.tails import load_tail
@@ -17,7 +18,7 @@ from penstock.core.cuts.order import Positions, at_or_after
 from penstock.core.streams.history import StreamHistory
 from penstock.core.streams.watermarks import writer_position
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, TruncatedError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, TruncatedError
 from penstock.model.names import StreamName
 from penstock.ports.control.transactions import WRITER_NAME_MAX
 from penstock.ports.control.watermarks import TimeWindow
@@ -35,8 +36,8 @@ class Watermarks:
         """See ``ports.control.watermarks.Watermarks.note_time``."""
         _check_writer(stream, writer)
         if position is None:
-            _, _, _, tail = await load_tail(self._ctx, stream)
-            await note_time(self._ctx, stream, writer, time_ms, tail)
+            view, _, _, tail = await load_tail(self._ctx, stream)
+            await note_time(self._ctx, stream, writer, time_ms, tail, incarnation=view.record.incarnation)
             return
         check_same_stream(stream, position)
         given = position.positions
@@ -47,7 +48,7 @@ class Watermarks:
         history = await self._ctx.histories.of(view)
         reached = writer_position(history, given)
         await check_given(self._ctx.segments, view, history, StreamCut(stream, reached))
-        await note_time(self._ctx, stream, writer, time_ms, reached)
+        await note_time(self._ctx, stream, writer, time_ms, reached, incarnation=view.record.incarnation)
 
     async def remove_writer(self, stream: StreamName, writer: str) -> None:
         """See ``ports.control.watermarks.Watermarks.remove_writer``."""
@@ -70,13 +71,15 @@ class Watermarks:
 
     async def time_window(self, position: StreamCut, *, place: int = 0) -> TimeWindow:
         """See ``ports.control.watermarks.Watermarks.time_window``."""
+        if place < 0:
+            raise InvalidArgumentError("a place is the one of an earlier answer, or 0", place=place)
         ctx, stream = self._ctx, position.stream
         history = await retry_if_moved(stream, lambda: self._checked(position))
         segment = await find_segment(ctx, stream)
         lower: int | None = None
         if segment is None:
             return TimeWindow(lower_ms=None, upper_ms=None)
-        begin = place if segment.start <= place <= segment.length else 0
+        begin = place if segment.start <= place < segment.length else 0
         try:
             async for item in marks_from(ctx, segment, begin):
                 if not at_or_after(history, position.positions, item.mark.positions):
@@ -85,10 +88,17 @@ class Watermarks:
         except TruncatedError:
             # Truncated since its start was read: only what remains can be passed.
             return await self.time_window(position)
+        except CorruptDataError:
+            if not place:
+                raise
+            # No watermark begins at this place.
+            return await self.time_window(position)
         return TimeWindow(lower_ms=lower, upper_ms=None, place=begin)
 
 
 def _check_writer(stream: StreamName, writer: str) -> None:
+    if mark_stream(stream) is None:
+        raise InvalidArgumentError("an internal stream has no watermarks", stream=str(stream))
     if not 0 < len(writer) <= WRITER_NAME_MAX:
         raise InvalidArgumentError(
             "a writer needs a name of 1 to 255 characters", stream=str(stream), characters=len(writer)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from penstock.core.streams.history import EpochRecord
 from penstock.core.units import counted
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import SEGMENTS_MAX, ScaleType, ScalingPolicy
@@ -84,6 +85,22 @@ def hot_rate(rates: SegmentRates, target_rate: float) -> float | None:
         rate for minutes, rate, times in limits if rates.measured_minutes >= minutes and rate > times * target_rate
     ]
     return max(found, default=None)
+
+
+def minutes_since_scale(
+    active: EpochRecord, rates: Mapping[SegmentId, SegmentRates], *, now_ms: int, minute_ms: int
+) -> float:
+    """Minutes since the active segments last changed, of ``minute_ms`` each.
+
+    If the clock has gone back behind that change, it is as long ago as the store has measured all segments that it
+    opened: a clock that was a year ahead for a moment does not keep a stream from scaling for a year.
+    """
+    if now_ms >= active.created_ms:
+        return (now_ms - active.created_ms) / minute_ms
+    opened = [item.segment for item in active.segments if epoch_of(item.segment) == active.epoch]
+    if any(segment not in rates for segment in opened):
+        return 0.0
+    return min((rates[segment].measured_minutes for segment in opened), default=0.0)
 
 
 def decide_scaling(facts: ScalingFacts) -> ScalingDecision:

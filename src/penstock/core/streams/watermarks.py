@@ -9,7 +9,7 @@ Source: Pravega's PeriodicWatermarking; docs/design/0043-watermarks.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.core.cuts.order import Positions, at_or_after, check_cut, upper_bound
 from penstock.core.streams.history import StreamHistory
@@ -45,11 +45,13 @@ class Watermark:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
     """What follows from the marks. ``watermark=None``: it does not advance. ``due_ms``: when to look again although
-    nothing is noted meanwhile; None: there is nothing to wait for."""
+    nothing is noted meanwhile; None: there is nothing to wait for. ``redated``: writers whose notes are from the future,
+    because the clock went back; they count from now on."""
 
     watermark: Watermark | None
     forgotten: Sequence[str]
     due_ms: int | None
+    redated: Sequence[str] = ()
 
 
 def timeout_of(aggregation_ms: int) -> int:
@@ -114,12 +116,15 @@ def advance(
     a later time, leaves, or has noted nothing for ``timeout_ms``; in the last two cases it is forgotten. Bounds and cut
     of the result are never before those of ``previous``, and ``lower_ms`` is after.
     """
+    redated = sorted(name for name, mark in writers.items() if mark.noted_ms > now_ms)
+    writers = {name: replace(mark, noted_ms=min(mark.noted_ms, now_ms)) for name, mark in writers.items()}
     ahead = {name: mark for name, mark in writers.items() if previous is None or mark.time_ms > previous.lower_ms}
     behind = {name: mark for name, mark in writers.items() if name not in ahead}
     forgotten = sorted(name for name, mark in behind.items() if mark.left or now_ms - mark.noted_ms >= timeout_ms)
     waiting = [mark.noted_ms + timeout_ms for name, mark in behind.items() if name not in forgotten]
     if waiting or not ahead:
-        return Advance(watermark=None, forgotten=forgotten, due_ms=min(waiting, default=None))
+        due_ms = min(waiting, default=None)
+        return Advance(watermark=None, forgotten=forgotten, due_ms=due_ms, redated=redated)
     times = [mark.time_ms for mark in ahead.values()]
     cuts = [mark.position for mark in ahead.values()]
     upper = max(times)
@@ -128,7 +133,7 @@ def advance(
         upper = max(upper, previous.upper_ms)
     watermark = Watermark(lower_ms=min(times), upper_ms=upper, cut=upper_bound(history, cuts))
     # The slowest of them is no longer ahead: what it does next, or that it does nothing, is looked at again.
-    return Advance(watermark=watermark, forgotten=forgotten, due_ms=now_ms)
+    return Advance(watermark=watermark, forgotten=forgotten, due_ms=now_ms, redated=redated)
 
 
 def marks_before(history: StreamHistory, cuts: Sequence[Positions], position: Positions) -> int:

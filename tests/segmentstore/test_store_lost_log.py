@@ -33,7 +33,7 @@ def test_a_log_that_ends_before_the_checkpoint_is_damage_and_no_chunk_goes(left:
         for _ in range(len(world.log_state.frames) - left):
             world.log_state.frames.pop()
         world.log_state.last = 0
-        with pytest.raises(CorruptDataError, match="lost its end"):
+        with pytest.raises(CorruptDataError, match="the end of the log is missing"):
             await world.open()
         assert sorted(await world.chunks.list()) == kept
 

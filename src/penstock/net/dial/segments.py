@@ -31,7 +31,7 @@ from penstock.net.wire.wire_errors import error_of
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.chunks import ChunkRange
 from penstock.ports.data.erasing import ErasedChunk
-from penstock.ports.data.imports import ChunkImports, ImportedChunk, ImportGrant
+from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.limits import AppendLimit, SegmentChanges
 from penstock.ports.data.rates import RateWatch
 from penstock.ports.data.segments import Append, AppendDone, Appended, SegmentInfo, SegmentRead
@@ -49,7 +49,7 @@ from penstock.ports.data.tables import (
     TablePut,
     TableRemoval,
 )
-from penstock.ports.integrity import Scrubbable, ScrubPage
+from penstock.ports.integrity import ScrubPage
 from penstock.ports.rng import Rng
 from penstock.ports.telemetry import Telemetry
 
@@ -358,21 +358,14 @@ class RemoteSegments:
 
     async def grant_import(self, name: str) -> ImportGrant:
         """See ``ports.data.imports.ChunkImports``."""
-        return await self._imports().grant_import(name)
+        return await self._native.grant_import(name)
 
     async def adopt_chunks(self, name: str, offset: int, chunks: Sequence[ImportedChunk]) -> int:
         """See ``ports.data.imports.ChunkImports``."""
-        return await self._imports().adopt_chunks(name, offset, chunks)
-
-    def _imports(self) -> ChunkImports:
-        if not isinstance(self._native, ChunkImports):
-            raise UnsupportedError("this store does not adopt chunks")
-        return self._native
+        return await self._native.adopt_chunks(name, offset, chunks)
 
     async def scrub(self, cursor: str | None, max_bytes: int) -> ScrubPage:
         """See ``ports.integrity.Scrubbable``."""
-        if not isinstance(self._native, Scrubbable):
-            raise UnsupportedError("this store cannot be scrubbed while it runs")
         return await self._native.scrub(cursor, max_bytes)
 
     async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:

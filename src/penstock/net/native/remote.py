@@ -21,17 +21,19 @@ from penstock.ports.control.subscribers import Subscribers
 from penstock.ports.control.tables import KeyValueTables
 from penstock.ports.control.transactions import Transactions
 from penstock.ports.data.chunks import LeasedChunks
+from penstock.ports.data.imports import ChunkImports
 from penstock.ports.data.segments import SegmentInfo
 from penstock.ports.data.space import DiskSpace, SegmentSpace
+from penstock.ports.integrity import Scrubbable
 
 Ask: TypeAlias = Callable[[Call, bytes], Awaitable[bytes]]
 """Sends a request and returns the reply. Raises what the call raises in the server; NotConnectedError."""
 
 
-class NativeSegments(LeasedChunks, Protocol):
+class NativeSegments(LeasedChunks, ChunkImports, Scrubbable, Protocol):
     """The calls of the segment store that the wire protocol lacks, with the same guarantees and errors.
 
-    A store that adopts chunks is also a ``ChunkImports``; one that can be scrubbed is also a ``Scrubbable``.
+    A server refuses with UnsupportedError the calls that its store does not offer.
     """
 
     async def infos(self, names: Sequence[str]) -> Mapping[str, SegmentInfo]: ...

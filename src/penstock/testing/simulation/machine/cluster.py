@@ -19,6 +19,7 @@ from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import NotConnectedError, PenstockError, StorageFullError
 from penstock.net.dial.segments import DialLimits, RemoteSegments
+from penstock.net.native.remote import NativeSegments
 from penstock.net.wire.wire_server import WireLimits, WireServer
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.control.layout import Endpoint
@@ -334,11 +335,16 @@ class Cluster:
     def local(self) -> SegmentService:
         return cast("SegmentService", LocalPort(self, "store"))
 
+    @property
+    def native(self) -> NativeSegments:
+        """The calls of the store that the wire protocol lacks, without a network."""
+        return cast("NativeSegments", LocalPort(self, "store"))
+
     def remote(self, label: str) -> RemoteSegments:
         """A client over the wire. The caller closes it."""
         return RemoteSegments(
             self.controller,
-            native=self.local,
+            native=self.native,
             rng=SeededRng(self.loop.fork(f"client/{label}")),
             telemetry=Counters(),
             limits=DialLimits(connect_s=2.0, keepalive_s=3.0, backoff_max_s=0.5),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from controller_world import STREAM, cut_at, join, name_of, seg, with_stream
+from controller_world import QUIET, STREAM, cut_at, join, name_of, opened, seg, with_stream
 from memory_segments import MemorySegments
 from msgspec import UNSET
 from msgspec.structs import asdict
@@ -134,5 +135,25 @@ def test_what_went_before_all_that_is_remembered_is_not_blamed_on_what_is() -> N
             assert (gone.head, gone.certain) == ({"0#0": 50}, False)
             gone = (await controller.retention.explain(STREAM, position=cut_at({SEGMENT: 100}))).gone
             assert (gone.head, gone.certain) == ({"0#0": 101}, True)
+
+    run(work)
+
+
+def test_a_plan_shows_a_range_of_times_forwards_though_the_retention_clock_is_behind() -> None:
+    async def work() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        settings = replace(QUIET, clock_slack_ms=3_600_000)
+        async with opened(segments, clock, settings):
+            pass
+        clock.ms += 1000  # the next start cannot know how long it was: its clock stays behind the wall clock
+        async with with_stream(segments, 1, clock, settings=settings) as controller:
+            for _ in range(2):
+                segments.write(NAME, b"x" * 10)
+                clock.ms += 100
+                await controller.retention.run(STREAM)
+            plan = await controller.retention.plan(STREAM, change=PolicyDocument(retain=Retain(max_bytes=10)))
+            assert plan.frees_bytes == 20
+            began_ms, ended_ms = plan.time_range_ms
+            assert began_ms <= ended_ms
 
     run(work)

@@ -71,7 +71,7 @@ async def planned(ctx: Context, name: StreamName, *, change: PolicyDocument | No
     cut, times = settlement.truncate, settlement.times_ms()
     if times is not None and times[0] is None and found.facts.head is None:
         # Nothing was ever truncated: the oldest byte is as old as the stream at most.
-        times = (found.view.record.created_ms, times[1])
+        times = (ctx.retention_clock.began_ms(found.view.record.created_ms), times[1])
     return RetentionPlan(
         **asdict(run_of(str(name), settlement)),
         at_ms=when_ms,

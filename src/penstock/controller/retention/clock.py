@@ -70,6 +70,11 @@ class RetentionClock:
         self.now_ms()
         return wall_ms + self._behind_ms
 
+    def began_ms(self, wall_ms: int) -> int:
+        """Convert a time that was read from the wall clock to this clock, for the start of a range. Too early rather
+        than too late: this clock may be behind the wall clock, and then shows earlier times for what came after."""
+        return wall_ms - max(0, self._wall.now_ms() - self.now_ms())
+
     async def start(self) -> None:
         """Continue from the last process's record. If it cannot be read, start from the wall clock less the slack.
 

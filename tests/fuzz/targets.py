@@ -31,7 +31,13 @@ from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
 from penstock.codec.wire import table_commands as t
 from penstock.codec.wire.layout import AttributeUpdate, WireEntry, WireFailure, WireHead, WireKey
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, ProtocolError, VersionTooNewError
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    PenstockError,
+    ProtocolError,
+    VersionTooNewError,
+)
 from penstock.model.names import StreamName
 from penstock.model.retention import HoldInfo, PolicyDocument
 from penstock.net.http.http_errors import Refusal
@@ -49,6 +55,7 @@ from penstock.net.http.pulsar.bodies import (
 from penstock.net.http.reading_requests import Fields, parse_body
 from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.frames import FrameReceiver
+from tests.fuzz import calls
 
 _SEED = 0x5EED
 _STORED = (CorruptDataError, VersionTooNewError)
@@ -417,6 +424,8 @@ def targets() -> Sequence[Target]:
             errors=(AdminError, NoBody, InvalidArgumentError),
             text=True,
         ),
+        Target(name="requests", run=calls.decode_request, corpus=calls.requests(), errors=(PenstockError,)),
+        Target(name="replies", run=calls.decode_reply, corpus=calls.replies(), errors=(ProtocolError,)),
     )
 
 

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
         Unsubscribed,
     )
     from penstock.model.segments import KeyRange, SegmentId
-    from penstock.ports.control.transactions import NotedTime
     from penstock.ports.control.watermarks import TimeWindow
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
@@ -103,7 +102,6 @@ _HOMES = {
         "PolicyDocument Retain Unsubscribed"
     ),
     "model.segments": "KeyRange SegmentId",
-    "ports.control.transactions": "NotedTime",
     "ports.control.watermarks": "TimeWindow",
 }
 
@@ -145,7 +143,6 @@ __all__ = [
     "Level",
     "LevelPolicy",
     "Measure",
-    "NotedTime",
     "OnExceed",
     "PenstockError",
     "PolicyDocument",

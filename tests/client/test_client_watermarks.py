@@ -83,11 +83,31 @@ def test_bounds_follow_the_slower_writer_of_a_server(tmp_path, options) -> None:
 
 
 def test_a_commit_notes_the_time_of_its_events(stream: penstock.Stream) -> None:
-    for time_ms in (10, 20):
-        with stream.transaction() as transaction:
+    # The time that goes back is not noted; its event is committed.
+    for time_ms in (10, 20, 15):
+        with stream.transaction(writer="ingest") as transaction:
             transaction.write(b"x" * 100)
-            transaction.commit(noted=penstock.NotedTime(writer="ingest", time_ms=time_ms))
+            transaction.commit(timestamp_ms=time_ms)
     until(lambda: stream.reader(start="latest").time_window().lower_ms, 20)
+    assert len(list(stream.reader(until_tail=True))) == 3
+
+
+def test_a_commit_refuses_a_time_that_it_cannot_note_and_may_be_repeated(stream: penstock.Stream) -> None:
+    for wrong in ("", "x" * 256, 7, "\ud800"):
+        with pytest.raises(InvalidArgumentError):
+            stream.transaction(writer=wrong)
+    with stream.transaction() as transaction:
+        transaction.write(b"a")
+        with pytest.raises(InvalidArgumentError, match="name the writer"):
+            transaction.commit(timestamp_ms=5)
+        transaction.commit()
+    with stream.transaction(writer="w") as transaction:
+        transaction.write(b"b")
+        for wrong in (1.5, True, "now", 1 << 63, -(1 << 63)):
+            with pytest.raises(InvalidArgumentError):
+                transaction.commit(timestamp_ms=wrong)
+        transaction.commit(timestamp_ms=-5)
+    assert sorted(event.data for event in stream.reader(until_tail=True)) == [b"a", b"b"]
 
 
 def test_a_group_knows_the_window_of_its_slowest_reader(tmp_path) -> None:

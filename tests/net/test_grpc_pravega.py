@@ -198,6 +198,24 @@ def test_what_only_pravegas_clients_ask_is_answered() -> None:
     asyncio.run(play())
 
 
+def test_a_time_under_a_name_that_cannot_be_noted_refuses_no_commit() -> None:
+    async def play() -> None:
+        controller = MemoryController()
+        await controller.scopes.create("s")
+        await controller.streams.create(StreamName("s", "t"), StreamConfig())
+        async with (
+            GrpcServer(controller, MemorySegments(), port=0) as server,
+            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        ):
+            stub = ControllerStub(channel)
+            for writer in ("w", "", "x" * 256):
+                begun = await stub.createTransaction(pb.CreateTxnRequest(streamInfo=INFO, lease=10_000))
+                wanted = pb.TxnRequest(streamInfo=INFO, txnId=begun.txnId, writerId=writer, timestamp=5)
+                assert (await stub.commitTransaction(wanted)).status == pb.TxnStatus.SUCCESS
+
+    asyncio.run(play())
+
+
 def test_lists_end_with_an_empty_page_that_has_its_token() -> None:
     async def play() -> None:
         controller = MemoryController()

@@ -299,16 +299,30 @@ class AsyncStream:
         )
 
     def transaction(
-        self, *, lease_s: float = 30.0, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]
+        self,
+        *,
+        lease_s: float = 30.0,
+        writer: str | None = None,
+        settings: WriterSettings | None = None,
+        **options: Unpack[WriterOptions],
     ) -> AsyncTransaction:
         """A transaction, not begun: use it in a ``with`` or ``async with`` block, or call ``open``,
         then ``commit`` or ``abort``.
 
-        ``lease_s``, 10 to 600: how long after this process died the store aborts it. Without ``settings``,
-        ``options`` are its fields, as for ``writer``. Raises InvalidArgumentError.
+        Args:
+            lease_s: How long after this process died the store aborts it: 10 to 600.
+            writer: Under which name ``commit(timestamp_ms=...)`` notes times: the same for all transactions of one writer,
+                and of no other. A time of a name holds the watermark back until the name notes a later one, or nothing for
+                ``timestamp_aggregation_ms`` of the stream.
+            settings: Of the writer. Without them, ``options`` are its fields, as for ``writer``.
+            options: See ``settings``.
+        Raises:
+            InvalidArgumentError: A lease, name or option out of range.
         """
         chosen = settings or settings_of(WriterSettings, "a transaction", options)
-        return AsyncTransaction(self.name, self._segments, self._controller, self.rng, chosen, lease_s=lease_s)
+        return AsyncTransaction(
+            self.name, self._segments, self._controller, self.rng, chosen, lease_s=lease_s, writer=writer
+        )
 
     async def open_transactions(self) -> Sequence[OpenTransaction]:
         """All transactions of the stream that have not ended: whether each is decided, and when it expires."""

@@ -25,7 +25,6 @@ from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
 from penstock.ports import forks
-from penstock.ports.control.transactions import NotedTime
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
 
@@ -336,21 +335,23 @@ class Transaction(Blocking[AsyncTransaction]):
     ping = blocking(AsyncTransaction.ping)
     status = blocking(AsyncTransaction.status)
 
-    def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S, noted: NotedTime | None = None) -> None:
+    def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S, timestamp_ms: int | None = None) -> None:
         """Make all events readable at once. ``wait``: return when they are; else when it is decided.
 
-        ``noted``: a time that a writer notes together with the commit.
+        ``timestamp_ms``: the events of this transaction and of earlier ones have times up to this one, as
+        ``Writer.note_time``. The store notes it for the ``writer`` of the transaction once the events are readable. If the
+        writer has noted a later time, the events are committed and this time is not noted.
 
         Raises TransactionStateError (decided before), TransactionNotFoundError (its lease ran out), DeadlineExceededError
-        (after ``deadline_s``: decided, readable later), InvalidArgumentError (not open), UnavailableError,
-        StorageFullError. After the last two it may be called again until the lease ends.
+        (after ``deadline_s``: decided, readable later), InvalidArgumentError (not open; a timestamp without a ``writer``),
+        UnavailableError, StorageFullError. After the last two it may be called again until the lease ends.
         """
-        self._thread.call(self._commit(wait=wait, deadline_s=deadline_s, noted=noted))
+        self._thread.call(self._commit(wait=wait, deadline_s=deadline_s, timestamp_ms=timestamp_ms))
         self._thread.disown(self)
 
-    async def _commit(self, *, wait: bool, deadline_s: float, noted: NotedTime | None) -> None:
+    async def _commit(self, *, wait: bool, deadline_s: float, timestamp_ms: int | None) -> None:
         await self._write_taken()
-        await self._inner.commit(wait=wait, deadline_s=deadline_s, noted=noted)
+        await self._inner.commit(wait=wait, deadline_s=deadline_s, timestamp_ms=timestamp_ms)
 
     def abort(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
         """Drop all events. ``wait``: return when the status is ABORTED; else when it is decided.

@@ -15,6 +15,7 @@ from penstock.client.tasks import TaskOwner
 from penstock.client.writing.lanes import check_key
 from penstock.client.writing.prepare import Prepared, checked_events
 from penstock.client.writing.settings import WriterSettings
+from penstock.client.writing.times import check_writer, checked_time
 from penstock.client.writing.writer import AsyncWriter
 from penstock.codec.events import HEADER_BYTES
 from penstock.model.errors import (
@@ -119,9 +120,13 @@ class AsyncTransaction:
         settings: WriterSettings,
         *,
         lease_s: float,
+        writer: str | None = None,
     ) -> None:
         self.stream = stream
         number("lease_s", lease_s)
+        if writer is not None:
+            check_writer(writer)
+        self._name = writer
         self.lease_ms = round(lease_s * 1000)
         if not LEASE_MIN_MS <= self.lease_ms <= LEASE_MAX_MS:
             raise InvalidArgumentError(
@@ -284,21 +289,26 @@ class AsyncTransaction:
         self._held = None
 
     async def commit(
-        self, *, wait: bool = True, deadline_s: float = DEADLINE_S, noted: NotedTime | None = None
+        self, *, wait: bool = True, deadline_s: float = DEADLINE_S, timestamp_ms: int | None = None
     ) -> None:
         """Make all events readable at once. ``wait``: return when they are; else when it is decided.
 
-        ``noted``: a time that a writer notes with the commit, as ``AsyncWriter.note_time``; the first call counts. All
-        transactions of a writer give the same name.
+        ``timestamp_ms``: the events of this transaction and of earlier ones have times up to this one, as
+        ``AsyncWriter.note_time``. The store notes it for the ``writer`` of the transaction once the events are readable.
+        If the writer has noted a later time, the events are committed and this time is not noted. Of repeated commits, the
+        first counts.
 
         On a full disk its events wait as those of a writer do; the decision fails within seconds.
 
         Raises: TransactionStateError (aborted), TransactionNotFoundError (lease ran out), DeadlineExceededError (after
         ``deadline_s``: decided, readable later), UnavailableError, StorageFullError, what its writes failed
-        with. Failed or interrupted before it is decided, it may be repeated until its lease ends: with all events, or not
-        at all.
+        with, InvalidArgumentError (a timestamp without a ``writer``, or no whole number of 64 bits; nothing is decided).
+
+        Failed or interrupted before it is decided, it may be repeated until its lease ends: with all events, or not at
+        all.
         """
         number("deadline_s", deadline_s, least=0)
+        noted = None if timestamp_ms is None else self._note(timestamp_ms)
         status = None if self._commits else await self._commit_written(deadline_s, noted)
         if status is None:
             txn, writer = self.id, self._opened()[1]
@@ -312,6 +322,15 @@ class AsyncTransaction:
             self._commits = False
         if wait and status is not TransactionStatus.COMMITTED:
             await self._wait_for(TransactionStatus.COMMITTED, deadline_s)
+
+    def _note(self, timestamp_ms: int) -> NotedTime:
+        """Raises InvalidArgumentError."""
+        checked_time("timestamp_ms", timestamp_ms)
+        if self._name is None:
+            raise InvalidArgumentError(
+                'name the writer that notes the time: stream.transaction(writer="...")', timestamp_ms=timestamp_ms
+            )
+        return NotedTime(writer=self._name, time_ms=timestamp_ms)
 
     async def _commit_written(self, deadline_s: float, noted: NotedTime | None) -> TransactionStatus | None:
         """Commit together with the waiting events, if possible. None: nothing is decided, and all events are

@@ -8,7 +8,7 @@ from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.plane import ControlPlane
-from penstock.ports.control.transactions import NotedTime, TransactionStatus
+from penstock.ports.control.transactions import WRITER_NAME_MAX, NotedTime, TransactionStatus
 
 _COMPLETED = {
     TransactionStatus.COMMITTED: pb.ListCompletedTxnResponse.TxnResponse.COMMITTED,
@@ -44,9 +44,9 @@ class TransactionCalls:
 
     async def commit(self, request: pb.TxnRequest) -> pb.TxnStatus:
         stream = mapping.stream_of(request.streamInfo)
-        # Clients that note no time send none, or the smallest of all.
+        # Clients that note no time send none, or the smallest of all. A time that cannot be noted must not refuse a commit.
         noted = None
-        if request.writerId and request.timestamp > 0:
+        if request.timestamp > 0 and 0 < len(request.writerId) <= WRITER_NAME_MAX:
             noted = NotedTime(writer=request.writerId, time_ms=request.timestamp)
         await self._controller.transactions.commit(stream, mapping.transaction_of(request.txnId), noted=noted)
         return pb.TxnStatus()

@@ -165,16 +165,6 @@ def test_events_of_all_blocks_are_put_together(client: JavaClient) -> None:
     assert (seen["count"], seen["unique"], seen["ordered"]) == (50_000, 50_000, True)
 
 
-@pytest.mark.parametrize("writers", ["one", "two", "transactions"])
-def test_time_windows_of_readers_advance_and_follow_the_slower_writer(client: JavaClient, writers: str) -> None:
-    assert client.run(f"watermarks-of-{writers}") == {
-        "lower_advances": True,
-        "upper_advances": True,
-        "lower_ordered": True,
-        "ahead_of_slowest": False,
-    }
-
-
 def test_a_reader_waits_idle_at_the_tail_and_goes_on(client: JavaClient) -> None:
     assert client.run("idle") == {"while_idle": 0, "count": 2, "unique": 2}
 

@@ -32,6 +32,8 @@ class ScalingWorld:
     minute: float = 0.0
     scaled_minute: float = 0.0
     decisions: list[tuple[float, ScalingDecision]] = field(default_factory=list)
+    facts: list[ScalingFacts] = field(default_factory=list)
+    """What each of the decisions was made from."""
     epoch: EpochRecord = field(init=False)
     active: list[SegmentRange] = field(default_factory=list)
     counts: dict[SegmentId, float] = field(default_factory=dict)
@@ -88,6 +90,7 @@ class ScalingWorld:
                 created_ms=0,
             )
             self.decisions.append((self.minute, decision))
+            self.facts.append(facts)
             self.scaled_minute = self.minute
             self._open(following)
         return decision

@@ -88,6 +88,33 @@ def test_a_cut_that_no_reader_can_have_reached_is_refused_over_the_network_by_it
     asyncio.run(play())
 
 
+def test_a_client_that_seals_and_deletes_each_listed_stream_empties_the_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the Java client does that deletes a scope by force. Pages hold only watermarks, or some, or none."""
+
+    async def play(page: int) -> None:
+        monkeypatch.setattr("penstock.controller.streams.queries.PAGE_MAX", page)
+        async with running() as run, grpc.aio.insecure_channel(f"127.0.0.1:{run.port}") as channel:
+            stub = ControllerStub(channel)
+            await run.remote.scopes.create("s")
+            names = ["A", "a", "b", "c"]
+            for name in names:
+                await run.remote.streams.create(StreamName("s", name), StreamConfig())
+            listed: list[str] = []
+            request = pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope="s"))
+            while (answer := await stub.listStreamsInScope(request)).streams:
+                listed += [item.stream for item in answer.streams]
+                request.continuationToken.CopyFrom(answer.continuationToken)
+            assert listed == names
+            for name in listed:
+                stream = pb.StreamInfo(scope="s", stream=name)
+                assert (await stub.sealStream(stream)).status == pb.UpdateStreamStatus.SUCCESS
+                assert (await stub.deleteStream(stream)).status == pb.DeleteStreamStatus.SUCCESS
+            assert (await stub.deleteScope(pb.ScopeInfo(scope="s"))).status == pb.DeleteScopeStatus.SUCCESS
+
+    for page in (1, 2, 3, 1000):
+        asyncio.run(play(page))
+
+
 def test_a_stream_lives_from_creation_to_deletion() -> None:
     async def play() -> None:
         async with running() as run:

@@ -6,12 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from penstock.model.errors import InvalidArgumentError, NotFoundError, RetentionHoldError, ScopeNotFoundError
-from penstock.model.names import SYSTEM_SCOPE, StreamName, check_name
+from penstock.model.names import MARK_PREFIX, SYSTEM_SCOPE, StreamName, check_name
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.control.plane import ControlPlane
+
+_AFTER_MARKS = MARK_PREFIX + "~"
+"""Behind each name of a stream of watermarks: no name contains a tilde."""
 
 
 class ScopeCalls:
@@ -97,10 +100,16 @@ class ScopeCalls:
         return await self._page(request.scope.scope, request.tag, request.continuationToken.token)
 
     async def _page(self, scope: str, tag: str | None, token: str) -> pb.StreamsInScopeResponse:
+        """Streams of watermarks are left out: clients seal and delete what is listed, and only the store may do that to
+        these streams. The streams of reader groups stay: the Java client finds groups by them."""
         page = await self._controller.streams.list(mapping.scope_of(scope), tag=tag, after=token)
         if not page and not token and not await self._controller.scopes.exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
-        streams = [pb.StreamInfo(scope=scope, stream=name) for name in page]
+        shown = [name for name in page if not name.startswith(MARK_PREFIX)]
+        if page and not shown:
+            # An empty page would end the client's list.
+            page = shown = list(await self._controller.streams.list(scope, tag=tag, after=_AFTER_MARKS))
+        streams = [pb.StreamInfo(scope=scope, stream=name) for name in shown]
         return pb.StreamsInScopeResponse(streams=streams, continuationToken=_token(page, token))
 
 

@@ -39,6 +39,13 @@ public final class Main {
         SCENARIOS.put("watermarks-of-one", Watermarks::one);
         SCENARIOS.put("watermarks-of-two", Watermarks::two);
         SCENARIOS.put("watermarks-of-transactions", Watermarks::transactions);
+        SCENARIOS.put("watermarks-removed", WatermarkEdges::removed);
+        SCENARIOS.put("watermarks-silent", WatermarkEdges::silent);
+        SCENARIOS.put("watermarks-refused", WatermarkEdges::refused);
+        SCENARIOS.put("watermarks-restart", WatermarkEdges::restart);
+        SCENARIOS.put("watermarks-scaled", WatermarkEdges::scaled);
+        SCENARIOS.put("watermarks-truncated", WatermarkEdges::truncated);
+        SCENARIOS.put("watermarks-automatic", WatermarkEdges::automatic);
         SCENARIOS.put("foreign", Events::foreign);
         SCENARIOS.put("idle", Events::idle);
         SCENARIOS.put("transactions", Transactions::transactions);

@@ -26,7 +26,7 @@ final class Scaling {
     }
 
     /** All segments into {@code count} new ones. */
-    private static boolean scale(Controller controller, ScheduledExecutorService executor, Stream stream, int count)
+    static boolean scale(Controller controller, ScheduledExecutorService executor, Stream stream, int count)
             throws Exception {
         StreamSegments current =
                 controller.getCurrentSegments(stream.getScope(), stream.getStreamName()).get(30, TimeUnit.SECONDS);

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.model.errors import PenstockError
     from penstock.model.names import StreamName
     from penstock.model.policies import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
+    from penstock.model.records import Record
     from penstock.model.retention import (
         INHERIT,
         Backlog,
@@ -97,6 +98,7 @@ _HOMES = {
     "model.errors": "PenstockError",
     "model.names": "StreamName",
     "model.policies": "RetentionPolicy RetentionType ScaleType ScalingPolicy StreamConfig",
+    "model.records": "Record",
     "model.retention": (
         "Backlog Combine EffectivePolicy HoldInfo INHERIT Idle IdleWhen Level Measure OnExceed "
         "PolicyDocument Retain Unsubscribed"
@@ -149,6 +151,7 @@ __all__ = [
     "Put",
     "Reader",
     "ReaderGroup",
+    "Record",
     "Remove",
     "Replace",
     "Retain",

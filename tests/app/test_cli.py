@@ -469,3 +469,48 @@ def test_commands_run_with_closed_standard_streams(tmp_path, closed):
     script = f"{sys.executable} -m penstock read s/t --data {tmp_path / 'store'} {closed}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_records_pass_through_a_pipe_as_they_were(penstock):
+    penstock("stream", "create", "s/t")
+    penstock("stream", "create", "s/copy")
+    lines = [
+        '{"key": "user-7", "value": "{\\"order\\": 1}", "headers": {"lang": "en"}, "timestamp_ms": 5}',
+        '{"value_base64": "/w==", "key_base64": "/w==", "headers": [{"name": "h", "value": null}]}',
+        '{"key": "user-7", "value": null}',
+    ]
+    assert penstock("write", "s/t", "--record", stdin="\n".join(lines).encode())[0] == 0
+    status, out, _ = penstock("read", "s/t", "--record")
+    assert status == 0
+    assert penstock("write", "s/copy", "--record", stdin=out.encode())[0] == 0
+    assert penstock("read", "s/copy", "--record")[1] == out
+    shown = [json.loads(line) for line in out.splitlines()]
+    assert [(one["segment"], one.pop("offset") >= 0, one.pop("segment")) for one in shown] == [(0, True, 0)] * 3
+    assert shown == [
+        {
+            "key": "user-7",
+            "value": '{"order": 1}',
+            "headers": [{"name": "lang", "value": "en"}],
+            "timestamp_ms": 5,
+        },
+        {"key_base64": "/w==", "value_base64": "/w==", "headers": [{"name": "h", "value": None}]},
+        {"key": "user-7", "value": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["plain", "[1]", '{"key": "k"}', '{"value": 1}', '{"value": "x", "keys": "k"}', '{"value_base64": "?"}']
+)
+def test_a_line_that_is_no_record_is_refused_and_names_what_was_written(penstock, line):
+    penstock("stream", "create", "s/t")
+    status, _, err = penstock("write", "s/t", "--record", stdin=f'{{"value": "a"}}\n{line}\n'.encode())
+    assert status == 2
+    assert "record" in err or "base64" in err
+    assert penstock("write", "s/t", "--record", "--key", "k", stdin=b"")[0] == 2
+
+
+def test_plain_events_among_records_are_shown_as_events(penstock):
+    penstock("stream", "create", "s/t")
+    penstock("write", "s/t", stdin=b'{"plain": 1}\n')
+    _, out, _ = penstock("read", "s/t", "--record")
+    assert json.loads(out) == {"event": {"plain": 1}, "segment": 0, "offset": 0}

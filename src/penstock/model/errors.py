@@ -1,4 +1,4 @@
-"""Errors, split by what the caller does next: fix the call, refresh and retry, back off and retry, re-open, stop.
+"""Errors, split by what the caller does next: fix the call, refresh and retry, back off and retry, re-open, skip, stop.
 
 Every error carries its fields by name (``error.fields``), prints as constant text followed by ``name=value``,
 and survives pickling to another process.
@@ -289,6 +289,17 @@ class ForkedError(PenstockError):
 
     Open the store again in the child. Fields: ``pid``; ``parent_pid``.
     """
+
+
+# --- skip -------------------------------------------------------------------------------------------------
+
+
+class DecodeError(PenstockError):
+    """One event is not what its reader expects. The reader is unharmed: go on with the next event, or use the bytes."""
+
+
+class NotARecordError(DecodeError):
+    """The event is not a record. ``event.data`` has its bytes. Fields: ``size_bytes``; ``begins``, in hex."""
 
 
 # --- stop -------------------------------------------------------------------------------------------------

@@ -11,12 +11,11 @@ from uuid import UUID
 
 from penstock.client.blocking.derived import Blocking, blocking
 from penstock.client.blocking.loop_thread import POLL_S, LoopThread
-from penstock.client.options import as_bytes
 from penstock.client.retry import DEADLINE_S
 from penstock.client.writing.lanes import ForkedLanes, WriterNotOpenError, check_key
 from penstock.client.writing.layout import Layout
 from penstock.client.writing.local_line import direct_lines
-from penstock.client.writing.prepare import Prepared, count_unsent, prepare_events, prepare_large
+from penstock.client.writing.prepare import Prepared, count_unsent, event_of, prepare_events, prepare_large
 from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.times import NotedTimes
@@ -24,6 +23,7 @@ from penstock.client.writing.transaction import AsyncTransaction
 from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
+from penstock.model.records import Record
 from penstock.ports import forks
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
@@ -91,8 +91,9 @@ class Writer:
         if not self._changed.is_set():
             self._changed.set()
 
-    def write(self, event: Buffer | str, key: str | None = None) -> None:
-        """Buffer one event, bytes or text (sent as UTF-8). Events of one ``key`` keep their order.
+    def write(self, event: Buffer | str | Record, key: str | None = None) -> None:
+        """Buffer one event: bytes, text (sent as UTF-8) or a ``Record``. Events of one ``key`` keep their order. The key of a
+        record is the default of ``key``.
 
         Waits only while more than ``max_pending_bytes`` are unacknowledged. Raises EventTooLargeError (over 64 MiB),
         InvalidArgumentError (an event or key of another type; a closed writer), QuotaExceededError (see the class), and
@@ -100,7 +101,7 @@ class Writer:
         (full until the deadline).
         """
         if type(event) is not bytes:
-            event = as_bytes(event)
+            event, key = event_of(event, key)
         length = len(event)
         if length > EVENT_MAX_BYTES:
             self.open()
@@ -150,7 +151,7 @@ class Writer:
         if self._core.rejections.is_known:
             self._thread.call(self._core.checked())
 
-    def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+    def write_many(self, events: Sequence[Buffer | str | Record], keys: Sequence[str | None] | None = None) -> None:
         """Buffer a list of events at less cost than one by one, in order; ``keys``, if any, has one for each event.
         Raises as ``write``."""
         self.open()
@@ -283,14 +284,14 @@ class Transaction(Blocking[AsyncTransaction]):
         self._thread.call(self._inner.open())
         self._thread.own(self, self._inner.abandon)
 
-    def write(self, event: Buffer | str, key: str | None = None) -> None:
-        """Buffer one event, bytes or text; every ``block_bytes`` the events are handed over.
+    def write(self, event: Buffer | str | Record, key: str | None = None) -> None:
+        """Buffer one event: bytes, text or a ``Record``; every ``block_bytes`` the events are handed over.
 
         Raises InvalidArgumentError (not open; an event or key of another type), TransactionStateError (committed or
         aborted), TransactionNotFoundError (its lease ran out), EventTooLargeError.
         """
         self._inner.check()
-        data = as_bytes(event)
+        data, key = event_of(event, key)
         check_key(key)
         self._written.extend((key, data))
         self._size += len(data) + HEADER_BYTES
@@ -314,7 +315,7 @@ class Transaction(Blocking[AsyncTransaction]):
         events, keys = taken[1::2], taken[::2]
         return events, keys if any(key is not None for key in keys) else None
 
-    def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+    def write_many(self, events: Sequence[Buffer | str | Record], keys: Sequence[str | None] | None = None) -> None:
         """Buffer a list of events, in order; ``keys``, if any, has one for each event. Raises as ``write``."""
         self._inner.check()
         self._hand_over()

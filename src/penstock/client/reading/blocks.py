@@ -9,7 +9,9 @@ from itertools import repeat
 from typing import NamedTuple
 
 from penstock.codec.events import HEADER_BYTES, cut_events
+from penstock.codec.records import decode_record
 from penstock.model.names import StreamName
+from penstock.model.records import Record
 from penstock.model.segments import SegmentId
 
 
@@ -25,6 +27,14 @@ class Event(NamedTuple):
     def next_offset(self) -> int:
         """Where the next event of the segment begins."""
         return self.offset + HEADER_BYTES + len(self.data)
+
+    @property
+    def record(self) -> Record:
+        """The record that was written with ``writer.write(Record(...))``; decoded at each call.
+
+        Raises NotARecordError (a plain event) and VersionTooNewError. The reader goes on with the next event.
+        """
+        return decode_record(self.data)
 
 
 # ``Event._make`` without its Python frame: half the cost of handing out an event.

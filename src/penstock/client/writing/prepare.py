@@ -9,13 +9,25 @@ from penstock.client.writing.lanes import LaneMap, check_key
 from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.write_blocks import WriteBlock, close_blocks
 from penstock.codec.events import EVENT_MAX_BYTES, event_header
+from penstock.codec.records import encode_record
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError, QuotaExceededError
+from penstock.model.records import Record
 from penstock.ports.files import Buffer
 
 LARGE_EVENT_MAX_BYTES = 64 << 20
 """Largest event at all. Up to 8 MiB an event shares blocks with others; above it costs a segment and a merge."""
 
 Prepared = list[tuple[Lane, WriteBlock]]
+
+
+def event_of(given: Buffer | str | Record, key: str | None) -> tuple[bytes, str | None]:
+    """The bytes of one event and its routing key, which for a record defaults to the record's own.
+
+    Raises InvalidArgumentError.
+    """
+    if isinstance(given, Record):
+        return encode_record(given), given.routing_key if key is None else key
+    return as_bytes(given), key
 
 
 def prepare_large(lanes: LaneMap, event: bytes, key: str | None) -> Prepared:
@@ -27,25 +39,42 @@ def prepare_large(lanes: LaneMap, event: bytes, key: str | None) -> Prepared:
     return [(lanes[key], WriteBlock(event_header(len(event)) + event, 1, keys, 0, large=True))]
 
 
-def checked_events(events: Sequence[Buffer | str], keys: Sequence[str | None] | None) -> list[bytes]:
-    """The events as bytes. Raises InvalidArgumentError: not a sequence of events, another number of keys, an event of another
-    type."""
+def checked_events(
+    events: Sequence[Buffer | str | Record], keys: Sequence[str | None] | None
+) -> tuple[list[bytes], Sequence[str | None] | None]:
+    """The events as bytes, and their routing keys: those of records where none is given.
+
+    Raises InvalidArgumentError: not a sequence of events, another number of keys, an event of another type.
+    """
     _check_sequence("events", events)
     _check_sequence("keys", keys)
-    data = [event if type(event) is bytes else as_bytes(event) for event in events]
+    records: list[Record] = []
+
+    def plain(event: Buffer | str | Record) -> bytes:
+        if isinstance(event, Record):
+            records.append(event)
+            return encode_record(event)
+        return as_bytes(event)
+
+    data = [event if type(event) is bytes else plain(event) for event in events]
     if keys is not None and len(keys) != len(data):
         raise InvalidArgumentError("give a key for every event, or for none", events=len(data), keys=len(keys))
-    return data
+    if not any(record.key is not None for record in records):
+        return data, keys
+    return data, [
+        event.routing_key if key is None and isinstance(event, Record) else key
+        for event, key in zip(events, keys or [None] * len(data), strict=True)
+    ]
 
 
 def prepare_events(
-    lanes: LaneMap, events: Sequence[Buffer | str], keys: Sequence[str | None] | None, block_bytes: int
+    lanes: LaneMap, events: Sequence[Buffer | str | Record], keys: Sequence[str | None] | None, block_bytes: int
 ) -> Prepared:
     """Frame many events into blocks, in order per key. Without keys the lanes take turns, block by block.
 
     Raises InvalidArgumentError: not a sequence of events, another number of keys, an event or key of another type.
     """
-    data = checked_events(events, keys)
+    data, keys = checked_events(events, keys)
     if not data:
         return []
     if max(map(len, data)) > EVENT_MAX_BYTES:

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from penstock.client.options import as_bytes, number
+from penstock.client.options import number
 from penstock.client.retry import DEADLINE_S, FULL_S, Backoff, retrying
 from penstock.client.tasks import TaskOwner
 from penstock.client.writing.lanes import check_key
-from penstock.client.writing.prepare import Prepared, checked_events
+from penstock.client.writing.prepare import Prepared, checked_events, event_of
 from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.times import check_writer, checked_time
 from penstock.client.writing.writer import AsyncWriter
@@ -30,6 +30,7 @@ from penstock.model.errors import (
     UnsupportedError,
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.model.records import Record
 from penstock.model.segments import SegmentId, SegmentRange
 from penstock.ports import forks
 from penstock.ports.control.plane import ControlPlane
@@ -242,11 +243,11 @@ class AsyncTransaction:
             raise TransactionStateError("transaction is decided", txn=self.id)
         return writer
 
-    async def write(self, event: Buffer | str, key: str | None = None) -> None:
+    async def write(self, event: Buffer | str | Record, key: str | None = None) -> None:
         """As ``AsyncWriter.write``. Raises TransactionStateError, TransactionNotFoundError too."""
         writer = self._taking()
         if self._held is not None:
-            data = as_bytes(event)
+            data, key = event_of(event, key)
             check_key(key)
             if self._held.size + len(data) + HEADER_BYTES <= HELD_MAX_BYTES:
                 self._held.add(data, key)
@@ -254,11 +255,13 @@ class AsyncTransaction:
             self._let_go(writer)
         await writer.write(event, key)
 
-    async def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+    async def write_many(
+        self, events: Sequence[Buffer | str | Record], keys: Sequence[str | None] | None = None
+    ) -> None:
         """As ``AsyncWriter.write_many``."""
         writer = self._taking()
         if self._held is not None:
-            data = checked_events(events, keys)
+            data, keys = checked_events(events, keys)
             for key in keys or ():
                 check_key(key)
             if self._held.size + sum(map(len, data)) + len(data) * HEADER_BYTES <= HELD_MAX_BYTES:

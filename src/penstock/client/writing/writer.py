@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from penstock.client.options import as_bytes
 from penstock.client.writing.lanes import WriterNotOpenError, check_key
 from penstock.client.writing.layout import Layout
-from penstock.client.writing.prepare import Prepared, count_unsent, prepare_events, prepare_large
+from penstock.client.writing.prepare import Prepared, count_unsent, event_of, prepare_events, prepare_large
 from penstock.client.writing.segment_sender import Lane
 from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.times import NotedTimes
 from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, QuotaExceededError
+from penstock.model.records import Record
 from penstock.ports import forks
 from penstock.ports.data.service import SegmentService
 from penstock.ports.files import Buffer
@@ -73,8 +73,10 @@ class AsyncWriter:
         await self.open()
         return self._core.lanes[key]
 
-    async def write(self, event: Buffer | str, key: str | None = None) -> None:
-        """Buffer one event. Waits only while more than ``max_pending_bytes`` are unacknowledged.
+    async def write(self, event: Buffer | str | Record, key: str | None = None) -> None:
+        """Buffer one event: bytes, text or a ``Record``, whose key is the default of ``key``.
+
+        Waits only while more than ``max_pending_bytes`` are unacknowledged.
 
         Raises: EventTooLargeError (over 64 MiB), StreamSealedError, StreamNotFoundError, DeadlineExceededError,
         StorageFullError, QuotaHeldError, QuotaExceededError, InvalidArgumentError (an event or key of another type; a closed
@@ -82,7 +84,7 @@ class AsyncWriter:
         Cancelled: the event is buffered, and will be written.
         """
         if type(event) is not bytes:
-            event = as_bytes(event)
+            event, key = event_of(event, key)
         core = self._core
         length = len(event)
         if length > EVENT_MAX_BYTES:
@@ -112,7 +114,9 @@ class AsyncWriter:
         else:
             await asyncio.sleep(0)  # a loop of writes must let the acknowledgements in
 
-    async def write_many(self, events: Sequence[Buffer | str], keys: Sequence[str | None] | None = None) -> None:
+    async def write_many(
+        self, events: Sequence[Buffer | str | Record], keys: Sequence[str | None] | None = None
+    ) -> None:
         """Buffer many events at less cost than one by one, in order. Raises as ``write``."""
         await self.open()
         await self._send(prepare_events(self._core.lanes, events, keys, self.settings.block_bytes))

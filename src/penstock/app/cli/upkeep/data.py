@@ -13,6 +13,7 @@ import typer
 from penstock.app.cli.common.options import FOLLOW, FROM, TIME_TOO, LimitOption
 from penstock.app.cli.common.positions import start_of
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
+from penstock.app.cli.upkeep.record_lines import record_line, record_of_line
 from penstock.core.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
 
@@ -34,6 +35,14 @@ def write(
             show_default=False,
         ),
     ] = None,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="Each line is a JSON object with the fields value, key, headers and timestamp_ms, and is written as a "
+            "record. Its key is the routing key. Bytes that are no text: value_base64, key_base64.",
+        ),
+    ] = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -42,7 +51,10 @@ def write(
 
     \b
     echo '{"user": 7}' | penstock write demo/clicks --key .user
+    echo '{"key": "user-7", "value": "click", "headers": {"page": "/"}}' | penstock write demo/clicks --record
     """
+    if record and key is not None:
+        raise InvalidArgumentError("--key is for plain events; a record has its key in its line", key=key)
     choose = _key_chooser(key)
     events = size_bytes = 0
     with open_target(controller, data) as store:
@@ -51,10 +63,11 @@ def write(
             for lines in _lines(sys.stdin.buffer):
                 try:
                     keys = None if choose is None else [choose(line) for line in lines]
+                    written = [record_of_line(line) for line in lines] if record else lines
                 except InvalidArgumentError as error:
                     writer.flush()
                     raise InvalidArgumentError(error.message, **error.fields, written_before=events) from error
-                writer.write_many(lines, keys)
+                writer.write_many(written, keys)
                 events += len(lines)
                 size_bytes += sum(map(len, lines))
             writer.flush()
@@ -121,6 +134,14 @@ def read(
     follow: Annotated[bool, typer.Option("--follow", "-f", help=FOLLOW)] = False,
     start: Annotated[str, typer.Option("--from", metavar="POSITION", help=f"{FROM} {TIME_TOO}")] = "earliest",
     limit: LimitOption = None,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="Print each record as a JSON object with value, key, headers and timestamp_ms, which `penstock write "
+            "--record` reads. An event that is not a record is printed as --json prints it.",
+        ),
+    ] = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -134,6 +155,7 @@ def read(
     penstock read demo/clicks --from 2026-01-31T12:00:00Z
     penstock read demo/clicks --from earliest --limit 10
     penstock read demo/clicks --from latest --follow
+    penstock read demo/clicks --record
     """
     begin = start_of(start, stream)
     out = sys.stdout.buffer
@@ -142,7 +164,10 @@ def read(
         _require_stream(store, stream)
         with store.stream(stream).reader(start=begin, until_tail=not follow) as reader:
             for event in reader:
-                if json:
+                line = record_line(event) if record else None
+                if line is not None:
+                    out.write(line)
+                elif json or record:
                     out.write(_as_json(event.data, event.segment, event.offset))
                 else:
                     out.write(event.data)

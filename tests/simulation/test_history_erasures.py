@@ -65,6 +65,20 @@ def test_readers_of_ours_pass_over_what_was_erased():
         assert run.kinds() == set()
 
 
+def test_an_erased_event_at_the_end_of_a_segment_is_not_behind_those_of_its_successor():
+    run = Run(STREAM)
+    later = run.history.write(STREAM, "w", 3, "k", b"event-3")
+    successor = "scope/stream/1.#epoch.1"
+    run.history.acknowledged(later, segment=successor, offset=0)
+    run.erase(2)
+    reading = run.history.reading(STREAM, "reader")
+    reading.final, reading.complete, reading.segments = True, True, (SEGMENT, successor)
+    for (segment, offset), data in zip(run.places[:2], run.events[:2], strict=True):
+        run.history.read(reading, segment, offset, data)
+    run.history.read(reading, successor, 0, b"event-3")
+    assert run.kinds() == set()
+
+
 def test_before_the_receipt_it_may_show_or_not():
     run = Run(SEGMENT)
     run.erase(done=False)

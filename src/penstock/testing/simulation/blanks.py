@@ -98,12 +98,15 @@ def _put_back(reading: Reading, read: Read, erased: _Erased | None, found: list[
 def _passed_over(
     segment: str, at: int | None, end: int | None, at_s: float, began_s: float, places: Mapping[Place, _Erased]
 ) -> list[Read]:
-    """The erased events between two places, which our event readers skip. Empty if other events lie between them."""
+    """The erased events between two places, which our event readers skip. Empty if other events lie between them.
+
+    Without ``end``: those after the last event of the segment that was read.
+    """
     passed: list[Read] = []
     while at is not None and (end is None or at < end):
         erased = places.get((segment, at))
         if erased is None or erased.asked_s > at_s:
             return passed if end is None else []
-        passed.append(Read(segment, at, erased.data, at_s, began_s))
+        passed.append(Read(segment, at, erased.data, at_s, began_s, is_unordered=end is None))
         at += 8 + len(erased.data)
     return passed

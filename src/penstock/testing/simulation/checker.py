@@ -85,6 +85,8 @@ def _check_reading(reading: Reading, by_data: Mapping[bytes, Write]) -> list[Ano
         if write.group is not None and (write.group.decided_s is None or read.at_s < write.group.decided_s):
             found.append(Anomaly("early read", f"{reading.reader} read {write.name} before its commit"))
         before = numbers.get((write.writer, write.key))
+        if read.is_unordered:
+            continue
         if before is not None and before.number >= write.number:
             found.append(Anomaly("reordered", f"{reading.reader} read {write.name} behind {before.name}"))
         numbers[write.writer, write.key] = write

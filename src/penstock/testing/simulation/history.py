@@ -86,6 +86,8 @@ class Read:
     at_s: float
     began_s: float
     """When the call or the reader that returned the event began."""
+    is_unordered: bool = False
+    """Nothing shows when the reader passed it: an erased event at the end of a segment."""
 
 
 @dataclass(slots=True, eq=False)

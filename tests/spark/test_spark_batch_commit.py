@@ -103,7 +103,9 @@ class Pings(FlatControl):
         return Services(cast(Any, self), cast(Any, None), closed)
 
     def keep(self) -> KeepAlive:
-        return KeepAlive(self.dial, "here:1", StreamName("s", "t"), SHARED, 30)
+        kept = KeepAlive(self.dial, "here:1", 30)
+        kept.hold(StreamName("s", "t"), SHARED)
+        return kept
 
 
 def test_a_lease_is_renewed_while_the_task_waits_for_rows() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import kill_owners
 import pytest
+import route_kills
 from kill_matrix import VICTIMS, event, is_sound, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -18,6 +19,20 @@ def test_a_store_and_a_driver_killed_at_their_commits_lose_and_repeat_nothing(tm
     assert is_sound(summary), summary
     assert summary["driver_starts"] >= 2
     assert summary["adopted_chunks"] > 0
+
+
+def test_a_kill_between_the_commits_of_two_streams_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    summary = route_kills.run(tmp_path, [("after 0", "driver")])
+    assert route_kills.is_sound(summary), summary
+    assert summary["events"] == 2 * 240
+
+
+@pytest.mark.slow
+def test_kills_before_and_after_the_commit_of_each_stream_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    kills = [(place, victim) for place in route_kills.PLACES for victim in route_kills.VICTIMS]
+    summary = route_kills.run(tmp_path, kills)
+    assert route_kills.is_sound(summary), summary
+    assert summary["killed"] == {f"{victim} {place}": 1 for place, victim in kills}
 
 
 @pytest.mark.slow

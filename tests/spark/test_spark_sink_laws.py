@@ -35,7 +35,7 @@ from penstock.spark.connect import Services, close_links, link
 from penstock.spark.options import parse_write
 from penstock.spark.reasons import reason
 from penstock.spark.source import PenstockSource
-from penstock.spark.writing import attempt, sink, wire_attempt
+from penstock.spark.writing import attempt, sending, sink, wire_attempt
 from penstock.spark.writing.batch_commit import is_repeat
 from penstock.spark.writing.messages import TaskWritten
 from penstock.spark.writing.sink import StreamWriter
@@ -139,14 +139,14 @@ def test_a_task_that_fails_leaves_nothing_behind(
     stream = world.create("s")
     query = Query(data, stream, "q", monkeypatch)
     seen: list[UUID] = []
-    begin = attempt.Attempt._begin
+    begin = sending.Sending._begin
 
-    async def watched(self: attempt.Attempt, services: Services) -> Transaction:
-        made = await begin(self, services)
+    async def watched(self: sending.Sending) -> Transaction:
+        made = await begin(self)
         seen.append(made.id)
         return made
 
-    monkeypatch.setattr(attempt.Attempt, "_begin", watched)
+    monkeypatch.setattr(sending.Sending, "_begin", watched)
     whole = query.task(0, [b"k:0"])
     files = imported_files(data)
     monkeypatch.setattr(sink, "_identity", lambda: ("q", 0))
@@ -461,7 +461,7 @@ def test_a_writer_that_is_really_fenced_says_so(world: World, data: Path, monkey
     def fenced(services: Services, *rest: Any) -> Any:
         return appender(Services(services.controller, cast(Any, Fenced(services.segments)), services.close), *rest)
 
-    monkeypatch.setattr(attempt, "WireAttempt", fenced)
+    monkeypatch.setattr(sending, "WireAttempt", fenced)
     with pytest.raises(WriterFencedError):
         query.task(0, [b"k:0"])
 

@@ -39,6 +39,34 @@ def test_a_view_and_a_table_read_a_stream_in_sql_and_as_a_stream(
     assert _stream_of(spark.readStream.options(**options).table("turbines"), tmp_path / "checkpoint") == 100
 
 
+def test_rows_go_to_the_streams_that_they_name_and_a_copy_keeps_their_names(
+    spark: Any, address: str, world: World, tmp_path: Path
+) -> None:
+    world.create("wind", 2)
+    rows = [(f"k{number % 3}:{number}", f"k{number % 3}", ("wind", "solar")[number % 2]) for number in range(60)]
+    frame = spark.createDataFrame(rows, "event string, routing_key string, stream string")
+    writer = frame.write.format("penstock").options(controller=address, scope="plant").mode("append")
+    with pytest.raises(Exception, match="allow_create_stream") as caught:
+        writer.save()
+    assert (reason(caught.value) or "").startswith("StreamNotFoundError")
+    writer.option("allow_create_stream", "true").save()
+    given = {"controller": address, "stream": "plant/wind,plant/solar", "start_stream_cut": "earliest"}
+    query = (
+        spark.readStream.format("penstock")
+        .options(**given)
+        .load()
+        .writeStream.format("penstock")
+        .options(controller=address, scope="copy", allow_create_stream="true", allow_create_scope="true")
+        .option("checkpointLocation", str(tmp_path / "copy"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    copied = spark.read.format("penstock").options(controller=address, scope="copy").load()
+    found = copied.selectExpr("cast(event as string) AS event", "stream").collect()
+    assert sorted((row.event, row.stream) for row in found) == sorted((event, name) for event, _, name in rows)
+
+
 def _stream_of(frame: Any, checkpoint: Path) -> int:
     rows: list[int] = []
     query = (

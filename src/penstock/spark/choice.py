@@ -14,6 +14,12 @@ from penstock.spark.connect import Services
 AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
 """Of the store itself; it can be read as any other, and nothing else. Source: docs/formats/audit.md."""
 
+WHICH_STREAM = (
+    "which stream? give options scope and stream, or load('SCOPE/STREAM'). Spark keeps the options of a "
+    "catalog's table from sources in Python: use a temporary view, or "
+    "SELECT ... FROM table WITH ('path' = 'SCOPE/STREAM')"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Named:

@@ -19,7 +19,7 @@ from penstock.model.errors import InternalError, InvalidArgumentError, InvalidCu
 from penstock.model.names import StreamName, check_name
 from penstock.model.queries import ANY_QUERY
 from penstock.ports.control.transactions import LEASE_MAX_MS, LEASE_MIN_MS
-from penstock.spark.choice import Matching, Named, StreamChoice, all_named, checked_pattern, name_of
+from penstock.spark.choice import WHICH_STREAM, Matching, Named, StreamChoice, all_named, checked_pattern, name_of
 from penstock.spark.kafka import kafka_hint
 from penstock.spark.schema import EVENT, ROUTING_KEY
 
@@ -41,6 +41,7 @@ _BATCH_ROWS_MAX = 1 << 24
 _PARTITIONS_MAX = 1 << 20  # partitions of one batch
 _LEASE_SECONDS_MAX = 10**9
 _SEGMENTS_MAX = (1 << 31) - 1
+_STREAMS_MAX = 10_000  # streams of one batch
 Direct: TypeAlias = Literal["true", "false", "always"]
 """Read chunks where they lie: where that is possible, never, or else fail."""
 
@@ -91,6 +92,7 @@ WRITE_OPTIONS = (
     "allow_create_scope",
     "allow_create_stream",
     "default_num_segments",
+    "max_streams",
 )
 # What Spark itself adds, whatever the format: to queries, and to tables of a catalog (CREATE TABLE ... USING penstock).
 _SPARKS_OWN = frozenset(
@@ -150,11 +152,15 @@ class ReadOptions:
 class WriteOptions:
     """Where to write, and under which identity. ``job`` is a batch job's own (application, version).
 
-    ``job_query``: a name of the query whose ``foreachBatch`` writes the job, or ``NO_QUERY``; None: as Spark says.
+    ``target``: None if each row names its stream; then ``scope`` is that of rows that name none, and ``max_streams``
+    limits the streams of one batch. ``job_query``: a name of the query whose ``foreachBatch`` writes the job, or
+    ``NO_QUERY``; None: as Spark says.
     """
 
     controller: str
-    stream: StreamName
+    target: StreamName | None
+    scope: str | None
+    max_streams: int
     writer_id: str | None
     reset_writer: bool
     replaces_query: str | None
@@ -167,6 +173,17 @@ class WriteOptions:
     create_scope: bool
     create_stream: bool
     segments: int
+
+    @property
+    def stream(self) -> StreamName:
+        """The target. Raises InternalError where each row names its own: see ``of``."""
+        if self.target is None:
+            raise InternalError("a write to several streams was taken for one to one stream", scope=self.scope)
+        return self.target
+
+    def of(self, stream: StreamName) -> WriteOptions:
+        """The same options for one of the streams."""
+        return self if stream == self.target else replace(self, target=stream)
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
@@ -214,8 +231,20 @@ def _read_options(given: _Given, choice: StreamChoice) -> ReadOptions:
 
 
 def parse_write(options: Mapping[str, str]) -> WriteOptions:
-    """Options of a write. Raises as ``parse_read``."""
+    """Options of a write to one stream. Raises as ``parse_read``."""
     given = _Given(options, WRITE_OPTIONS, READ_OPTIONS, "reading")
+    return _write_options(given, given.stream())
+
+
+def parse_sink(options: Mapping[str, str]) -> WriteOptions:
+    """As ``parse_write``, also for a write without a target, in which each row names its stream."""
+    given = _Given(options, WRITE_OPTIONS, READ_OPTIONS, "reading")
+    return _write_options(given, given.stream() if given.text("stream") or given.text("path") else None)
+
+
+def _write_options(given: _Given, target: StreamName | None) -> WriteOptions:
+    if target is not None and given.text("max_streams") is not None:
+        raise InvalidArgumentError("option max_streams belongs to rows that name their streams; drop it", stream=target)
     lease_ms = given.number("transaction_timeout_ms", LEASE_MAX_MS) or 0
     if not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
         raise InvalidArgumentError(
@@ -247,7 +276,9 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         )
     return WriteOptions(
         controller=given.text("controller") or DEFAULT_CONTROLLER,
-        stream=given.stream(),
+        target=target,
+        scope=given.scope() if target is None else target.scope,
+        max_streams=given.number("max_streams", 100, _STREAMS_MAX) or 1,
         writer_id=given.text("writer_id"),
         reset_writer=reset,
         replaces_query=replaces,
@@ -257,8 +288,9 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         routing_key_column=given.text("routing_key_column") or ROUTING_KEY,
         direct=given.flag("direct", True),
         lease_ms=lease_ms,
-        create_scope=given.flag("allow_create_scope", True),
-        create_stream=given.flag("allow_create_stream", True),
+        # A bad value in a row must not create a stream by default.
+        create_scope=given.flag("allow_create_scope", target is not None),
+        create_stream=given.flag("allow_create_stream", target is not None),
         segments=given.number("default_num_segments", 1, _SEGMENTS_MAX) or 1,
     )
 
@@ -353,7 +385,7 @@ class _Given:
             stream = f"{scope}/{stream}"
         full = stream or path
         if full is None:
-            raise InvalidArgumentError(_WHICH_STREAM)
+            raise InvalidArgumentError(WHICH_STREAM)
         if stream is not None and path is not None and stream != path:
             raise InvalidArgumentError("options name two streams", stream=stream, path=path)
         if "," in full:
@@ -376,18 +408,19 @@ class _Given:
                     stream=names,
                     stream_pattern=pattern,
                 )
-            return Matching(scope=self._scope(scope), pattern=checked_pattern(pattern))
+            return Matching(scope=self.scope(), pattern=checked_pattern(pattern))
         if names is None:
             if scope is None:
-                raise InvalidArgumentError(_WHICH_STREAM)
-            return Matching(scope=self._scope(scope), pattern=None)
+                raise InvalidArgumentError(WHICH_STREAM)
+            return Matching(scope=self.scope(), pattern=None)
         if "," not in names:
             return Named((self.stream(own=True),))
         if self.text("path") not in (None, names):
             raise InvalidArgumentError("options name two sets of streams", stream=names, path=self.text("path"))
         return Named(all_named(names, scope))
 
-    def _scope(self, scope: str | None) -> str | None:
+    def scope(self) -> str | None:
+        scope = self.text("scope")
         try:
             return None if scope is None else check_name("scope", scope)
         except InvalidNameError as error:
@@ -453,11 +486,6 @@ class _Given:
 
 
 _WORDS_OF_CUTS = (*ENDS, "unbounded")
-_WHICH_STREAM = (
-    "which stream? give options scope and stream, or load('SCOPE/STREAM'). Spark keeps the options of a "
-    "catalog's table from sources in Python: use a temporary view, or "
-    "SELECT ... FROM table WITH ('path' = 'SCOPE/STREAM')"
-)
 
 
 def _within(name: str, text: str, value: int, most: int) -> int:

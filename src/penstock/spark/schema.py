@@ -29,7 +29,7 @@ READ_COLUMNS = {
 
 
 TARGET_COLUMNS = ("scope", "stream")
-"""The columns that name a stream. Rows that are written must not name a stream other than the target."""
+"""The columns that name a stream."""
 
 READ_MARK = "penstock.read"
 """Marks, in a column's metadata, that a read made it. Spark keeps it through ``select`` and drops it if a column is
@@ -103,11 +103,34 @@ def target_columns(fields: Iterable[tuple[str, str, Mapping[str, object]]], *use
     for name, kind, metadata in fields:
         if name in TARGET_COLUMNS and name not in used and metadata.get(READ_MARK) is not True:
             if kind != "string":
-                raise InvalidArgumentError(
-                    "scope and stream of a row must be strings; cast or drop the column", column=name, type=kind
-                )
+                raise InvalidArgumentError(_NOT_STRINGS, column=name, type=kind)
             found.append(name)
     return tuple(found)
+
+
+def routing_columns(
+    fields: Iterable[tuple[str, str, Mapping[str, object]]], *used: str, scope: str | None
+) -> tuple[str, ...]:
+    """The columns among (name, Spark's type, metadata) that name the stream of each row: ``stream``, maybe ``scope``.
+
+    With option ``scope``, the scope column of our own reads is left out: it states where a copied event comes from.
+    Raises: InvalidArgumentError (there is no column ``stream``, or one of them is not a string).
+    """
+    found = []
+    for name, kind, metadata in fields:
+        is_origin = name == "scope" and scope is not None and metadata.get(READ_MARK) is True
+        if name in TARGET_COLUMNS and name not in used and not is_origin:
+            if kind != "string":
+                raise InvalidArgumentError(_NOT_STRINGS, column=name, type=kind)
+            found.append(name)
+    if "stream" not in found:
+        raise InvalidArgumentError(
+            "which stream? give options scope and stream, or save('SCOPE/STREAM'), or rows with a column stream"
+        )
+    return tuple(found)
+
+
+_NOT_STRINGS = "scope and stream of a row must be strings; cast or drop the column"
 
 
 def _known(name: str) -> str:

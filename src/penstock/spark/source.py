@@ -25,7 +25,7 @@ from penstock.model.segments import SegmentId
 from penstock.ports.data.chunks import LEASE_PARTS_MAX
 from penstock.spark.choice import chosen_at_start
 from penstock.spark.connect import Connector, Services, dial, link
-from penstock.spark.options import ReadOptions, WriteOptions, parse_source, parse_write
+from penstock.spark.options import ReadOptions, WriteOptions, parse_sink, parse_source
 from penstock.spark.reading.partition import read_partition, release_lease
 from penstock.spark.reading.plan import Share, together
 from penstock.spark.reading.planning import (
@@ -46,6 +46,7 @@ from penstock.spark.schema import (
     check_read_schema,
     check_write_schema,
     read_columns,
+    routing_columns,
     target_columns,
 )
 from penstock.spark.worker.collector import spare
@@ -137,12 +138,14 @@ class PenstockSource(DataSource):  # type: ignore[misc]
     def _write_options(
         self, schema: StructType, overwrite: bool, instead: str
     ) -> tuple[WriteOptions, bool, tuple[str, ...]]:
-        options = parse_write(self.options)
+        options = parse_sink(self.options)
         if overwrite:
-            raise InvalidArgumentError(f"a stream is never overwritten; use {instead}", stream=options.stream)
+            raise InvalidArgumentError(f"a stream is never overwritten; use {instead}", stream=options.target)
         event, key = options.event_column, options.routing_key_column
         keyed = check_write_schema(_columns(schema), event=event, routing_key=key)
         fields = [(field.name, field.dataType.simpleString(), field.metadata or {}) for field in schema.fields]
+        if options.target is None:
+            return options, keyed, routing_columns(fields, event, key, scope=options.scope)
         return options, keyed, target_columns(fields, event, key)
 
 

@@ -1,54 +1,58 @@
 """How one task attempt writes its rows.
 
-A few rows go to the driver in the task's message. More rows are written to the store's tier 2, as chunks of a
-transaction that all attempts of the batch share. If this process cannot access tier 2, they are appended to a
-transaction of this attempt alone. The choice is made once, when there are too many rows for a message. Source:
+A few rows go to the driver in the task's message. More rows of one stream are sent to the store (``sending``). Where
+rows name their streams, the streams with most rows are sent, and the rest stays in the message. Source:
 docs/design/0016-sink.md.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from penstock.codec.events import EVENT_MAX_BYTES
-from penstock.model.errors import EventTooLargeError, UnsupportedError
+from penstock.model.errors import EventTooLargeError, InvalidArgumentError
+from penstock.model.names import StreamName
 from penstock.model.queries import QuerySource
-from penstock.ports.control.transactions import Transaction
-from penstock.spark.connect import Connector, Services, patiently
+from penstock.spark.arrays import integers
+from penstock.spark.connect import RETRY_S, Connector, Services, patiently
 from penstock.spark.options import WriteOptions
-from penstock.spark.writing.direct_attempt import DirectAttempt
-from penstock.spark.writing.frames import (
-    APPEND_BYTES,
-    EVENT,
-    KEY,
-    Sorter,
-    check_targets,
-    event_bytes,
-    inline_rows,
-    largest_event,
-)
-from penstock.spark.writing.keep_alive import KeepAlive, renew
-from penstock.spark.writing.messages import SharedWritten, TaskWritten
-from penstock.spark.writing.transactions import abort_after_failure, opened
-from penstock.spark.writing.wire_attempt import WireAttempt
-
-if TYPE_CHECKING:
-    from penstock.spark.writing.frames import Framed
-
-log = logging.getLogger("penstock.spark")
+from penstock.spark.writing.batch_commit import is_repeat, last_batch
+from penstock.spark.writing.direct_attempt import HELD_BYTES
+from penstock.spark.writing.frames import EVENT, KEY, event_bytes, inline_rows, largest_event
+from penstock.spark.writing.keep_alive import KeepAlive
+from penstock.spark.writing.messages import RoutedWritten, TaskWritten
+from penstock.spark.writing.sending import Sending
+from penstock.spark.writing.targets import RowTargets
 
 INLINE_BYTES = 128 << 10
 """The most that goes to the driver in a task's message: 8,000 tasks stay within the default limit of Spark's driver."""
 
+_STREAM_BYTES = 1024
+"""What each stream but the first adds to a message."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The rows of one stream. They are held until there are too many for a message, and then sent."""
+
+    written: TaskWritten
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    held_bytes: int = 0
+    sending: Sending | None = None
+    is_repeat: bool = False
+
 
 class Attempt:
-    """One attempt of a task. ``key`` belongs to the transaction that all attempts of this run of the batch share."""
+    """One attempt of a task.
+
+    ``key`` belongs to the transactions that all attempts of this run of the batch share, one in each stream. ``writer``:
+    the writer's name, without the stream. ``ordered``: as ``is_repeat``.
+    """
 
     def __init__(
         self,
@@ -61,162 +65,134 @@ class Attempt:
         writer: str,
         batch: int,
         source: QuerySource | None,
+        ordered: bool,
     ) -> None:
         self._connector = connector
         self._options = options
         self._keyed = keyed
-        self._target_columns = target_columns
+        self._targets = RowTargets(options, target_columns)
         self._key = key
         self._writer = writer
         self._batch = batch
         self._source = source
+        self._ordered = ordered
         context = TaskContext.get()
         self._partition = context.partitionId() if context else 0
-        self._rows = 0
-        self._bytes = 0
+        self._lanes: dict[StreamName, _Lane] = {}
+        if options.target is not None:
+            self._lane(options.target)
 
-    def few(self, iterator: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], bool]:
-        """The first rows, as columns of plain events and keys, and whether they are all rows and fit into a message."""
-        held: list[pa.RecordBatch] = []
-        held_bytes = 0
+    def hold(self, iterator: Iterator[pa.RecordBatch]) -> bool:
+        """Hold rows while they fit into a message. Returns whether these are all rows.
+
+        Raises as ``RowTargets.split``; InvalidArgumentError if an event is null, or if there are too many streams.
+        """
         for rows in iterator:
             if rows.num_rows:
-                held.append(self._plain(rows))
-                held_bytes += held[-1].nbytes
-                if held_bytes > INLINE_BYTES:
-                    return held, False
-        return held, True
+                self._add(rows)
+                if self._is_too_much():
+                    return False
+        return True
 
-    def inline(self, held: list[pa.RecordBatch]) -> TaskWritten:
-        """The message that contains the rows themselves. Raises EventTooLargeError."""
-        largest = max((largest_event(rows) for rows in held), default=0)
-        if largest > EVENT_MAX_BYTES:
-            raise EventTooLargeError("event is too large", length_bytes=largest, limit_bytes=EVENT_MAX_BYTES)
-        return self._message(inline=inline_rows(held) if held else None)
+    def message(self) -> TaskWritten | RoutedWritten:
+        """The message of a task whose rows are held or durable. Raises EventTooLargeError."""
+        parts: list[tuple[StreamName, TaskWritten]] = []
+        for stream, lane in self._lanes.items():
+            largest = max((largest_event(rows) for rows in lane.held), default=0)
+            if largest > EVENT_MAX_BYTES:
+                raise EventTooLargeError("event is too large", length_bytes=largest, limit_bytes=EVENT_MAX_BYTES)
+            held = inline_rows(lane.held) if lane.held else None
+            parts.append((stream, replace(lane.written, inline=held)))
+        return RoutedWritten(tuple(parts)) if self._options.target is None else parts[0][1]
 
-    def nothing(self) -> TaskWritten:
-        """The message of a task that has no rows or whose batch is already committed."""
-        return TaskWritten(self._writer, self._batch, None, 0, 0, self._partition, source=self._source)
-
-    async def write(
-        self, services: Services, held: list[pa.RecordBatch], iterator: Iterator[pa.RecordBatch]
-    ) -> TaskWritten:
-        """Write all rows durably, the held ones first. If it fails, the transaction is abandoned."""
-        shared: Transaction | None = None
-        if self._options.direct:
-            shared = await self._join(services)
-            # Without access to tier 2, the driver still gets the transaction, to end it.
-            direct = None if shared is None else await self._open_direct(services, shared, held[0])
-            if shared is not None and direct is not None:
-                await self._send(services, direct, shared, held, iterator)
-                chunks = await direct.finish()
-                await renew(services, self._options.stream, shared.id, self._options.lease_ms)
-                return self._message(shared=SharedWritten(self._key, shared.id, chunks))
-        own = await patiently(lambda: opened(services, self._options, lambda: self._begin(services)))
+    async def write(self, services: Services, iterator: Iterator[pa.RecordBatch]) -> TaskWritten | RoutedWritten:
+        """Write the rows durably that do not fit into the message. If it fails, the transactions are abandoned."""
+        lease = KeepAlive(self._connector, self._options.controller, self._options.lease_ms)
         try:
-            await self._send(services, WireAttempt(services, self._options.stream, own), own, held, iterator)
-            await renew(services, self._options.stream, own.id, self._options.lease_ms)
-        except BaseException:
-            await abort_after_failure(services, self._options, own.id)
-            raise
-        left = None if shared is None else SharedWritten(self._key, shared.id)
-        return self._message(transaction=own.id, shared=left)
-
-    async def _send(
-        self,
-        services: Services,
-        sender: DirectAttempt | WireAttempt,
-        transaction: Transaction,
-        held: list[pa.RecordBatch],
-        iterator: Iterator[pa.RecordBatch],
-    ) -> None:
-        """Send all rows. They are durable when this returns; no write is in flight when it fails."""
-        options = self._options
-        part_bytes = sender.block_bytes if isinstance(sender, DirectAttempt) else APPEND_BYTES
-        sort = self._sorter(transaction, part_bytes).sort
-        lease = KeepAlive(self._connector, options.controller, options.stream, transaction.id, options.lease_ms)
-        try:
-            for rows in held:
-                await self._take(sender, sort, rows)
-            held.clear()
-            for rows in iterator:
-                if rows.num_rows:
-                    await self._take(sender, sort, self._plain(rows))
-                    lease.check()
-            await sender.finish()
-        except BaseException:
-            await sender.cancel()
-            raise
+            try:
+                await self._send_largest(services, lease)
+                for rows in iterator:
+                    if rows.num_rows:
+                        self._add(rows)
+                        await self._send_largest(services, lease)
+                        lease.check()
+                for lane in self._lanes.values():
+                    if lane.sending is not None:
+                        transaction, shared = await lane.sending.finish()
+                        lane.written = replace(lane.written, transaction=transaction, shared=shared)
+            except BaseException:
+                for sending in self._sendings():
+                    await sending.cancel()
+                raise
+            return self.message()
         finally:
             lease.stop()
 
-    async def _take(
-        self,
-        sender: DirectAttempt | WireAttempt,
-        sort: Callable[[pa.Array, pa.Array | None], Iterator[Framed]],
-        rows: pa.RecordBatch,
-    ) -> None:
-        for part in sort(rows.column(EVENT), rows.column(KEY) if self._keyed else None):
-            await sender.add(part)
+    def _lane(self, stream: StreamName) -> _Lane:
+        found = self._lanes.get(stream)
+        if found is None:
+            if len(self._lanes) >= self._options.max_streams:
+                raise InvalidArgumentError(
+                    "rows name more streams than option max_streams allows; check the column, or raise the option",
+                    max_streams=self._options.max_streams,
+                    next=stream,
+                )
+            empty = TaskWritten(
+                f"{self._writer}/{stream}", self._batch, None, 0, 0, self._partition, source=self._source
+            )
+            found = self._lanes[stream] = _Lane(empty)
+        return found
 
-    def _message(
-        self, *, transaction: UUID | None = None, inline: bytes | None = None, shared: SharedWritten | None = None
-    ) -> TaskWritten:
-        return TaskWritten(
-            self._writer,
-            self._batch,
-            transaction,
-            self._rows,
-            self._bytes,
-            self._partition,
-            inline,
-            shared,
-            self._source,
-        )
-
-    def _plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Plain events and their keys. Raises InvalidArgumentError if an event is null or a row names another
-        stream."""
-        check_targets(rows, self._target_columns, self._options.stream)
-        self._rows += rows.num_rows
-        self._bytes += rows.nbytes
+    def _add(self, rows: pa.RecordBatch) -> None:
+        """Hold rows, as columns of plain events and keys."""
         columns = {EVENT: event_bytes(rows.column(self._options.event_column))}
         if self._keyed:
             columns[KEY] = rows.column(self._options.routing_key_column)
-        return pa.record_batch(columns)
-
-    def _sorter(self, transaction: Transaction, part_bytes: int) -> Sorter:
-        ranges = [item.keys for item in transaction.segments]
-        return Sorter(ranges, turn=self._partition, part_bytes=part_bytes)
-
-    # --- transactions -------------------------------------------------------------------------------------
-
-    async def _join(self, services: Services) -> Transaction | None:
-        """The transaction that the attempts share; None if the store does not support one."""
-        options = self._options
-        try:
-            return await patiently(
-                lambda: opened(
-                    services,
-                    options,
-                    lambda: services.controller.transactions.join(options.stream, self._key, lease_ms=options.lease_ms),
-                )
+        plain = pa.record_batch(columns)
+        for stream, places in self._targets.split(rows):
+            lane = self._lane(stream)
+            if lane.is_repeat:
+                continue
+            mine = plain if places is None else plain.take(integers(places))
+            lane.held.append(mine)
+            lane.held_bytes += mine.nbytes
+            lane.written = replace(
+                lane.written, rows=lane.written.rows + mine.num_rows, size_bytes=lane.written.size_bytes + mine.nbytes
             )
-        except UnsupportedError:
-            return None
 
-    async def _open_direct(self, services: Services, shared: Transaction, rows: pa.RecordBatch) -> DirectAttempt | None:
-        keys = rows.column(KEY) if self._keyed else None
-        first = next(self._sorter(shared, APPEND_BYTES).sort(rows.column(EVENT), keys))
-        direct = DirectAttempt(services, self._options.stream, shared)
-        if await direct.open(first.index):
-            return direct
-        log.info(
-            "tier 2 cannot be accessed from here, sending rows to the store",
-            extra={"stream": self._options.stream},
-        )
-        return None
+    def _is_too_much(self) -> bool:
+        held = [lane.held_bytes for lane in self._lanes.values() if lane.held]
+        return bool(held) and sum(held) + (len(held) - 1) * _STREAM_BYTES > INLINE_BYTES
 
-    async def _begin(self, services: Services) -> Transaction:
-        # If an answer was lost, it is created twice: the first one ends with its lease.
-        return await services.controller.transactions.create(self._options.stream, lease_ms=self._options.lease_ms)
+    async def _send_largest(self, services: Services, lease: KeepAlive) -> None:
+        """Send rows until the held ones fit into a message: of the streams that are open, then of the largest."""
+        for stream, lane in self._lanes.items():
+            if lane.sending is not None and lane.held:
+                await self._send(services, stream, lane, lease)
+        while self._is_too_much():
+            stream, lane = max(self._lanes.items(), key=lambda item: item[1].held_bytes)
+            await self._send(services, stream, lane, lease)
+
+    async def _send(self, services: Services, stream: StreamName, lane: _Lane, lease: KeepAlive) -> None:
+        held, lane.held, lane.held_bytes = lane.held, [], 0
+        if lane.sending is None:
+            options, written = self._options.of(stream), lane.written
+            last = await patiently(
+                lambda: last_batch(services, options, written.writer, written.source), full_s=RETRY_S
+            )
+            if is_repeat(last, self._batch, writer=written.writer, ordered=self._ordered):
+                lane.is_repeat = True
+                lane.written = replace(written, rows=0, size_bytes=0)
+                return
+            lane.sending = Sending(
+                services, options, key=self._key, partition=self._partition, keyed=self._keyed, lease=lease
+            )
+            await lane.sending.open(held[0])
+        for rows in held:
+            await lane.sending.take(rows)
+            # One stream bounds itself. Together they would hold as much for each stream.
+            while len(self._lanes) > 1 and sum(item.held_bytes for item in self._sendings()) > HELD_BYTES:
+                await max(self._sendings(), key=lambda item: item.held_bytes).relieve()
+
+    def _sendings(self) -> list[Sending]:
+        return [lane.sending for lane in self._lanes.values() if lane.sending is not None]

@@ -155,6 +155,7 @@ class BatchCommit:
         self._begun: dict[int, Transaction] = {}
         self._fresh: set[int] = set()
         self._filled: set[int] = set()
+        self._is_repeat = False
 
     @property
     def is_empty(self) -> bool:
@@ -162,31 +163,42 @@ class BatchCommit:
         return not self._groups
 
     async def run(self, services: Services) -> bool:
-        """True once this or an earlier call has made the batch readable. False if the writer's batch was already
-        committed otherwise.
+        """``prepare``, then ``decide``."""
+        await self.prepare(services)
+        return await self.decide(services)
 
-        Raises ConflictError (see ``is_repeat``), TransactionNotFoundError and TransactionStateError (nothing is committed),
-        and what the store raises.
+    async def prepare(self, services: Services) -> None:
+        """Write the rows to transactions that nobody can read yet.
+
+        Raises ConflictError (see ``is_repeat``), TransactionNotFoundError and TransactionStateError (nothing is
+        committed), and what the store raises.
         """
-        options, controller = self._options, services.controller
+        options = self._options
         async with asyncio.TaskGroup() as asked:
             last = asked.create_task(last_batch(services, options, self._writer, self._source))
             for number, group in enumerate(self._groups):
-                # Repeats are rare, so the batch is filled without asking first. For a repeat, the commit below aborts
-                # it as superseded.
+                # Repeats are rare, so the batch is filled without asking first. For a repeat, the commit aborts it as
+                # superseded.
                 if group.transaction is None and number not in self._begun:
                     asked.create_task(self._begin(services, number))
-        repeat = is_repeat(last.result(), self._batch, writer=self._writer, ordered=self._ordered)
-        if not repeat:
+        self._is_repeat = is_repeat(last.result(), self._batch, writer=self._writer, ordered=self._ordered)
+        if not self._is_repeat:
             for number, group in enumerate(self._groups):
                 if number not in self._filled:
                     await self._fill(services, number, group)
                     self._filled.add(number)
+
+    async def decide(self, services: Services) -> bool:
+        """True once this or an earlier call has made the prepared batch readable. False if the writer's batch was
+        already committed otherwise.
+
+        Raises TransactionNotFoundError (nothing is committed), and what the store raises.
+        """
         offered = self.transactions
         if not offered:
-            return not repeat
-        return await controller.batches.commit(
-            options.stream,
+            return not self._is_repeat
+        return await services.controller.batches.commit(
+            self._options.stream,
             writer=self._writer,
             batch=self._batch,
             transactions=offered,

@@ -45,12 +45,24 @@ class DirectAttempt:
         self._lanes: dict[int, _Lane] = {}
         self._held = 0
         self._block_bytes = 0
-        self._writing: dict[asyncio.Task[None], None] = {}
+        self._writing: dict[asyncio.Task[None], int] = {}
 
     @property
     def block_bytes(self) -> int:
         """The largest recommended run of events, in bytes."""
         return self._block_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are buffered or in flight."""
+        return self._held + sum(self._writing.values())
+
+    async def relieve(self) -> None:
+        """Return once fewer bytes are held: writes the largest part, or waits for a chunk in flight."""
+        if self._held:
+            await self._finish_lane(max(self._lanes.values(), key=lambda item: item.builder.size_bytes))
+        if self._writing:
+            await self._settle(asyncio.FIRST_COMPLETED)
 
     async def open(self, index: int) -> bool:
         """Whether this process can write to the store's tier 2. ``index`` is a segment that has rows.
@@ -115,7 +127,7 @@ class DirectAttempt:
         async def write() -> None:
             lane.written[number] = await lane.place.write(number, built)
 
-        self._writing[asyncio.ensure_future(write())] = None
+        self._writing[asyncio.ensure_future(write())] = built.size_bytes
         while len(self._writing) >= _IN_FLIGHT:
             await self._settle(asyncio.FIRST_COMPLETED)
         # Let it begin before the caller blocks on its next rows.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from penstock.spark.arrays import NO_BYTES, integers, numbers
 APPEND_BYTES = 2 << 20
 """Size of one append: large enough to pay for its overhead, small enough to overlap with the next."""
 
+
+Places: TypeAlias = np.ndarray[Any, Any]
+"""Places of rows in a batch, in order."""
 
 EVENT, KEY = "event", "key"
 """Columns of rows in transit: plain events, and routing keys if there are any."""
@@ -56,8 +59,8 @@ def check_targets(rows: pa.RecordBatch, columns: Sequence[str], stream: StreamNa
         row = pc.index(allowed, pa.scalar(False)).as_py()
         if row >= 0:
             raise InvalidArgumentError(
-                "a row names another stream than the target, and rows are not routed; filter the rows, or "
-                "drop the column",
+                "a row names another stream than the target; filter the rows; or drop the column; or, to send each row "
+                "to the stream that it names, drop option stream (or the path)",
                 column=name,
                 found=str(column[row].as_py())[:200],
                 stream=stream,

@@ -26,34 +26,38 @@ async def renew(services: Services, stream: StreamName, transaction: UUID, lease
 
 
 class KeepAlive:
-    """Renews a lease three times per period, in a thread with its own connection.
+    """Renews the leases of a task's transactions three times per period, in a thread with its own connection.
 
     A task's loop does not run while Spark computes the next rows, which may take longer than any lease. A short task
     costs only an idle thread.
     """
 
-    def __init__(
-        self, connector: Connector, address: str, stream: StreamName, transaction: UUID, lease_ms: int
-    ) -> None:
+    def __init__(self, connector: Connector, address: str, lease_ms: int) -> None:
         self._connector = connector
         self._address = address
-        self._stream = stream
-        self._transaction = transaction
         self._lease_ms = lease_ms
         self._over = threading.Event()
         self._failure: PenstockError | None = None
-        self._thread = threading.Thread(target=self._run, name="penstock-keep-alive", daemon=True)
-        self._thread.start()
+        self._held: list[tuple[StreamName, UUID]] = []
+        self._thread: threading.Thread | None = None
+
+    def hold(self, stream: StreamName, transaction: UUID) -> None:
+        """Renew this lease too, until ``stop``."""
+        self._held.append((stream, transaction))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock-keep-alive", daemon=True)
+            self._thread.start()
 
     def check(self) -> None:
-        """Raises TransactionStateError once the transaction has ended."""
+        """Raises TransactionStateError once a transaction has ended."""
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
         """Stop renewing. Waits for a renewal in progress."""
         self._over.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         link: Link | None = None
@@ -61,13 +65,17 @@ class KeepAlive:
             while not self._over.wait(self._lease_ms / 3000):
                 link = link or Link(self._connector, self._address)
                 try:
-                    link.run(lambda services: renew(services, self._stream, self._transaction, self._lease_ms))
+                    link.run(self._renew_all)
                 except RETRYABLE as error:
-                    # The lease has not expired yet: the next renewal may succeed.
-                    log.warning("lease could not be renewed", extra={"error": str(error)})
+                    # The leases have not expired yet: the next renewal may succeed.
+                    log.warning("leases could not be renewed", extra={"error": str(error)})
                 except PenstockError as error:
                     self._failure = error
                     return
         finally:
             if link is not None:
                 link.close()
+
+    async def _renew_all(self, services: Services) -> None:
+        for stream, transaction in tuple(self._held):
+            await renew(services, stream, transaction, self._lease_ms)

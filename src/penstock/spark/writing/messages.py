@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from penstock.model.names import StreamName
 from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
 from penstock.ports.data.imports import ImportedChunk
@@ -45,3 +46,10 @@ class TaskWritten(WriterCommitMessage):  # type: ignore[misc]
     inline: bytes | None = None
     shared: SharedWritten | None = None
     source: QuerySource | None = None
+
+
+@dataclass(frozen=True)
+class RoutedWritten(WriterCommitMessage):  # type: ignore[misc]
+    """What a task reports whose rows name their streams: a part for each stream, in the order of their first rows."""
+
+    parts: tuple[tuple[StreamName, TaskWritten], ...]

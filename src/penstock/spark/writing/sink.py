@@ -21,13 +21,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import InternalError, InvalidArgumentError, PenstockError
+from penstock.model.names import StreamName
 from penstock.model.queries import QuerySource
 from penstock.spark.connect import RETRY_S, Connector, Link, Services, link
 from penstock.spark.options import NO_QUERY, WriteOptions
 from penstock.spark.reasons import advised
 from penstock.spark.worker.collector import spare
-from penstock.spark.writing.batch_commit import BatchCommit, claim, is_repeat, last_batch
-from penstock.spark.writing.messages import TaskWritten
+from penstock.spark.writing.batch_commit import groups_of
+from penstock.spark.writing.messages import RoutedWritten, TaskWritten
+from penstock.spark.writing.streams_commit import StreamsCommit, parts_of
 from penstock.spark.writing.transactions import ABORT_S, abort_if_open
 
 if TYPE_CHECKING:
@@ -64,69 +66,61 @@ class _Writer:
 
     def _write(
         self, iterator: Iterator[pa.RecordBatch], writer: str, batch: int, source: QuerySource | None, *, ordered: bool
-    ) -> TaskWritten:
+    ) -> TaskWritten | RoutedWritten:
+        """Write the rows of a task. ``writer``: the writer's name, without the stream."""
         from penstock.spark.writing.attempt import Attempt  # needs Arrow
 
         # Also pandas, if this process was forked before the daemon had loaded it: Spark loads it after a write.
         spare("task")
-        options = self._options
         attempt = Attempt(
             self._connector,
-            options,
+            self._options,
             keyed=self._keyed,
             target_columns=self._target_columns,
             key=self._run,
             writer=writer,
             batch=batch,
             source=source,
+            ordered=ordered,
         )
-        held, few = attempt.few(iterator)
-        if few:
-            return attempt.inline(held)
-        server = self._server()
-        last = server.ask(lambda services: last_batch(services, options, writer, source), full_s=RETRY_S)
-        if is_repeat(last, batch, writer=writer, ordered=ordered):
-            for _ in iterator:
-                pass  # Spark requires that its rows are consumed
-            return attempt.nothing()
-        return server.run(lambda services: attempt.write(services, held, iterator))
+        if attempt.hold(iterator):
+            return attempt.message()
+        written = self._server().run(lambda services: attempt.write(services, iterator))
+        for _ in iterator:
+            pass  # Spark requires that its rows are consumed
+        return written
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], *, ordered: bool) -> None:
         """Commit the rows of all tasks as one batch."""
-        written = [message for message in messages if isinstance(message, TaskWritten)]
-        if len({(message.writer, message.batch, message.source) for message in written}) > 1:
-            raise InternalError("tasks of one batch disagree about it", batches=sorted({m.batch for m in written}))
-        if not written:
+        parts = parts_of(messages, self._options)
+        for written in parts.values():
+            if len({(message.writer, message.batch, message.source) for message in written}) > 1:
+                raise InternalError("tasks of one batch disagree about it", batches=sorted({m.batch for m in written}))
+        if not any(_has_anything(written) for written in parts.values()):
             return
-        commit = BatchCommit(self._options, written, ordered=ordered, one_job=self._one_job)
-        if commit.is_empty:
-            if written[0].source is not None:
-                self._server().ask(lambda services: claim(services, self._options, written[0]), full_s=RETRY_S)
-            return
+        commit = StreamsCommit(self._options, parts, ordered=ordered, one_job=self._one_job)
         try:
-            committed = self._server().ask(commit.run, full_s=RETRY_S)
+            repeated = self._server().ask(commit.run, full_s=RETRY_S)
         except PenstockError:
             self._give_up(commit.abort)
             raise
-        if not committed:
+        for stream in repeated:
+            written = parts[stream]
             log.info("batch was committed before", extra={"writer": written[0].writer, "batch": written[0].batch})
-        self._end_unused(written, commit.transactions)
+        self._abort_all(commit.unused)
         spare("commit")
 
-    def _end_unused(self, written: Sequence[TaskWritten], used: Sequence[UUID]) -> None:
-        """Abort the shared transactions that tasks joined but that hold nothing of the batch."""
-        joined = {message.shared.transaction for message in written if message.shared is not None}
-        self._abort_all([transaction for transaction in sorted(joined) if transaction not in used])
-
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the open transaction. Spark also calls this if a commit failed after it was decided: it stays
+        """Abort the open transactions. Spark also calls this if a commit failed after it was decided: it stays
         decided."""
-        written = [message for message in messages if isinstance(message, TaskWritten)]
-        own = [message.transaction for message in written if message.transaction is not None]
-        shared = {message.shared.transaction for message in written if message.shared is not None}
-        self._abort_all([*own, *sorted(shared)])
+        open_ones: list[tuple[StreamName, UUID]] = []
+        for stream, written in parts_of(messages, self._options).items():
+            own = [message.transaction for message in written if message.transaction is not None]
+            shared = {message.shared.transaction for message in written if message.shared is not None}
+            open_ones += [(stream, transaction) for transaction in [*own, *sorted(shared)]]
+        self._abort_all(open_ones)
 
-    def _abort_all(self, transactions: Sequence[UUID]) -> None:
+    def _abort_all(self, transactions: Sequence[tuple[StreamName, UUID]]) -> None:
         if transactions:
             self._give_up(partial(_abort_all, options=self._options, transactions=transactions))
 
@@ -142,9 +136,16 @@ class _Writer:
             log.warning("transactions are left to their leases", extra={"error": str(error)})
 
 
-async def _abort_all(services: Services, options: WriteOptions, transactions: Sequence[UUID]) -> None:
-    for transaction in transactions:
-        await abort_if_open(services, options, transaction)
+def _has_anything(written: Sequence[TaskWritten]) -> bool:
+    """Whether the stream has rows, or a query that must be recorded."""
+    return written[0].source is not None or bool(groups_of(written))
+
+
+async def _abort_all(
+    services: Services, options: WriteOptions, transactions: Sequence[tuple[StreamName, UUID]]
+) -> None:
+    for stream, transaction in transactions:
+        await abort_if_open(services, options.of(stream), transaction)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
@@ -158,7 +159,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         app, self._batch = options.job or (options.writer_id or "", 0)
         self._one_job = options.job is None
         unique = f"job-{uuid4()}"
-        self._name = f"{app}/{options.stream}" if options.job else f"{app or 'spark'}-{unique}/{options.stream}"
+        self._name = app if options.job else f"{app or 'spark'}-{unique}"
 
     @advised
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -213,15 +214,16 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         # If the name contains the query's id, all batches from before queries were recorded belong to that query.
         replaces = self._options.replaces_query or ("" if name == named else query)
         source = QuerySource(query=query, run=_property(_RUN) or "", replaces=replaces)
-        return self._write(iterator, f"{name}/{self._options.stream}", batch, source, ordered=True)
+        return self._write(iterator, name, batch, source, ordered=True)
 
     @advised
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        for message in messages:
-            if isinstance(message, TaskWritten) and message.batch != batchId:
-                raise InternalError(
-                    "Spark commits a different batch than its tasks wrote", batch=batchId, task=message.batch
-                )
+        for written in parts_of(messages, self._options).values():
+            for message in written:
+                if message.batch != batchId:
+                    raise InternalError(
+                        "Spark commits a different batch than its tasks wrote", batch=batchId, task=message.batch
+                    )
         self._commit(messages, ordered=True)
 
     @advised

@@ -65,10 +65,19 @@ class WireAttempt:
         lane.last = number
         lane.sent[number] = request
         self._send(lane, request)
-        while sum(len(request.data) for _, request in self._pending.values()) > _IN_FLIGHT_BYTES:
-            await self._settle(asyncio.FIRST_COMPLETED)
+        while self.held_bytes > _IN_FLIGHT_BYTES:
+            await self.relieve()
         # Let the bytes leave before the caller blocks on its next rows.
         await asyncio.sleep(0)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in flight."""
+        return sum(len(request.data) for _, request in self._pending.values())
+
+    async def relieve(self) -> None:
+        """Return once an append in flight has ended. Raises what it raised."""
+        await self._settle(asyncio.FIRST_COMPLETED)
 
     def _send(self, lane: _Lane, request: Append) -> None:
         task: asyncio.Task[object] = asyncio.ensure_future(self._services.segments.append(request))

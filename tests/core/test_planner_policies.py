@@ -57,4 +57,4 @@ def test_what_is_kept_between_lines_is_bounded() -> None:
         decode_policy({"type": "time", "min": number})
     assert len(retention_json_stream._cached) <= retention_json_stream._CACHED_MAX
     assert len(retention_policy_json._cached) <= retention_policy_json._CACHED_MAX
-    assert len(retention_outlook._shapes) <= retention_outlook._SHAPES_MAX
+    assert (retention_outlook.shape_of.cache_info().maxsize or 0) <= retention_outlook._SHAPES_MAX

@@ -109,7 +109,7 @@ def main() -> None:
     if given.draw:
         print_pictures([row for path in given.draw for row in json.loads(path.read_text())["figures"]], pictures)
         return
-    # Whoever ends us ends the servers as well.
+    # A signal that ends this process ends the servers as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     directory = given.directory.absolute()
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
@@ -128,7 +128,7 @@ def main() -> None:
                 traceback.print_exc()
                 failed.append(name)
             result["figures"] = [item.as_dict() for item in figures]
-            # After each part: whoever ends an hour's run keeps what it has measured.
+            # After each part: a run that is stopped after an hour keeps its figures.
             out.write_text(json.dumps(result, indent=1) + "\n")
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -74,7 +74,7 @@ class _Bulk:
     def figures(self) -> list[Figure]:
         self._work.mkdir()
         source = self._work / "in"
-        # Random bytes, for events that compress would flatter whoever does not compress.
+        # Random bytes, for events that compress would flatter stores that do not compress.
         words = ", ".join("sha2(cast(rand() as string), 256)" for _ in range(-(-self._size // 32)))
         (
             self._spark.range(0, self._count, 1, 4)

@@ -13,7 +13,7 @@ from typing import Any
 
 Rows = Sequence[Mapping[str, Any]]
 
-# Told apart without colour vision, too; the letters stand beside them.
+# Colours that can be distinguished without colour vision; the letters stand beside them.
 COLOURS = {"F": "#0072b2", "O": "#e69f00", "M": "#cc79a7"}
 CLASSES = {"F": "F: fdatasync before the acknowledgement", "O": "O: page cache", "M": "M: memory"}
 _MET, _MISSED = "#009e73", "#d55e00"
@@ -26,7 +26,7 @@ class Score:
 
     label: str
     reached: float
-    told: str
+    reported: str
 
 
 def score(row: Mapping[str, Any]) -> Score | None:
@@ -45,10 +45,10 @@ def score(row: Mapping[str, Any]) -> Score | None:
     reached = value / wanted if found[1] == ">=" else wanted / value
     kind = str(row["unit"]).rpartition(" ")[2]
     work = f"{row['work']}, {kind}" if kind in ("p50", "p99") else str(row["work"])
-    told = f"{_short(value)} {row['unit']}"
+    reported = f"{_short(value)} {row['unit']}"
     if row.get("ratio") is not None:
-        told = f"{row['ratio']:.2f} of {row['limit']}" + ("" if of_ratio else f", {told}")
-    return Score(label=f"{row['id']}  {work}", reached=reached, told=f"{told}; wanted {row['target']}")
+        reported = f"{row['ratio']:.2f} of {row['limit']}" + ("" if of_ratio else f", {reported}")
+    return Score(label=f"{row['id']}  {work}", reached=reached, reported=f"{reported}; wanted {row['target']}")
 
 
 def _short(value: float) -> str:
@@ -90,7 +90,7 @@ def _limits(scores: Sequence[Score], path: Path) -> Path:
     high = max(2.0, *(item.reached for item in scores)) * 1.2
     axes.set_xlim(low, high * (high / low) ** 0.9)
     for place, item in zip(places, scores, strict=True):
-        axes.text(max(1.0, item.reached) * 1.05, place, item.told, va="center", fontsize=8)
+        axes.text(max(1.0, item.reached) * 1.05, place, item.reported, va="center", fontsize=8)
     axes.axvline(1, color="black", linewidth=1)
     marks = [mark for mark in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= mark <= high]
     axes.set_xticks(marks, [f"{mark:g}" for mark in marks])

@@ -91,7 +91,7 @@ class StoreBench:
             limit = ("log write+sync of 1 MiB", self.limits.log_bytes_s / (size + 8))
             for name, label, _ in kinds:
                 work = f"durable ingest, {size} B, {label}, 4 segments, 1,000 keys"
-                # What is wanted of calls and lists is told against Kafka's client: rows V1 and V2.
+                # The targets of calls and lists are relative to Kafka's client: rows V1 and V2.
                 target = {"W1a": ">= 0.35", "W1b": "", "W1c": ""}.get(name, ">= 0.45")
                 figures.append(figure(name, work, "events/s", times[name], limit=limit, target=target))
         return figures

@@ -55,8 +55,8 @@ class TruncationBench:
                     rates[kind].append(self._throughput(stream))
                     tails[kind].append(self._latency(stream))
                     if kind == "retention":
-                        told = stream.describe()
-                        freed.append((told.written_bytes - told.size_bytes) / told.written_bytes)
+                        reported = stream.describe()
+                        freed.append((reported.written_bytes - reported.size_bytes) / reported.written_bytes)
                     stream.truncate(stream.tail())
         shutil.rmtree(self.directory, ignore_errors=True)
         work = "durable ingest, 1 KiB, list[bytes], 4 segments"

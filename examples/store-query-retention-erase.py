@@ -110,7 +110,7 @@ assert spark.read.parquet(str(work / "archive")).count() == 5000
 # %% [markdown]
 # ## Retention
 #
-# Ask before anything goes: what would this policy remove, whom would it hurt, who holds the rest?
+# Ask before anything is deleted: what would this policy delete, which subscribers would lose data, what keeps the rest?
 # Then set it, and see it kept.
 
 # %%

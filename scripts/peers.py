@@ -123,10 +123,10 @@ def run(what: str, command: Sequence[str], *, environment: dict[str, str] | None
         with log.open("rb") as lines:
             lines.seek(begin)
             said = [line for line in lines.read().decode(errors="replace").splitlines() if line.strip()]
-        told = next((line for line in said if "ERROR" in line or "rror:" in line), f"exit status {status}")
-        missing = _MISSING.search(told)
+        reported = next((line for line in said if "ERROR" in line or "rror:" in line), f"exit status {status}")
+        missing = _MISSING.search(reported)
         raise LeftOutError(
-            f"{what}: {f'there is no {missing[1] or missing[2]} for us' if missing else told.strip()[:300]}"
+            f"{what}: {f'there is no {missing[1] or missing[2]} for us' if missing else reported.strip()[:300]}"
         )
 
 

@@ -30,7 +30,7 @@ _RUN: dict[str, Any] = {
     "why": "",
     "steps": [],
 }  # fmt: skip
-_POLICY: dict[str, Any] = {"policy": resolve(EMPTY, EMPTY, EMPTY), "unreadable": "", "sentence": "kept for ever"}
+_POLICY: dict[str, Any] = {"policy": resolve(EMPTY, EMPTY, EMPTY), "unreadable": "", "sentence": "kept forever"}
 _LOSS: dict[str, Any] = {"at_ms": 0, "events": 0, "time_range_ms": None, "subscribers": []}
 
 

@@ -180,7 +180,7 @@ PROMISES: Sequence[Promise] = (
     Promise("B7", "recovery may be cut short anywhere and repeated", ("simulation", "states", "calls")),
     Promise("B8", "the log forgets only what is durable in tier 2", ("simulation", "planted", "states")),
     Promise("O1", "order per key and writer, across splits and merges", ("simulation", "kills", "official")),
-    Promise("O3", "a place in a segment holds the same bytes for ever", ("simulation", "states", "kills")),
+    Promise("O3", "a place in a segment holds the same bytes forever", ("simulation", "states", "kills")),
     Promise("O5", "conditional appends and tables: compare and set loses nothing", ("simulation", "kills")),
     Promise("E1", "an event is stored at most once", ("simulation", "planted", "kills", "official", "spark kills")),
     Promise("T1", "transactions, batches, merges: all or nothing, once", ("simulation", "planted", "states", "kills")),
@@ -189,7 +189,9 @@ PROMISES: Sequence[Promise] = (
     Promise("R2", "nothing goes but by a rule, nothing that is held", ("retention", "planted")),
     Promise("R7", "a reader's leased chunks stay", ("simulation", "planted", "kills")),
     Promise("F5", "clocks that jump change nothing of this", ("simulation", "retention")),
-    Promise("M4", "a full disk is told, and left behind", ("simulation", "calls", "full disk")),
+    Promise(
+        "M4", "a full disk is reported, and writing goes on once there is space", ("simulation", "calls", "full disk")
+    ),
     Promise("L1", "after all faults everything ends by itself", ("simulation", "dense", "kills")),
     Promise("D1", "the same seed is the same run; planted bugs are found", ("planted",)),
     Promise("U1", "all laws that take minutes", ("slow tests",)),

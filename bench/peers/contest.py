@@ -45,7 +45,7 @@ class Contestant:
 
 
 def contestants() -> list[Contestant]:
-    """Ours first: everything is told relative to it."""
+    """Ours first: all others are shown relative to it."""
     peers_python = servers.clients_python
 
     def at(server: Any) -> list[str]:

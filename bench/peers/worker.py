@@ -71,7 +71,7 @@ def check(events: Sequence[bytes], count: int) -> None:
 
 
 def serve(client: Any) -> None:
-    """Answer until standard input ends. What goes wrong is told, and the next piece of work tried."""
+    """Answer until standard input ends. A failure is sent as the answer; then comes the next piece of work."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries that print do not disturb the answers
     print(json.dumps({"result": "ready"}), file=out)
@@ -79,6 +79,6 @@ def serve(client: Any) -> None:
         asked = json.loads(line)
         try:
             answer = {"result": getattr(client, asked.pop("do"))(**asked)}
-        except Exception as error:  # noqa: BLE001 - told to who asked, who decides
+        except Exception as error:  # noqa: BLE001 - the caller gets it, and decides
             answer = {"error": f"{type(error).__name__}: {error}"[:400]}
         print(json.dumps(answer), file=out)

@@ -1,4 +1,4 @@
-"""Directories that a server must not serve: told in a sentence, with everything left as it was. Real processes."""
+"""Directories that a server must not serve: refused with a sentence, and left unchanged. Real processes."""
 
 import contextlib
 import hashlib

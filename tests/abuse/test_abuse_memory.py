@@ -70,13 +70,13 @@ class Gauges(dict):
         self[name] = value
 
 
-def watch_of(store, resident, given_back, told=None):
-    told = [] if told is None else told
+def watch_of(store, resident, given_back, reported=None):
+    reported = [] if reported is None else reported
     return MemoryWatch(
         store,
         budget_bytes=512 * MIB,
         drop=lambda: given_back.append("arenas") or 0,
-        report=told.append,
+        report=reported.append,
         telemetry=Gauges(),
         resident_bytes=resident,
         give_back=lambda: given_back.append("heap"),
@@ -86,12 +86,12 @@ def watch_of(store, resident, given_back, told=None):
 def test_the_watch_takes_from_the_caches_what_is_too_much_and_tells_when_they_have_no_more(caplog, tmp_path):
     settings = store_settings(EmbeddedSettings(data=tmp_path))
     store = CachesOnly(settings, 400 * MIB)
-    given_back, told = [], []
-    watch = watch_of(store, lambda: store.rest + store.cached_bytes, given_back, told)
+    given_back, reported = [], []
+    watch = watch_of(store, lambda: store.rest + store.cached_bytes, given_back, reported)
     before = store.rest + store.cached_bytes
     assert watch.look(0.0)
     assert store.cached_bytes == settings.cache_bytes - (before - 512 * MIB)
-    assert told == [True]
+    assert reported == [True]
     assert given_back == ["arenas", "heap"]
     store.rest = 600 * MIB
     caplog.set_level(logging.WARNING)

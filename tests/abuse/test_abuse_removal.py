@@ -93,14 +93,14 @@ def test_a_peer_that_asks_for_the_removal_of_what_is_not_its_own_gets_nothing(tm
             audit = store.stream("_system/audit")
             async with asyncio.timeout(30):
                 # Entries come to the stream behind what they tell of.
-                while not (told := await events_of(audit)):
+                while not (reported := await events_of(audit)):
                     await asyncio.sleep(0.01)
             active = [f"s/live/{number}.#epoch.1" for number in (1, 2)]
             async with stream.transaction() as transaction:
                 await transaction.write(b"last", key="k")
                 await transaction.flush()
                 open_ones = [f"{name}#transaction.{UUID(str(transaction.id)).hex}" for name in active]
-                # In time order, as whoever sweeps over all names would.
+                # In time order, as a sweep over all names would.
                 for segment in ["s/live/0.#epoch.0", *active]:
                     for command in removals(segment, whole_only=True):
                         answer = await ask(segment, command)
@@ -116,7 +116,7 @@ def test_a_peer_that_asks_for_the_removal_of_what_is_not_its_own_gets_nothing(tm
                     answer = await ask(segment, command)
                     assert isinstance(answer, c.NoSuchSegment), (command, answer)
             await sound(store, stream)
-            assert (await events_of(audit))[: len(told)] == told
+            assert (await events_of(audit))[: len(reported)] == reported
 
     async def sound(store, stream):
         assert await events_of(stream) == [*EVENTS, b"last"]

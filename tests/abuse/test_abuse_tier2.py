@@ -1,4 +1,4 @@
-"""A tier 2 that hangs, is slow, or refuses: appends go on into the log up to its budget, then writers wait and are told why;
+"""A tier 2 that hangs, is slow, or refuses: appends go on into the log up to its budget, then writers wait and get the reason;
 reads and truncation go on; all drains by itself afterwards."""
 
 import asyncio

@@ -61,9 +61,9 @@ def test_a_table_is_made_changed_read_and_scanned(penstock):
     assert penstock("table", "put", "s/k", "zz", "two", "--secondary", "0")[0] == 0
     replace = ("table", "put", "s/k", "aa", "new", "--secondary", "0", "--if-version", str(first["version"]))
     assert penstock(*replace)[0] == 0
-    status, _, told = penstock(*replace)
+    status, _, reported = penstock(*replace)
     assert status == 4
-    assert "another version" in told
+    assert "another version" in reported
     assert "value new" in " ".join(penstock("table", "get", "s/k", "aa", "--secondary", "0")[1].split())
     assert penstock("table", "get", "s/k", "bb", "--secondary", "0")[0] == 3
     assert penstock("table", "get", "s/k", "b", "--secondary", "0")[0] == 2

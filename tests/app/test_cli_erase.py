@@ -71,9 +71,9 @@ def test_positions_are_erased_listed_shown_and_verified(tmp_path, data):
     (data / "copy").write_text(f"a copy of {SECRET}")
     found = run("erase", "verify", "r17", "--data", data, "--values-from", tmp_path / "values", "--json")
     assert found.exit_code == 9
-    told = json.loads(found.output)
-    assert not told["holds"]
-    assert told["problems"] == ["value on line 1 of the list is in copy at 10"]
+    printed = json.loads(found.output)
+    assert not printed["holds"]
+    assert printed["problems"] == ["value on line 1 of the list is in copy at 10"]
 
 
 def test_what_cannot_be_says_so(tmp_path, data):

@@ -268,14 +268,14 @@ def test_without_yes_nothing_is_lost_and_with_it_what_was_lost_is_printed(
         assert name in err, err
     assert state_of(store) == before
 
-    told = len(audit_of(penstock))
+    reported = len(audit_of(penstock))
     status, out, err = penstock(*command, "--yes")
     assert (status, err) == (0, "")
     for name in case.names:
         assert name in out, out
     assert state_of(store) != before
     # A cycle may have come by already. What it decides, nobody has asked for.
-    entries = [entry for entry in audit_of(penstock)[told:] if entry["kind"] == "erase" or "caller" in entry]
+    entries = [entry for entry in audit_of(penstock)[reported:] if entry["kind"] == "erase" or "caller" in entry]
     assert sorted(entry["kind"] for entry in entries) == sorted(case.audit)
     for entry in entries:
         asked = entry if entry["kind"] == "erase" else entry["caller"]
@@ -318,16 +318,16 @@ def test_what_takes_nothing_away_is_done_without_a_question(penstock: Run) -> No
 
 
 def test_a_scope_that_is_not_empty_is_refused_before_the_question(penstock: Run, store: Store) -> None:
-    status, out, told = penstock("scope", "delete", "s", answer="y\n")
+    status, out, reported = penstock("scope", "delete", "s", answer="y\n")
     assert (status, out) == (4, "")
-    assert "only an empty scope can be deleted" in told
-    assert "would delete" not in told
+    assert "only an empty scope can be deleted" in reported
+    assert "would delete" not in reported
     store.stream("s/t").delete(seal=True)
     assert penstock("scope", "delete", "s", "--yes")[0] == 4, "its reader group is there"
     store.create_table("tables/k", primary_key_bytes=1, create_scope=True)
-    status, _, told = penstock("scope", "delete", "tables", answer="y\n")
+    status, _, reported = penstock("scope", "delete", "tables", answer="y\n")
     assert status == 4
-    assert "would delete" not in told
+    assert "would delete" not in reported
 
 
 def test_the_release_of_a_hold_names_the_erasures_that_it_defers(penstock: Run, store: Store) -> None:
@@ -346,11 +346,11 @@ def test_the_release_of_a_hold_names_the_erasures_that_it_defers(penstock: Run, 
     assert status == 0
     assert "r17 of s/t is still deferred by other holds (ann: request)" in out
     assert "cannot be undone" not in out
-    status, _, told = penstock("hold", "release", "case-7", "--owner", "legal")
+    status, _, reported = penstock("hold", "release", "case-7", "--owner", "legal")
     assert status == 2
-    assert "r17 of s/t begins at once (ann: request)" in told
-    assert "an erasure cannot be undone" in told
-    assert "r18" not in told
+    assert "r17 of s/t begins at once (ann: request)" in reported
+    assert "an erasure cannot be undone" in reported
+    assert "r18" not in reported
     assert store.erasures().show("r17").state == "deferred"
     _, out, _ = penstock("hold", "release", "case-7", "--owner", "legal", "--yes", "--json")
     assert json.loads(out)["lost"]["erasures"] == ["r17"]
@@ -380,6 +380,6 @@ def test_a_search_on_spark_is_refused_before_it_begins(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert "--yes" in told
-    assert "--dry-run" in told
+    reported = capsys.readouterr().err
+    assert "--yes" in reported
+    assert "--dry-run" in reported

@@ -56,11 +56,11 @@ def test_a_child_takes_what_it_started_with_it(way: str, tmp_path: Path, monkeyp
         child.kill()
 
 
-@pytest.mark.parametrize(("words", "told"), [("", "is empty"), ("why it ended", "ends:\nwhy it ended")])
-def test_a_child_that_fails_is_told_with_its_log(words: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "printed"), [("", "is empty"), ("why it ended", "ends:\nwhy it ended")])
+def test_a_child_that_fails_is_told_with_its_log(words: str, printed: str, tmp_path: Path) -> None:
     code = f"import sys; print({words!r}, end='', file=sys.stderr); sys.exit(3)"
     child = Child("child", ["-c", code], tmp_path / "log", lambda *_: None)
     with pytest.raises(UnavailableError) as caught:
         child.finish(20)
-    assert str(caught.value) == f"the child failed with status 3; its log {tmp_path / 'log'} {told}"
+    assert str(caught.value) == f"the child failed with status 3; its log {tmp_path / 'log'} {printed}"
     child.stop()

@@ -113,18 +113,18 @@ def check_case(stores: list[Path], tmp_path: Path, seed: int) -> str:
         copy(source / "tier2", whole / "kept")
     data = whole / "data"
     copy(source / "data", data)
-    told = damage(data, rng)
+    reported = damage(data, rng)
     try:
         before = files_of(data)
         if not any((data / name).exists() for name in ENTRIES if name not in ("LOCK", "RESERVE")):
             return "empty"
         found = verdict(data)
-        assert files_of(data) == before, (seed, told)
+        assert files_of(data) == before, (seed, reported)
         status = exit_status(data)
-        assert files_of(data) == before, (seed, told)
+        assert files_of(data) == before, (seed, reported)
         started = starts(data)
-        assert (found.refusal is None) == started, (seed, told, found.verdict)
-        assert (status == 0) == (started and not found.damage), (seed, told, status, found.verdict)
+        assert (found.refusal is None) == started, (seed, reported, found.verdict)
+        assert (status == 0) == (started and not found.damage), (seed, reported, status, found.verdict)
         return "starts" if found.refusal is None else "refused"
     finally:
         if (whole / "kept").exists():

@@ -1,4 +1,4 @@
-"""A receipt is for exactly what was asked: one request, whole, whoever else asks, deletes or leases meanwhile."""
+"""A receipt is for exactly what was asked: one complete request, even if others ask, delete or lease meanwhile."""
 
 from __future__ import annotations
 

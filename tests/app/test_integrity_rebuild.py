@@ -140,7 +140,7 @@ def test_bytes_of_the_log_alone_are_told_and_writers_know_what_is_stored(tmp_pat
 
 
 def test_writers_numbers_go_with_the_bytes_that_were_tiered_last(tmp_path: Path) -> None:
-    """Tiered again after the checkpoint that told of bytes in the log alone."""
+    """Tiered again after the checkpoint that recorded bytes of the log alone."""
 
     async def behind(runtime) -> None:
         await append(runtime, SEGMENTS[0], block(100))

@@ -1,4 +1,4 @@
-"""Scrub and doctor: each kind of damage is found, told with its place and range, and changes nothing."""
+"""Scrub and doctor: each kind of damage is found and reported with its place and range; nothing is changed."""
 
 import asyncio
 import json

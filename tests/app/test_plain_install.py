@@ -61,9 +61,9 @@ def test_a_command_names_the_extra_in_one_line(tmp_path: Path, absent: str, argu
 
 def test_json_names_the_extra_as_a_field(tmp_path: Path) -> None:
     done = run(ALL, COMMAND, "spark", "scrub", "--json", cwd=tmp_path)
-    told = json.loads(done.stderr)
-    assert told["error"] == "MissingExtraError"
-    assert told["fields"]["extra"] == "spark"
+    printed = json.loads(done.stderr)
+    assert printed["error"] == "MissingExtraError"
+    assert printed["fields"]["extra"] == "spark"
 
 
 def test_help_needs_no_extra(tmp_path: Path) -> None:

@@ -83,9 +83,9 @@ def test_a_store_starts_on_a_full_tier_2(tmp_path: Path, monkeypatch: pytest.Mon
         async with open_runtime(settings) as runtime:
             taken = await append(runtime, 1000)
             assert taken < 1000
-            told = runtime.not_ready()
-            assert set(told) == {"appends", "tiering"}
-            assert "disk is full" in told["appends"]
+            reported = runtime.not_ready()
+            assert set(reported) == {"appends", "tiering"}
+            assert "disk is full" in reported["appends"]
             stream = StreamName("s", "t")
             await runtime.controller.streams.truncate(stream, StreamCut(stream, {0: 4 * len(BLOCK)}))
             assert (await runtime.segments.info(SEGMENT)).start_offset == 4 * len(BLOCK)

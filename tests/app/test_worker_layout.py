@@ -1,4 +1,4 @@
-"""How many workers a store has is decided once, and whoever says otherwise is told what to do."""
+"""The number of workers of a store is decided once; a start with another number is refused and says what to do."""
 
 from __future__ import annotations
 

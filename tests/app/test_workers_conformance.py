@@ -158,7 +158,7 @@ def test_a_worker_that_comes_back_knows_the_limits_and_what_it_holds(dies: int) 
         assert await last_of(segments, first) == NO_EVENT
         limit = AppendLimit(stream=STREAM, segments=[first], total_bytes=10, action=LimitAction.REJECT)
         await segments.limit_appends([limit])
-        # Created under the limit, and named by none: whoever comes back must count it all the same.
+        # Created under the limit, and in no list: a worker that restarts must count it all the same.
         await segments.create_segment(second)
         assert await last_of(segments, second) == NO_EVENT
         assert isinstance(await append(segments, first, b"1234", 1, NO_EVENT), Appended)
@@ -168,7 +168,7 @@ def test_a_worker_that_comes_back_knows_the_limits_and_what_it_holds(dies: int) 
             assert await last_of(segments, name) == 1
             assert isinstance(await append(segments, name, b"123", 2, 1), QuotaExceededError)
         async with asyncio.timeout(PATIENCE_S):
-            assert list(await segments.limits_reached()) == [STREAM], "and whoever sets limits looks again"
+            assert list(await segments.limits_reached()) == [STREAM], "and the caller that sets limits checks again"
         assert isinstance(await append(segments, first, b"12", 3, 1), Appended)
 
     run(body)

@@ -61,7 +61,7 @@ class Load:
                         number += 1
                     writer.flush()
                     self.acked[worker].append((time.monotonic(), event))
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - raised again by the test
             self.failures.append(error)
 
     def written_since(self, worker: int, moment: float) -> bool:
@@ -116,7 +116,7 @@ class Control(Thread):
                 store.create_scope("control", if_absent=True)
                 while not self._over.is_set():
                     self._one(store, f"control/s{len(self.made)}")
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - raised again by the test
             self.failures.append(error)
 
     def _one(self, store: Any, name: str) -> None:

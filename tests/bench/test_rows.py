@@ -1,4 +1,4 @@
-"""Laws of the table and its pictures: targets are read as they are meant, and what was left out is told."""
+"""Laws of the table and its pictures: targets are read as they are meant, and what was left out is listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer is settled once, told to whoever waits, and its work ended where nobody wants it."""
+"""An answer is settled once, wakes all that wait, and its work ends when nobody wants it."""
 
 from __future__ import annotations
 

@@ -233,8 +233,8 @@ def test_what_an_open_writer_holds_is_written_when_the_store_is_closed():
     store.close()
     with pytest.raises(InvalidArgumentError, match="store is closed"):
         txn.write("late")
-    told = ValueError("what the user did wrong")
-    txn.__exit__(ValueError, told, None)  # does not hide it
+    printed = ValueError("what the user did wrong")
+    txn.__exit__(ValueError, printed, None)  # does not hide it
     assert written == [1000 * (8 + 3)]
 
 

@@ -1,4 +1,4 @@
-"""Laws of commits: what is committed is never returned again, and what is not is never skipped, whoever crashes when."""
+"""Laws of commits: what is committed is never returned again, and what is not is never skipped, whichever process crashes and when."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class FullDisk:
 
 
 class Full:
-    """A store of two streams with a group, whose disk is full when told to."""
+    """A store of two streams with a group, whose disk is full on request."""
 
     def __init__(self, world: World) -> None:
         self.loop = world.loop

@@ -1,4 +1,4 @@
-"""A group is described exactly: who reads what, and how far behind it is, whoever keeps its positions."""
+"""A group is described exactly: who reads what, and how far behind it is, wherever its positions are stored."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Timer:
 
 
 class ByHand:
-    """A loop whose time moves when it is told to, and while lanes are drained."""
+    """A loop whose time moves on request, and while lanes are drained."""
 
     def __init__(self, drain_s: float = 0.0) -> None:
         self.now = 100.0

@@ -79,8 +79,8 @@ def test_many_threads_lose_no_post(thread):
 
 
 def test_a_call_that_fails_is_told_of_and_takes_nothing_along(thread):
-    told, seen = [], []
-    thread.loop.set_exception_handler(lambda _, context: told.append(repr(context["exception"])))
+    reported, seen = [], []
+    thread.loop.set_exception_handler(lambda _, context: reported.append(repr(context["exception"])))
 
     def fail():
         raise ValueError("a bug")
@@ -88,7 +88,7 @@ def test_a_call_that_fails_is_told_of_and_takes_nothing_along(thread):
     thread.post(fail)
     thread.post(seen.append, 1)
     settle(thread)
-    assert (seen, told) == ([1], ["ValueError('a bug')"])
+    assert (seen, reported) == ([1], ["ValueError('a bug')"])
 
 
 def test_an_interrupted_post_does_not_silence_those_behind_it(thread, monkeypatch):

@@ -1,4 +1,4 @@
-"""The pages under docs/formats against the codecs, and golden bytes that must decode for ever."""
+"""The pages under docs/formats against the codecs, and golden bytes that every later version must decode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy document and holds as JSON: the page tells what the codec does, nothing else is taken, damage is told from age."""
+"""The policy document and holds as JSON: the page documents what the codec does, other input is refused, damage is not mistaken for age."""
 
 from __future__ import annotations
 

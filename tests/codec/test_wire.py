@@ -169,8 +169,8 @@ def test_frames_in_parts_are_the_same_bytes(writer, data, count, number, offset,
     said = tuple(WireHead(index, count, number, len(data)) for index in range(2))
     assert b"".join(many) == wire.encode(c.AppendMany(rid, said, data * 2))
     assert wire.decode_many(body(b"".join(many))[1]) == (rid, list(said), 52)
-    told = wire.many_appended(rid, [number, offset], [(count, data)])
-    assert told == wire.encode(c.ManyAppended(rid, (number, offset), (WireFailure(count, data),)))
+    reply = wire.many_appended(rid, [number, offset], [(count, data)])
+    assert reply == wire.encode(c.ManyAppended(rid, (number, offset), (WireFailure(count, data),)))
     acked = wire.data_appended(writer, number, offset, rid, offset)
     assert acked == wire.encode(c.DataAppended(writer, number, offset, rid, offset))
     assert wire.acknowledged_number(acked) == number

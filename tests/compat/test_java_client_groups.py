@@ -97,7 +97,7 @@ def test_byte_streams_are_written_sought_truncated_and_sealed(client: JavaClient
     assert client.run("bytes") == {
         "text": "hello, bytes",
         "nothing_yet": False,
-        "told": True,
+        "woken": True,
         "same": True,
         "head": 0,
         "tail": 3_000_012,

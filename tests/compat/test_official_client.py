@@ -155,7 +155,7 @@ def test_a_writer_and_readers_follow_a_stream_that_scales_by_rate(tmp_path):
         try:
             written = 0
             for least in (4, 3):
-                # The client writes while it is told to, and then waits until the stream is one segment again.
+                # The client writes until it gets a signal, and then waits until the stream is one segment again.
                 while len(stream.describe().segments) < least:
                     client.stdin.write("go\n")
                     client.stdin.flush()

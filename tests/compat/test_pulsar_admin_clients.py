@@ -219,8 +219,8 @@ def test_manual_backlog_quotas_by_the_command_line(classpath, tmp_path):
         await t.cli(f"namespaces remove-backlog-quota {NS} -t message_age")
         await t.cli(f"topicPolicies remove-backlog-quota {TOPIC} -t message_age")
         await t.cli(f"namespaces set-retention {NS} --size 1G --time 3h")
-        told = await t.fails(f"namespaces set-backlog-quota {NS} --limit 1G --policy producer_exception")
-        assert "Backlog Quota exceeds configured retention quota for namespace" in told
+        reported = await t.fails(f"namespaces set-backlog-quota {NS} --limit 1G --policy producer_exception")
+        assert "Backlog Quota exceeds configured retention quota for namespace" in reported
 
     play(classpath, tmp_path / "data", story)
 

@@ -94,9 +94,9 @@ def test_a_crash_at_any_step_of_telling_loses_and_doubles_nothing(effect_first):
             met = segments.offline
             segments.heal()
             async with opened(segments, clock) as controller:
-                told = numbers(await audit_entries(controller, segments))
+                reported = numbers(await audit_entries(controller, segments))
             # One whose answer was lost may have been decided.
-            assert told in ([0, *decided], [0, *decided, len(decided) + 1])
+            assert reported in ([0, *decided], [0, *decided, len(decided) + 1])
             if not met:
                 return
         raise AssertionError("never got through without a fault")
@@ -268,10 +268,10 @@ def test_every_durable_decision_is_reported_or_counted_despite_failures(seed):
             segments.full = segments.failing = False
             entries = await audit_entries(controller, segments)
             durable = sum(key.startswith(b"decided/") for key in segments.tables[keys.TABLE].entries)
-            told = [entry for entry in entries if entry["kind"] == "truncate"]
-            assert len({entry["after"]["0"] for entry in told}) == len(told), "each once"
+            reported = [entry for entry in entries if entry["kind"] == "truncate"]
+            assert len({entry["after"]["0"] for entry in reported}) == len(reported), "each once"
             counted = sum(entry["entries"] for entry in entries if entry["kind"] == "gap")
-            assert durable <= len(told) + counted <= durable + uncertain
+            assert durable <= len(reported) + counted <= durable + uncertain
             assert audit.waiting == 0
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Small promises of retention that are only worth something where they are exact: times, sizes, sets, and what is told."""
+"""Small promises of retention that must be exact: times, sizes, sets, and reports."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def test_the_sentence_of_a_policy_speaks_of_the_cycle_that_this_server_has() -> 
             return str((await controller.retention.plan(STREAM)).sentence)
 
     async def work() -> None:
-        told = [await sentence(cycle_ms) for cycle_ms in (60_000, 600_000, None)]
-        assert len(set(told)) == 3
-        assert all("10 min" not in item for item in (told[0], told[2]))
+        reported = [await sentence(cycle_ms) for cycle_ms in (60_000, 600_000, None)]
+        assert len(set(reported)) == 3
+        assert all("10 min" not in item for item in (reported[0], reported[2]))
 
     run(work)
 

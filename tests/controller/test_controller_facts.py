@@ -33,8 +33,8 @@ def test_who_decides_on_the_told_facts_decides_as_the_controller() -> None:
             for change in (None, PolicyDocument(retain=Retain(min_age_s=5, max_age_s=50)), PolicyDocument()):
                 line = await controller.retention.facts(STREAM, change=change)
                 plan = await controller.retention.plan(STREAM, change=change)
-                told = plan_line(json.dumps(as_json(line)))
-                assert {name: told[name] for name in OWN} == {name: as_json(plan)[name] for name in OWN}
+                reported = plan_line(json.dumps(as_json(line)))
+                assert {name: reported[name] for name in OWN} == {name: as_json(plan)[name] for name in OWN}
                 assert (line.id, line.stream.scope) == (str(STREAM), STREAM.scope)
             assert line.hold[0].id == "case"
 

@@ -62,8 +62,8 @@ def test_readers_start_at_the_cut_at_once_and_the_bytes_go_when_due():
         await controller.retention.run(STREAM)
         assert (segment.start, segment.oldest) == (60, 60)
         assert graces(segments) == []
-        told = await audit_entries(controller, segments, "release")
-        assert [entry["bytes"] for entry in told] == [60]
+        reported = await audit_entries(controller, segments, "release")
+        assert [entry["bytes"] for entry in reported] == [60]
 
     scenario(work)
 
@@ -114,8 +114,8 @@ def test_only_the_last_truncation_is_taken_back_then_the_one_before():
         with pytest.raises(ConflictError):
             await controller.retention.undo_last(STREAM)
         assert await stream_bytes(controller, segments) == {ONE: b"x" * 100}
-        told = await audit_entries(controller, segments, "truncate", "undo")
-        assert [entry["kind"] for entry in told] == ["truncate", "truncate", "undo", "undo"]
+        reported = await audit_entries(controller, segments, "truncate", "undo")
+        assert [entry["kind"] for entry in reported] == ["truncate", "truncate", "undo", "undo"]
 
     scenario(work)
 

@@ -1,4 +1,4 @@
-"""Holds: what they cover stays, whatever any rule or any call says; each is told of, and lifted by somebody."""
+"""Holds: no rule or call deletes what they cover; each is reported, and somebody releases it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_stream_loses_no_segment_to_a_client_that_knows_of_segments_alone() ->
                 await controller.check_removal(name, offset)
                 with pytest.raises(InvalidArgumentError, match="belongs to a stream"):
                     await controller.check_client_removal(name, offset)
-            # The head of a segment is a state synchronizer's to remove, a large event's segment whoever made it.
+            # A state synchronizer may remove the head of its segment; a large event's segment belongs to its writer.
             for name, offset in ((whole, 5), (transient, None), ("s/none/0.#epoch.0", None), ("no/segment", None)):
                 await controller.check_client_removal(name, offset)
 
@@ -182,8 +182,8 @@ def test_a_hold_ends_with_its_time_whatever_the_wall_clock_is_set_to() -> None:
             assert await controller.holds.list() == ()
             await controller.sweep()
             assert hold_keys(segments) == []
-            (told,) = await audit_entries(controller, segments, "unhold")
-            assert (told["rule"], told["by"], told["owner"]) == ("until_ms", "", "o")
+            (reported,) = await audit_entries(controller, segments, "unhold")
+            assert (reported["rule"], reported["by"], reported["owner"]) == ("until_ms", "", "o")
 
     run(work)
 
@@ -301,9 +301,14 @@ def test_what_a_hold_has_kept_from_a_rule_is_told_and_not_again_and_again() -> N
             for _ in range(5):
                 clock.ms += 1000
                 await controller.retention.run(STREAM)
-            (told,) = await audit_entries(controller, segments, "held")
-            assert (told["would"], told["rule"], told["bytes"], told["events"]) == ("truncate", "minimum", 10, 2)
-            assert told["holds"] == [{"hold": "h", "owner": "o", "reason": "r"}]
+            (reported,) = await audit_entries(controller, segments, "held")
+            assert (reported["would"], reported["rule"], reported["bytes"], reported["events"]) == (
+                "truncate",
+                "minimum",
+                10,
+                2,
+            )
+            assert reported["holds"] == [{"hold": "h", "owner": "o", "reason": "r"}]
             clock.ms += 3_600_000
             await controller.retention.run(STREAM)
             assert len(await audit_entries(controller, segments, "held")) == 2
@@ -320,8 +325,8 @@ def test_a_held_stream_is_never_deleted_for_being_idle() -> None:
             clock.ms += 20_000
             assert not (await controller.retention.run(STREAM)).delete_stream
             assert await controller.streams.exists(STREAM)
-            (told,) = await audit_entries(controller, segments, "held")
-            assert (told["would"], told["rule"]) == ("delete", "idle-stream")
+            (reported,) = await audit_entries(controller, segments, "held")
+            assert (reported["would"], reported["rule"]) == ("delete", "idle-stream")
             await controller.holds.release("h", owner="o")
             await controller.retention.run(STREAM)
             assert not await controller.streams.exists(STREAM)

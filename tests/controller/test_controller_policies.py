@@ -235,8 +235,8 @@ def test_a_policy_that_cannot_be_read_keeps_all_data_and_says_so(newer: bool) ->
             for ask in (controller.policies.get, controller.policies.effective):
                 with pytest.raises(error):
                     await ask(STREAM)
-            told = await audit_entries(controller, segments, "policy")
-            assert [entry["kept"] for entry in told] == [True]
+            reported = await audit_entries(controller, segments, "policy")
+            assert [entry["kept"] for entry in reported] == [True]
             # A Pravega client may change what it knows of, but not the part of a policy that it cannot be shown.
             await controller.streams.update(
                 STREAM, config(1, (await controller.streams.config(STREAM)).retention, ("x",))
@@ -244,7 +244,7 @@ def test_a_policy_that_cannot_be_read_keeps_all_data_and_says_so(newer: bool) ->
             with pytest.raises(error):
                 await controller.streams.update(STREAM, config(1, SIZE))
             assert stored_record(segments).policy == policy
-            # Whoever sets a new one says what he wants.
+            # A new policy says what its author wants.
             await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_bytes=0)))
             await controller.retention.run(STREAM)
             assert (await controller.streams.describe(STREAM)).size_bytes == 0

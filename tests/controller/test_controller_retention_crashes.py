@@ -1,6 +1,6 @@
 """A crash at every step of what is done about retention: policies, holds, subscribers, evictions, idle streams.
 
-What is told of a decision is told exactly once, whatever crashes.
+A decision is reported exactly once, whatever crashes.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ def test_nothing_goes_unread_without_a_record_whoever_is_faster(seed: int) -> No
                 place = now_at[f"s/{group}"]
                 assert place is not None
                 assert place[SEGMENT] == max(said, *(last for _, last in ranges), 0)
-            told = await audit_entries(controller, run.segments, "expire", "evict")
-            assert len(told) == len(lost)
+            reported = await audit_entries(controller, run.segments, "expire", "evict")
+            assert len(reported) == len(lost)
             freed = await audit_entries(controller, run.segments, "truncate")
             assert sum(entry["bytes"] for entry in freed) == head
             assert [entry["before"]["0"] for entry in freed][1:] == [entry["after"]["0"] for entry in freed][:-1]

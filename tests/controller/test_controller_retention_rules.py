@@ -113,9 +113,9 @@ def test_a_full_backlog_takes_from_the_slowest_as_many_bytes_as_were_asked_for()
             assert await cuts(controller) == {"s/slow": {SEGMENT: 216 - 216 % 9}, "s/fast": {SEGMENT: 900}}
             (lost,) = await controller.retention.list_evictions(STREAM)
             assert (lost.subscriber, lost.rule, lost.events) == ("s/slow", "backlog-bytes", 24)
-            (told,) = await audit_entries(controller, segments, "evict")
-            assert told["subscribers"][0]["name"] == "s/slow"
-            assert set(told["policy"]) == {"backlog.max_bytes", "backlog.on_exceed_bytes", "backlog.evict_to"}
+            (reported,) = await audit_entries(controller, segments, "evict")
+            assert reported["subscribers"][0]["name"] == "s/slow"
+            assert set(reported["policy"]) == {"backlog.max_bytes", "backlog.on_exceed_bytes", "backlog.evict_to"}
             await check_invariants(controller, segments)
 
     run(work)
@@ -175,9 +175,9 @@ def test_a_maximum_moves_the_subscriber_in_the_step_that_truncates() -> None:
                 await controller.retention.run(STREAM)
             assert await cuts(controller) == {"s/g": {SEGMENT: 10}}
             assert [item.rule for item in await controller.retention.list_evictions(STREAM)] == ["subscribers-maximum"]
-            (told,) = await audit_entries(controller, segments, "truncate")
-            assert [item["name"] for item in told["subscribers"]] == ["s/g"]
-            assert told["policy"]["retain.max_bytes"] == {"value": 20, "from": "stream"}
+            (reported,) = await audit_entries(controller, segments, "truncate")
+            assert [item["name"] for item in reported["subscribers"]] == ["s/g"]
+            assert reported["policy"]["retain.max_bytes"] == {"value": 20, "from": "stream"}
 
     run(work)
 
@@ -221,8 +221,8 @@ def test_a_silent_subscriber_is_dropped_and_what_it_held_goes() -> None:
             assert list(await cuts(controller)) == ["s/alive"]
             assert (await controller.cuts.head(STREAM)).positions == {SEGMENT: 10}
             assert [key for key in table_keys(segments) if key.startswith("subscriber/")] == ["subscriber/s/t/s/alive"]
-            told = await audit_entries(controller, segments, "drop")
-            assert [(entry["subscriber"], entry["rule"]) for entry in told] == [
+            reported = await audit_entries(controller, segments, "drop")
+            assert [(entry["subscriber"], entry["rule"]) for entry in reported] == [
                 ("s/dead", "idle-subscriber"),
                 ("s/unheard", "idle-subscriber"),
             ]
@@ -298,10 +298,10 @@ def test_an_idle_stream_is_deleted_only_after_its_last_subscriber_has_been_gone_
             assert not [name for name in segments.segments if name.startswith("s/t/")]
             assert segments.limits == {}
             assert [key for key in table_keys(segments) if "s/t" in key.split("/", 1)[-1]] == ["number/s/t"]
-            (told,) = [
+            (reported,) = [
                 item for item in await audit_entries(controller, segments, "delete") if item["target"] == str(STREAM)
             ]
-            assert (told["rule"], told["policy"]["idle.stream_s"]["value"]) == ("idle-stream", 100)
+            assert (reported["rule"], reported["policy"]["idle.stream_s"]["value"]) == ("idle-stream", 100)
             await controller.streams.create(STREAM, config())
 
     run(work)

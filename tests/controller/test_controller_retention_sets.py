@@ -1,4 +1,4 @@
-"""The retention set: small, read once, and right whoever else changes it."""
+"""The retention set: small, read once, and correct although others change it."""
 
 from __future__ import annotations
 

@@ -175,9 +175,9 @@ def test_a_move_goes_forwards_backwards_and_to_the_tail_and_says_what_it_passes(
                 await publish(controller, "g", {SEGMENT: 10})
             end = await controller.subscribers.move(STREAM, "s/g", StreamCut(STREAM, {}))
             assert (end.end, end.events) == ({"0#0": 100}, 8)
-            told = await audit_entries(controller, segments, "move")
-            assert [entry["events"] for entry in told] == [5, -7, 8]
-            assert told[0]["subscribers"][0] == {
+            reported = await audit_entries(controller, segments, "move")
+            assert [entry["events"] for entry in reported] == [5, -7, 8]
+            assert reported[0]["subscribers"][0] == {
                 "name": "s/g",
                 "from": {"0": 30},
                 "to": {"0": 80},
@@ -264,8 +264,8 @@ def test_a_removed_subscriber_holds_nothing_and_may_subscribe_again() -> None:
                 await controller.subscribers.remove(STREAM, "s/g")
             with pytest.raises(SubscriberNotFoundError):
                 await publish(controller, "g", {SEGMENT: 5})
-            (told,) = await audit_entries(controller, segments, "drop")
-            assert (told["rule"], told["subscriber"], told["cut"]) == ("manual", "s/g", {"0": 2})
+            (reported,) = await audit_entries(controller, segments, "drop")
+            assert (reported["rule"], reported["subscriber"], reported["cut"]) == ("manual", "s/g", {"0": 2})
             clock.ms += 1000
             assert (await controller.retention.run(STREAM)).truncate == {"0#0": 10}
             group = await controller.groups.get("s", "g")
@@ -283,8 +283,8 @@ def test_a_deleted_group_leaves_an_entry_of_what_it_held() -> None:
             await join(controller, "g", {SEGMENT: 2})
             group = await controller.groups.get("s", "g")
             await controller.groups.delete("s", "g", group_id=group.id)
-            (told,) = await audit_entries(controller, segments, "drop")
-            assert (told["rule"], told["subscriber"], told["cut"]) == ("left", "s/g", {"0": 2})
+            (reported,) = await audit_entries(controller, segments, "drop")
+            assert (reported["rule"], reported["subscriber"], reported["cut"]) == ("left", "s/g", {"0": 2})
             assert not [key for key in table_keys(segments) if key.startswith("subscriber/")]
 
     run(work)

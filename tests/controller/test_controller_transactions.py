@@ -478,7 +478,7 @@ def test_writers_that_know_the_key_share_a_transaction() -> None:
             written = b"".join((await stream_bytes(controller, segments)).values())
             assert written == b"xx"
             assert not [key for key in table_keys(segments) if key == f"join/{STREAM}/{UNKNOWN.hex}"]
-            # The key is free: whoever comes late gets a transaction that nobody will commit.
+            # The key is free: a late caller gets a transaction that nobody will commit.
             assert (await controller.transactions.join(STREAM, UNKNOWN, lease_ms=10_000)).id != shared.id
             await check_invariants(controller, segments)
 

@@ -131,9 +131,9 @@ def test_all_that_a_stream_had_comes_back(sealed: bool) -> None:
         assert await controller.streams.list_deleted() == []
         assert not [key for key in table_keys(segments) if key.startswith("deleted")]
         assert await controller.retention.undo_last(STREAM) == cut_at({ONE: 20})
-        told = await audit_entries(controller, segments, "delete", "restore", "release", target=str(STREAM))
-        assert [entry["kind"] for entry in told] == ["delete", "restore"]
-        assert told[0]["grace_ms"] == HOUR_MS
+        reported = await audit_entries(controller, segments, "delete", "restore", "release", target=str(STREAM))
+        assert [entry["kind"] for entry in reported] == ["delete", "restore"]
+        assert reported[0]["grace_ms"] == HOUR_MS
 
     scenario(work, tags=("a", "b"))
 
@@ -181,8 +181,8 @@ def test_the_end_of_the_grace_frees_all_over_a_restart_by_time_that_passed() -> 
             assert not [key for key in table_keys(segments) if key.startswith("deleted")]
             with pytest.raises(StreamNotFoundError, match="grace"):
                 await controller.streams.restore(STREAM)
-            told = await audit_entries(controller, segments, "release", "restore", target=str(STREAM))
-            assert [entry["kind"] for entry in told] == ["release"]
+            reported = await audit_entries(controller, segments, "release", "restore", target=str(STREAM))
+            assert [entry["kind"] for entry in reported] == ["release"]
             await check_invariants(controller, segments)
 
     asyncio.run(run())
@@ -272,8 +272,8 @@ def test_subscribers_whose_group_was_deleted_or_made_again_meanwhile_are_dropped
         restored = await controller.streams.restore(STREAM)
         assert restored.dropped_subscribers == ("s/again", "s/deleted", "s/left")
         assert await cuts(controller) == {"s/stays": {ONE: 10}}
-        told = await audit_entries(controller, segments, "drop", target=str(STREAM))
-        assert sorted(entry["subscriber"] for entry in told) == ["s/again", "s/deleted", "s/left"]
+        reported = await audit_entries(controller, segments, "drop", target=str(STREAM))
+        assert sorted(entry["subscriber"] for entry in reported) == ["s/again", "s/deleted", "s/left"]
         await publish(controller, "stays", {ONE: 20})
 
     scenario(work)

@@ -1,4 +1,4 @@
-"""A hold that is durable before a removal is decided forbids it, wherever the hold is and whoever removes."""
+"""A hold that is durable before a removal is decided forbids it, wherever the hold is and whatever removes."""
 
 from __future__ import annotations
 

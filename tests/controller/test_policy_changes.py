@@ -85,9 +85,11 @@ async def _raced(case: str, target: str | None, at: int) -> tuple[bool, dict[str
         assert after["head"] == seen[0]["head"] or after["ending"]
         assert after["ending"] == seen[0]["ending"]
         assert after["subscribers"] == seen[0]["subscribers"] or after["ending"]
-        told = await audit_entries(controller, segments)
-        last = max(place for place, entry in enumerate(told) if entry["kind"] == "policy")
-        late = [entry for entry in told[last:] if entry["kind"] in ("truncate", "expire", "evict", "drop", "delete")]
+        reported = await audit_entries(controller, segments)
+        last = max(place for place, entry in enumerate(reported) if entry["kind"] == "policy")
+        late = [
+            entry for entry in reported[last:] if entry["kind"] in ("truncate", "expire", "evict", "drop", "delete")
+        ]
         assert late == [], "the audit stream tells of a removal behind the policy that forbids it"
         return True, after
 
@@ -210,11 +212,11 @@ def test_no_held_entry_names_a_policy_or_a_hold_that_is_over(kind: str, case: st
             segments.arm_hook(at, change)
             await controller.retention.run(STREAM)
             segments.hook = None
-            told = len(await audit_entries(controller, segments, "held"))
+            reported = len(await audit_entries(controller, segments, "held"))
             if not seen:
-                assert told == 1
+                assert reported == 1
                 return False
-            assert told <= seen[0]
+            assert reported <= seen[0]
             return True
 
     async def work() -> int:

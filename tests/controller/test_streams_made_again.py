@@ -40,7 +40,7 @@ from penstock.ports.control.transactions import TransactionStatus
 from penstock.testing.fakes import FakeClock
 
 ROUNDS = 3000
-"""Passes of the loop in which whoever does not wait for a lock comes to its end."""
+"""Passes of the loop in which a call that waits for no lock ends."""
 
 
 async def make_again(controller: Controller) -> None:

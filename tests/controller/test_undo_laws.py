@@ -79,16 +79,16 @@ class UndoWorld:
 
     async def undo(self, since_ms: int | None) -> dict[str, Any] | None:
         """What the answers say together of each subscriber, the last word last; None: there was nothing to undo."""
-        told: dict[str, Any] | None = None
+        reported: dict[str, Any] | None = None
         while True:
             try:
                 found = await self.controller.retention.undo(STREAM, since_ms=since_ms)
             except ConflictError:
-                return told
-            told = {**(told or {}), **{item.name: item for item in found.subscribers}}
+                return reported
+            reported = {**(reported or {}), **{item.name: item for item in found.subscribers}}
             if since_ms is not None:
                 assert found.not_restored == []
-                return told
+                return reported
 
 
 async def run_world(seed: int) -> Counter[str]:
@@ -112,17 +112,17 @@ async def run_world(seed: int) -> Counter[str]:
                 chance.random() < 0.3
             ):  # A rule has dropped it, and its group is deleted: nobody is there to be restored.
                 await controller.groups.delete(name.partition("/")[0], name.partition("/")[2])
-        told = await world.undo(since_ms)
-        if told is None:
+        reported = await world.undo(since_ms)
+        if reported is None:
             return seen
         seen["undone"] += 1
         assert await world.head() <= head
         places = await world.places()
         for name, least in allowed.items():
             if name not in places or places[name] > max(world.said[name], least):
-                assert name in told, (name, "is not named")
-                assert not told[name].restored, (name, told[name])
-                assert told[name].reason
+                assert name in reported, (name, "is not named")
+                assert not reported[name].restored, (name, reported[name])
+                assert reported[name].reason
                 seen["named"] += 1
             else:
                 seen["restored"] += moved.get(name) != places[name]

@@ -194,9 +194,11 @@ def test_an_unreadable_record_does_not_stop_background_work_on_others(
                 await controller.sweep()
                 await controller.drain_audit()
             await _check_well(controller, segments, left)
-        told = [record.key for record in caplog.records if record.msg.startswith("a metadata record cannot be read")]
-        assert len(told) == len(set(told)), "a record is reported once"
-        assert set(told) <= {key.decode() for key in damaged}
+        reported = [
+            record.key for record in caplog.records if record.msg.startswith("a metadata record cannot be read")
+        ]
+        assert len(reported) == len(set(reported)), "a record is reported once"
+        assert set(reported) <= {key.decode() for key in damaged}
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(work())

@@ -179,8 +179,8 @@ def test_bounds_of_bytes_and_events_do_what_each_quota_says() -> None:
     verdict = decide(facts, now_ms=6000).writers
     assert (verdict.bytes_state, verdict.events_state) == (WriterState.HOLD, WriterState.REJECT)
     assert (verdict.state, verdict.rule) == (WriterState.REJECT, RetentionRule.BACKLOG_EVENTS)
-    told = writers_of(verdict)
-    assert (told.bytes_state, told.events_state) == ("hold", "reject")
+    reported = writers_of(verdict)
+    assert (reported.bytes_state, reported.events_state) == ("hold", "reject")
     one = decide(replace(facts, policy=policy(max_events=10, max_bytes=200)), now_ms=6000).writers
     assert writers_of(one).bytes_state is UNSET
 

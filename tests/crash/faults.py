@@ -211,7 +211,7 @@ def _hit(traced: Sequence[str], fault: Fault) -> str | None:
 
 
 def _live_once(data: Path, journal: Path, seed: int, scale: float, fault: Fault | None) -> None:
-    # What is refused is told to the journal, by its type.
+    # A refusal is written to the journal, by its type.
     logging.disable(logging.CRITICAL)
     if fault is not None and fault.call == "limit":
         resource.setrlimit(resource.RLIMIT_FSIZE, (fault.number, fault.number))
@@ -223,7 +223,7 @@ def _live_once(data: Path, journal: Path, seed: int, scale: float, fault: Fault 
                 async with asyncio.timeout(_LIFE_S):
                     await live(store, book, Belief(), life=0, seed=seed, scale=scale)
             except TimeoutError:
-                # Whoever waits for room or for a tier that works again may wait; nothing was acknowledged meanwhile.
+                # A call may wait for room, or for tier 2 to work again; nothing was acknowledged meanwhile.
                 book.fail("life", "waits")
             os._exit(0)
 

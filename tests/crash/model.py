@@ -119,7 +119,7 @@ class Subject:
         return None
 
     def resolve(self, index: int) -> None:
-        """A later life has found this state, and told: it may not change any more."""
+        """A later process has found and reported this state: it must not change any more."""
         self.states, self.low = [self.states[index]], 0
 
 

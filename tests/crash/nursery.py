@@ -192,8 +192,8 @@ def _start(order: Mapping[str, Any]) -> dict[str, Any]:
         finally:
             os._exit(status)
     os.close(writing)
-    with os.fdopen(reading, "rb", buffering=0) as told:
-        line = told.readline()
+    with os.fdopen(reading, "rb", buffering=0) as reported:
+        line = reported.readline()
     if not line:
         os.waitpid(child, 0)
         return {"serving": False}

@@ -79,7 +79,7 @@ def _read(path: str) -> bytes:
 
 
 async def _check_files(segments: SegmentService, name: str, start: int, data: bytes) -> None:
-    """What whoever has the files alone does: find every block by the sidecar of its chunk. Raises CorruptDataError."""
+    """Find every block by the sidecar of its chunk, as anyone with only the files can. Raises CorruptDataError."""
     for item in await segments.chunk_ranges(name, start, start + len(data)):
         if item.location is None:
             continue

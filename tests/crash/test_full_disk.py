@@ -1,4 +1,4 @@
-"""A real disk that fills up: all are told, nothing acknowledged is lost, and truncation makes room again."""
+"""A real disk that fills up: all callers get an error, nothing acknowledged is lost, and truncation makes room again."""
 
 import contextlib
 import json

@@ -346,5 +346,5 @@ async def _until_stopped(work: Awaitable[None]) -> None:
     try:
         await work
     except (Stopped, PenstockError, OSError):
-        # Told by the journal; reads between operations may fail alike once the store is offline.
+        # The journal reports it; reads between operations may fail alike once the store is offline.
         return

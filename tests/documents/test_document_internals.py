@@ -157,7 +157,7 @@ def test_clients_learn_segments_and_who_serves_them() -> None:
 
 
 def test_the_end_of_a_segment_leads_to_its_successors() -> None:
-    """Client interactions: whoever meets a sealed segment asks the controller for its successors."""
+    """Client interactions: a client that meets a sealed segment asks the controller for its successors."""
 
     async def story(w: World) -> None:
         stream = await w.stream(segments=2)

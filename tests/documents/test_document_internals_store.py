@@ -165,7 +165,7 @@ def test_segments_are_spread_over_containers() -> None:
 
 
 def test_each_container_recovers_its_segments() -> None:
-    """Segment containers: the container is the unit of recovery; whoever gets it brings it back from its log.
+    """Segment containers: the container is the unit of recovery; its next owner restores it from its log.
     Differs: one log for all containers"""
 
     async def before(w: World) -> None:

@@ -366,7 +366,7 @@ def test_operation_concat_copies_nothing() -> None:
         assert await content(w, ABC) == b"a" * 50 + b"b" * 250
         with pytest.raises(SegmentNotFoundError):
             await w.segments.info(source)
-        assert await w.segments.merge(ABC, source) == 300  # Told twice, done once.
+        assert await w.segments.merge(ABC, source) == 300  # Called twice, done once.
 
     play(story, **ROLLING)
 

@@ -310,8 +310,8 @@ def test_a_new_subscriber_may_begin_anywhere(start: object, behind: int) -> None
 
 @pytest.mark.parametrize(("maximum", "size"), [(None, 60), (30, 30)])
 def test_a_slow_subscriber_slows_truncation_down(maximum: int | None, size: int) -> None:
-    """FAQ, slow subscribers: one can slow truncation down; a maximum keeps the stream from growing without bound, and whoever
-    must not lose messages leaves it out."""
+    """FAQ, slow subscribers: one can slow truncation down; a maximum keeps the stream from growing without bound, and
+    streams that must not lose messages leave it out."""
 
     async def story(w: World) -> None:
         await w.stream(by_size(0, maximum))

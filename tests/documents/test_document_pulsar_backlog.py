@@ -256,7 +256,7 @@ def test_command_clear_backlog() -> None:
 
 
 def test_without_a_time_to_live_unacknowledged_messages_stay_for_ever() -> None:
-    """Time to live: by default all unacknowledged messages are stored for ever."""
+    """Time to live: by default all unacknowledged messages are stored forever."""
 
     async def story(w: World) -> None:
         await subscription(w)

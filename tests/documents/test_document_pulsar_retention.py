@@ -421,7 +421,7 @@ def test_example_of_1_tb_the_size_decides() -> None:
 
 
 def test_example_of_infinite_retention() -> None:
-    """Set retention policy, fourth example: -1 and -1 retains for ever."""
+    """Set retention policy, fourth example: -1 and -1 retains forever."""
 
     async def story(w: World) -> None:
         await w.ok("POST", RETENTION, limits(-1, -1))

@@ -30,7 +30,7 @@ class Find:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a run of one target saw. ``decoded``: inputs that were taken; ``refused``: told by a documented error."""
+    """What a run of one target saw. ``decoded``: inputs that were taken; ``refused``: by a documented error."""
 
     target: str
     executions: int

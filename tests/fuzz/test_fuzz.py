@@ -32,7 +32,7 @@ def test_a_decoder_answers_anything_in_bounded_time_and_memory(name):
 @pytest.mark.parametrize("case", ONCE_BROKE)
 def test_what_once_broke_a_decoder_is_refused(case):
     name, data = ONCE_BROKE[case]
-    # Records are told apart by their first byte: each decoder gets the input.
+    # The first byte selects the record: each decoder gets the input.
     inputs = [bytes([index]) + data for index in range(64)] if name == "metadata" else [data]
     for one in inputs:
         assert check(TARGETS[name], one)[1] is None

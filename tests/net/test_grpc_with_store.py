@@ -193,8 +193,8 @@ def test_a_head_tells_which_segment_waits_for_an_older_one() -> None:
                 request = pb.GetSegmentsRequest(streamInfo=pb.StreamInfo(scope="s", stream="events"))
                 reply = await stub.getSegments(request)
             # Pravega's readers take no other offset.
-            told = {item.segmentId.segmentId: item.offset for item in reply.segments}
-            assert told == {right: end - 5, merged.segment: 0}
+            reported = {item.segmentId.segmentId: item.offset for item in reply.segments}
+            assert reported == {right: end - 5, merged.segment: 0}
 
     asyncio.run(play())
 

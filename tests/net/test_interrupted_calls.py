@@ -216,7 +216,7 @@ def test_several_threads_on_one_writer_lose_and_double_nothing(kind, monkeypatch
                     writer.flush()
                 if number % 40 == 0:
                     writer.write_many([event(name, number + 1000)], [name])
-        except BaseException as error:  # noqa: BLE001 - told to the test's own thread
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's own thread
             errors.append(error)
 
     try:

@@ -36,7 +36,7 @@ OVER_THE_LINE = {
 
 
 @dataclass
-class Told:
+class Recorder:
     """A line that remembers which calls were made over it."""
 
     calls: LineCalls
@@ -50,7 +50,7 @@ class Told:
 @dataclass
 class Scene:
     remote: RemoteController
-    line: Told
+    line: Recorder
     wire: WireServer
     stack: AsyncExitStack
 
@@ -80,7 +80,7 @@ async def serving(
                 limits=DialLimits(connect_s=2),
             )
         )
-        line = Told(segments.calls)
+        line = Recorder(segments.calls)
         remote.use_line(line)  # type: ignore[arg-type]
         yield Scene(remote=remote, line=line, wire=wire, stack=closing)
 

@@ -215,7 +215,7 @@ async def read_segment(n):
     await n.ask(c.ReadSegment(S, 5 * size + 1, 100, "", 9), c.ErrorMessage, segment=S, code=0)
     await n.ask(c.ReadSegment(GONE, 77, 100, "", 10), c.NoSuchSegment, segment=GONE, offset=77)
     await n.ask(c.ReadSegment(HASH, 0, 100, "", 11), c.ErrorMessage, segment=HASH, code=0)
-    # Deleted while it waits, and made anew before it is told: it does not go on with the new one.
+    # Deleted while it waits, and created again before it is notified: it does not go on with the new one.
     await n.peer.send(c.ReadSegment(T, 0, 100, "", 12), c.DeleteSegment(13, T, ""), c.CreateSegment(14, T, 0, 0, "", 0))
     found = {type(one): one for one in [await n.peer.receive() for _ in range(3)]}
     assert found[c.NoSuchSegment].rid == 12

@@ -81,7 +81,7 @@ def test_a_crowd_without_room_asks_little_and_gets_in_fast_once_there_is_room() 
     asked = len(store.asked)
     for _ in range(50):
         host.end_pause()
-    assert len(store.asked) - asked <= 50 * 32, "whoever has to make room gets the time for it"
+    assert len(store.asked) - asked <= 50 * 32, "the task that makes room gets the time for it"
     assert len(set(store.asked[asked:])) >= 1000, "those that have waited longest come first"
     store.room = 3 * WRITERS
     pauses = 0

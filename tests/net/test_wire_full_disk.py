@@ -1,4 +1,4 @@
-"""A full disk over the wire: our client is told at once, others feel a slow store; both go on when there is space."""
+"""A full disk over the wire: our client gets an error at once, others see a slow store; both go on when there is space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line that is set up anew: what was in flight is decided, and nothing behind it waits for ever."""
+"""A line that is set up anew: what was in flight is decided, and nothing behind it waits forever."""
 
 import asyncio
 from uuid import UUID

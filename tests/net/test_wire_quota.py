@@ -1,4 +1,4 @@
-"""Quotas over the wire: our client is told at once, others feel a slow store; nobody's events change their order."""
+"""Quotas over the wire: our client gets an error at once, others see a slow store; no events change their order."""
 
 from __future__ import annotations
 

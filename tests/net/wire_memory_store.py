@@ -139,7 +139,7 @@ class MemorySegments:
         self.counted: dict[str, dict[str, tuple[int, int]]] = {}
         self.born: dict[str, dict[str, None]] = {}
         self.reached: dict[str, None] = {}
-        self.told: dict[str, None] = {}
+        self.reported: dict[str, None] = {}
         self.limit_met = asyncio.Event()
         self._rates = RateMeters(self._counters)
         self.changes: list[tuple[int, str]] = []
@@ -569,8 +569,8 @@ class MemorySegments:
             ):
                 if total is None or after <= total:
                     continue
-                if stream not in self.told:
-                    self.told[stream] = self.reached[stream] = None
+                if stream not in self.reported:
+                    self.reported[stream] = self.reached[stream] = None
                     self.limit_met.set()
                 if action is not LimitAction.NOTIFY:
                     kind = QuotaHeldError if action is LimitAction.HOLD else QuotaExceededError
@@ -587,7 +587,7 @@ class MemorySegments:
 
     async def limit_appends(self, limits: Sequence[AppendLimit]) -> None:
         for limit in limits:
-            self.told.pop(limit.stream, None)
+            self.reported.pop(limit.stream, None)
             if limit.total_bytes is None and limit.total_events is None:
                 self.limits.pop(limit.stream, None)
                 self.counted.pop(limit.stream, None)
@@ -605,7 +605,7 @@ class MemorySegments:
                 events_action = limit.events_action or limit.action
                 past_bytes = past_bytes and limit.action is LimitAction.NOTIFY
                 if past_bytes or (past_events and events_action is LimitAction.NOTIFY):
-                    self.told[limit.stream] = self.reached[limit.stream] = None
+                    self.reported[limit.stream] = self.reached[limit.stream] = None
                     self.limit_met.set()
 
     async def limits_reached(self) -> Sequence[str]:

@@ -8,7 +8,7 @@ from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.testing.world import World
 
 
-async def reborn(world, *, told=None, aside=None) -> SegmentStore:
+async def reborn(world, *, reported=None, aside=None) -> SegmentStore:
     """A store of what tier 2 alone holds: the catalogue and the chunks."""
     keyvalue = MemoryKeyValue()
     catalogue = await list_catalogue(world.objects)
@@ -21,8 +21,8 @@ async def reborn(world, *, told=None, aside=None) -> SegmentStore:
         if aside is not None:
             aside.append(restored)
         segments += [item async for item in settle_container(keyvalue, index, epoch=0)]
-    if told is not None:
-        told += segments
+    if reported is not None:
+        reported += segments
     await keyvalue.commit([(records.STORE_KEY, records.encode_store(world.settings.containers))])
     rebuilt = World(rng=world.rng)
     rebuilt.settings, rebuilt.keyvalue, rebuilt.chunks = world.settings, keyvalue, world.chunks

@@ -20,7 +20,7 @@ class World(testing.World):
     """A store without a controller, and what else can be done to one."""
 
     async def blackout(self) -> SegmentStore:
-        """Crash, and lose what tier 2 was not told to sync."""
+        """Crash, and lose what tier 2 did not sync."""
         await self.store.close(checkpoint=False)
         self.chunks.lose_unsynced()
         return await self.open()

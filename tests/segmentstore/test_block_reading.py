@@ -20,7 +20,7 @@ SETTINGS = {"flush_bytes": BLOCK, "read_cache_bytes": 2 * BLOCK, "cache_bytes": 
 
 
 class Watched(MemoryChunks):
-    """Notes what is read; waits at a gate; fails or is wrong where told."""
+    """Notes what is read; waits at a gate; fails or is wrong at chosen places."""
 
     def __init__(self):
         super().__init__()

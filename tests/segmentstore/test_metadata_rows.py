@@ -95,13 +95,13 @@ def test_reads_see_all_changes_and_a_commit_takes_them_all(steps) -> None:
 
 
 def test_what_comes_and_goes_between_two_commits_leaves_no_trace_in_them() -> None:
-    class Told(MemoryKeyValue):
+    class Recorder(MemoryKeyValue):
         async def commit(self, puts, deletes=(), *, delete_ranges=()) -> None:
             self.last = dict(puts), list(deletes), list(delete_ranges)
             await super().commit(puts, deletes, delete_ranges=delete_ranges)
 
     async def main() -> None:
-        store = Told()
+        store = Recorder()
         rows = MetadataRows(store)
         rows.put_new(b"a1", b"1")
         rows.put(b"a1", b"2")

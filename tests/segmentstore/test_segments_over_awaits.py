@@ -279,7 +279,7 @@ async def set(container, name):
     segment.touched = True
 """,
     """
-async def told(container, name):
+async def seal(container, name):
     segment = await container.segments.find(name)
     if segment.sealed:
         await refuse(container, segment, error)

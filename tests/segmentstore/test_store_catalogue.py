@@ -278,12 +278,12 @@ def test_a_writer_is_set_back_to_what_is_tiered_also_after_a_crash():
         await two.append(b"f")
         for container in w.store.containers:
             await container.checkpointer.checkpoint()
-        told = []
-        store = await reborn(w, told=told)
+        reported = []
+        store = await reborn(w, reported=reported)
         assert await content(store, "s") == b"abc"
         assert await store.setup_append("s", one.id) == 2
         assert await store.setup_append("s", two.id) == NO_EVENT
-        (segment,) = told
+        (segment,) = reported
         assert (segment.lost_bytes, segment.lost_events, segment.writers_set_back) == (3, 3, 2)
         container = store._container("s")
         row = await container.rows.get(

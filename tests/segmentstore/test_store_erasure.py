@@ -1,4 +1,4 @@
-"""Erased bytes read as zeros of the same length, for ever, wherever they were; nothing else changes."""
+"""Erased bytes read as zeros of the same length, forever, wherever they were; nothing else changes."""
 
 from __future__ import annotations
 
@@ -137,15 +137,15 @@ async def test_a_lease_does_not_keep_erased_bytes():
 async def test_what_held_the_bytes_is_overwritten_and_then_deleted_before_the_erasure_returns():
     async with filled(catalogue=True) as (made, store, offsets):
         await store.flush()
-        told, wipe, delete = [], made.chunks.wipe, made.chunks.delete
+        reported, wipe, delete = [], made.chunks.wipe, made.chunks.delete
 
         async def wiped(name):
             await wipe(name)
             data = await made.chunks.read(name, 0, 1 << 20)
-            told.append(("wiped", name, any(data)))
+            reported.append(("wiped", name, any(data)))
 
         async def deleted(name):
-            told.append(("deleted", name, False))
+            reported.append(("deleted", name, False))
             await delete(name)
 
         made.chunks.wipe, made.chunks.delete = wiped, deleted
@@ -153,7 +153,7 @@ async def test_what_held_the_bytes_is_overwritten_and_then_deleted_before_the_er
         done = await store.erase(NAME, ranges, erasure="e1")
         for item in done:
             name = item.name_before
-            own = [what for what in told if what[1] == name]
+            own = [what for what in reported if what[1] == name]
             assert own == [("wiped", name, False), ("deleted", name, False)]
         # Only the log is left, until it is wiped.
         assert {found.split()[0] for found in holds(made, SECRET)} <= {"frame"}
@@ -164,13 +164,13 @@ async def test_marks_on_chunks_are_followed_by_the_next_opening():
     async with filled() as (made, store, offsets):
         await store.flush()
         await store.lease_chunks(NAME, UUID(int=4), until_ms=made.clock.ms + 60_000)
-        told, wipe = [], made.chunks.wipe
+        reported, wipe = [], made.chunks.wipe
 
         async def away(name):
             raise OSError("the disk is away")
 
         async def wiped(name):
-            told.append(name)
+            reported.append(name)
             await wipe(name)
 
         made.chunks.wipe = away
@@ -180,7 +180,7 @@ async def test_marks_on_chunks_are_followed_by_the_next_opening():
         made.chunks.wipe = wiped
         await made.crash()
         await made.store.flush()
-        assert told
+        assert reported
         assert {found.split()[0] for found in holds(made, SECRET)} <= {"frame"}
         await made.store.flush()
         rows = [key for key, _ in await made.keyvalue.scan(b"w", b"x", limit=10)]

@@ -15,7 +15,7 @@ def txn(number: int, parent: str = SEGMENT) -> str:
     return f"{parent}#transaction.{number:032x}"
 
 
-def told(world: World, method: str) -> list[tuple]:
+def reported(world: World, method: str) -> list[tuple]:
     """The arguments of each call of the key-value store from here on."""
     calls: list[tuple] = []
     real = getattr(world.keyvalue, method)
@@ -32,7 +32,7 @@ def test_fresh_segments_are_durable_and_were_not_looked_for() -> None:
     async def body(world: World) -> None:
         await world.store.create_segment(SEGMENT)
         await world.store.create_segment(OTHER)
-        looked = told(world, "get_many")
+        looked = reported(world, "get_many")
         await world.store.create_fresh([txn(1), txn(1, OTHER)])
         assert looked == []
         store = await world.crash()
@@ -49,7 +49,7 @@ def test_a_transaction_between_two_checkpoints_asks_for_no_deletion() -> None:
         store = world.store
         await store.create_segment(SEGMENT)
         await store.flush()
-        commits = told(world, "commit")
+        commits = reported(world, "commit")
         for number in range(3):
             await store.create_fresh([txn(number)])
             await append(store, txn(number), b"%d" % number)

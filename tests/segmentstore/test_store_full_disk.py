@@ -125,7 +125,7 @@ def test_tables_say_why_metadata_does_not_keep_up() -> None:
             while True:
                 await store.table_update(TABLE, put)
 
-        for error, told in (
+        for error, reported in (
             (OSError(5, "input/output error"), ThrottledError),
             (StorageFullError("disk is full"), StorageFullError),
         ):
@@ -136,7 +136,7 @@ def test_tables_say_why_metadata_does_not_keep_up() -> None:
                     await store.table_update(TABLE, put)
                 except UnavailableError:
                     await asyncio.sleep(0.001)
-            with pytest.raises(told):
+            with pytest.raises(reported):
                 await change_for_ever()
 
     run(body, checkpoint_rows_bytes=5_000, rows_wait_s=0.02, **QUICK)
@@ -251,11 +251,11 @@ def test_what_leads_to_space_is_told_to_the_log_and_appends_are_not() -> None:
 
 
 def test_the_log_learns_that_no_truncation_will_come() -> None:
-    told: list[StorageFullError | None] = []
+    reported: list[StorageFullError | None] = []
 
     class Log(MemoryLog):
         def refuse_waits(self, error: StorageFullError | None) -> None:
-            told.append(error)
+            reported.append(error)
 
     class LogWorld(World):
         def make_log(self) -> MemoryLog:
@@ -267,10 +267,10 @@ def test_the_log_learns_that_no_truncation_will_come() -> None:
         await world.open()
         async with asyncio.timeout(20):
             one = await fill_tier_2(world)
-            assert [type(error) for error in told] == [StorageFullError]
+            assert [type(error) for error in reported] == [StorageFullError]
             world.chunks._budget_bytes = None
             await accepted(one, b"again")
-            assert told[1:] == [None]
+            assert reported[1:] == [None]
         await world.store.close(checkpoint=False)
 
     asyncio.run(body())

@@ -197,7 +197,7 @@ def test_what_was_not_adopted_goes_with_the_transaction_and_not_before():
         await world.store.merge(PARENT, TXN)
         await settled(world)
         assert await left(world) == sorted([won[0].name, index_name(won[0].name)])
-        # One more, by somebody who was not told in time: the next opening finds it.
+        # One more, by a task that did not notice in time: the next opening finds it.
         await write_chunks(world.chunks, loser, [[b"late"]], first=len(lost))
         await world.crash()
         await settled(world)
@@ -215,7 +215,7 @@ def test_what_is_being_written_survives_the_store_and_an_earlier_openings_garbag
         (first,) = await write_chunks(world.chunks, grant, [[b"one"]])
         await write_chunks(world.chunks, other, [[b"never"]])
         await getattr(world, how)()
-        # Whoever writes need not know that the store was away.
+        # A writer need not know that the store was away.
         (second,) = await write_chunks(world.chunks, grant, [[b"two"]], first=1)
         await settled(world)
         assert len(await left(world)) == 6

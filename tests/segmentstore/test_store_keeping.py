@@ -36,7 +36,7 @@ TXN = SEGMENT + "#transaction." + "a" * 32
 
 
 class Stop:
-    """Halts whoever does one certain step on a disk, counted from when ``left`` is set, for good."""
+    """Stops the task that does a chosen step on a disk, for good. Steps are counted from when ``left`` is set."""
 
     def __init__(self) -> None:
         self.left = 1 << 30
@@ -48,7 +48,7 @@ class Stop:
         if self.left == 0:
             self.reached.set()
         if self.left <= 0:
-            await self.over.wait()  # Whoever waited for it is gone then.
+            await self.over.wait()  # The task that waited for it has ended by then.
 
 
 class StoppingWorld(World):
@@ -87,7 +87,7 @@ STEPS = [
 
 
 def places_after(count: int) -> tuple[int, int]:
-    """Where kept and readable bytes begin after so many steps, told by a slow rule."""
+    """Where kept and readable bytes begin after so many steps, by a slow rule."""
     kept = start = 0
     for what, *offset in STEPS[:count]:
         if what == "truncate":
@@ -356,8 +356,8 @@ def test_freed_and_pending_add_up_to_what_du_loses(tmp_path: Path) -> None:
                 used = disk.used()[0]
                 assert before - used == freed, "freed is what du has lost"
                 assert live + pending == used, "pending is what it will lose"
-                told = {name: sum(getattr(space, name) for space in spaces.values()) for name in expected}
-                assert told == expected
+                reported = {name: sum(getattr(space, name) for space in spaces.values()) for name in expected}
+                assert reported == expected
                 freed_before = freed
 
             freed_of_deleted = 0

@@ -259,7 +259,7 @@ class Run:
             self.merged[parent + txn] = target
 
     async def transact(self, parent: str, txn: str, sizes: list[int], between: str) -> None:
-        """A transaction with a look at the world before its merge, and the merge told twice."""
+        """A transaction with a look at the world before its merge, and the merge called twice."""
         name = parent + txn
         if name not in self.models:
             await self.create(name)

@@ -55,8 +55,8 @@ def test_an_erasure_is_not_stopped_by_the_hole() -> None:
         await punched_and_crashed(world)
         store = world.store
         ranges = await store.event_ranges(SEGMENT, [500])
-        (told,) = await store.erase(SEGMENT, ranges, erasure="e" * 32)
-        assert told.blanked_bytes == 92
+        (erased,) = await store.erase(SEGMENT, ranges, erasure="e" * 32)
+        assert erased.blanked_bytes == 92
         blank = event(5)[:8] + bytes(92)
         wanted = b"".join(blank if number == 5 else event(number) for number in range(4, 8))
         assert await content(store, SEGMENT, 400) == wanted

@@ -228,14 +228,14 @@ def test_tiering_that_is_cancelled_before_it_began_leaves_no_coroutine_behind() 
         # As when a loop ends: the tasks of the group are there, and have not taken their first step.
         begun = asyncio.all_tasks() - before
         assert len(begun) == 4
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
             for task in begun:
                 task.cancel()
             await asyncio.wait(begun)
             gc.collect()
         assert together.cancelled()
-        assert not told, told[0].message
+        assert not reported, reported[0].message
 
     async def main() -> None:
         # Not in the simulation: its order of steps is drawn, here it must be the one of call_soon.

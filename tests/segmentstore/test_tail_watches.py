@@ -1,4 +1,4 @@
-"""Readers that wait at a tail without a task: told once of every change, and of nothing once they have left."""
+"""Readers that wait at a tail without a task: notified once of every change, and of nothing once they have left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store_world import append, run
 from penstock.segmentstore.calls.reads import READ_MAX_BYTES
 
 
-class Told:
+class Recorder:
     def __init__(self):
         self.times = 0
 
@@ -60,8 +60,8 @@ def test_a_watcher_is_told_once_of_a_change(change):
         store = world.store
         await store.create_segment("s")
         await append(store, "s", b"12345", number=2)
-        told = Told()
-        watch = store.watch("s", 5, told)
+        reported = Recorder()
+        watch = store.watch("s", 5, reported)
         if change == "append":
             await append(store, "s", b"6")
             await append(store, "s", b"7", number=3)
@@ -71,7 +71,7 @@ def test_a_watcher_is_told_once_of_a_change(change):
             await store.close(checkpoint=False)
         else:
             await getattr(store, change)("s")
-        assert told.times == 1
+        assert reported.times == 1
         assert watch.gone == (change == "delete")
         watch.cancel()
         assert sum(container.reads.parked for container in store.containers) == 0
@@ -84,13 +84,13 @@ def test_a_watcher_of_a_segment_that_was_merged_away_is_told_that_it_is_gone():
         part = "s/t/0.#epoch.0#transaction." + "1" * 32
         for name in ("s/t/0.#epoch.0", part):
             await world.store.create_segment(name)
-        told = Told()
-        watch = world.store.watch(part, 0, told)
+        reported = Recorder()
+        watch = world.store.watch(part, 0, reported)
         await append(world.store, part, b"event")
-        assert told.times == 1
-        watch = world.store.watch(part, 5, told)
+        assert reported.times == 1
+        watch = world.store.watch(part, 5, reported)
         await world.store.merge("s/t/0.#epoch.0", part)
-        assert (told.times, watch.gone) == (2, True)
+        assert (reported.times, watch.gone) == (2, True)
 
     run(scenario)
 
@@ -98,8 +98,8 @@ def test_a_watcher_of_a_segment_that_was_merged_away_is_told_that_it_is_gone():
 def test_a_watcher_that_left_is_told_nothing():
     async def scenario(world):
         await world.store.create_segment("s")
-        stays, leaves = Told(), Told()
-        watches = [world.store.watch("s", 0, told) for told in (stays, leaves)]
+        stays, leaves = Recorder(), Recorder()
+        watches = [world.store.watch("s", 0, reported) for reported in (stays, leaves)]
         watches[1].cancel()
         watches[1].cancel()
         await append(world.store, "s", b"x")
@@ -116,15 +116,15 @@ def test_there_is_nothing_to_watch_but_the_tail_of_an_open_segment():
         await append(store, "s", b"12345")
         await store.seal("sealed")
         await store.create_table("t")
-        told = Told()
+        reported = Recorder()
         for name, offset in (("s", 4), ("sealed", 0), ("t", 0), ("none", 0)):
-            assert store.watch(name, offset, told) is None
-        beyond = store.watch("s", 99, told)
+            assert store.watch(name, offset, reported) is None
+        beyond = store.watch("s", 99, reported)
         await append(store, "s", b"6", number=2)
-        assert told.times == 1, "beyond the tail every change is told"
+        assert reported.times == 1, "beyond the tail every change is reported"
         beyond.cancel()
         # Two in all: where it is full, read says so.
-        kept = [store.watch("other", 0, told) for _ in range(3)]
+        kept = [store.watch("other", 0, reported) for _ in range(3)]
         assert [watch is None for watch in kept] == [False, False, True]
 
     run(scenario, max_parked_reads=2, containers=1)
@@ -139,11 +139,11 @@ def test_a_watcher_with_a_bug_stops_no_one():
             raise ValueError("bug of a caller")
 
         await world.store.create_segment("s")
-        told = Told()
+        reported = Recorder()
         world.store.watch("s", 0, broken)
-        world.store.watch("s", 0, told)
+        world.store.watch("s", 0, reported)
         await append(world.store, "s", b"x")
-        assert told.times == 1
+        assert reported.times == 1
         assert [type(error) for error in heard] == [ValueError]
         await append(world.store, "s", b"y", number=2)
 

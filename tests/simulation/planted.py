@@ -66,7 +66,7 @@ def sync_failure_is_ignored() -> Any:
 
 
 def dedupe_from_pending() -> Any:
-    """A writer is told what is queued, not what is durable."""
+    """A writer learns what is queued, not what is durable."""
 
     async def setup_append(owner: Any, name: str, writer: Any) -> int:
         segment = await segment_calls.find(owner, name)
@@ -179,7 +179,7 @@ def appends_are_not_deduplicated() -> Any:
 
 
 def catalogue_forgets_removals() -> Any:
-    """Tier 2 is told what was written, and not what was deleted."""
+    """Tier 2 gets what was written, and not what was deleted."""
     original = catalogue.codec.encode_batch
     return patch.object(catalogue.codec, "encode_batch", lambda batch: original(replace(batch, deletes=())))
 

@@ -138,7 +138,7 @@ def the_last_deleted_stream_is_known_by_the_wall_clock() -> Iterator[None]:
 
 
 def an_unreadable_record_stops_the_pass() -> Any:
-    """Whoever goes over the records of many owners fails at the first one that cannot be read."""
+    """A pass over the records of many owners fails at the first one that cannot be read."""
     return patch.multiple(
         SetAside,
         read=lambda _, entry, kind: kind.decode(entry.value),

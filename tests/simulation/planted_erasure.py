@@ -134,7 +134,7 @@ def adopt_is_replayed() -> Any:
 
 
 def unadopted_chunks_are_forgotten() -> Any:
-    """What losers wrote stays in tier 2 for ever."""
+    """What losers wrote stays in tier 2 forever."""
     return patch.object(ImportGarbage, "ended", lambda self, segment, chunks, *, merged: None)
 
 

@@ -26,7 +26,7 @@ def holds_are_forgotten_by_rules() -> Any:
 
 
 def released_without_looking_at_the_time() -> Any:
-    """Whoever comes by gives back what is kept, due or not."""
+    """Any sweep gives back what is kept, due or not."""
     original = grace.load_grace
 
     async def load(ctx: Any, name: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The checker knows what erasure promises: a blank where the event was, at the same place, for ever; and nothing else."""
+"""The checker knows what erasure promises: a blank where the event was, at the same place, forever; and nothing else."""
 
 from penstock.testing.simulation.checker import check
 from penstock.testing.simulation.history import History

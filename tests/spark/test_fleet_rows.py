@@ -92,19 +92,19 @@ def test_a_batch_is_the_same_with_and_without_settling() -> None:
 
 
 def test_what_goes_is_told_by_day_and_sums_up() -> None:
-    told = 0
+    reported = 0
     for text in LINES:
         line = read(text)
         decision = decide(line.facts, now_ms=line.now_ms)
         days = freed_by_day(decision)
-        told += len(days)
+        reported += len(days)
         if decision.deletes_stream:
             continue
         assert sum(item.bytes for item in days) == decision.frees_bytes
         assert all(item.bytes > 0 for item in days)
         counts = [item.events for item in days]
         assert (None if None in counts else sum(counts)) in (decision.summary().events, None)  # type: ignore[arg-type]
-    assert told > 300
+    assert reported > 300
 
 
 def test_what_a_row_says_is_gone_once_nothing_is_due() -> None:

@@ -91,7 +91,7 @@ def act(store: Store) -> None:
     moved.remove_subscriber("plant/mover")
 
 
-def told(store: Store) -> list[bytes]:
+def reported(store: Store) -> list[bytes]:
     with store.stream(AUDIT).reader(start="head", until_tail=True) as reader:
         return [event.data for event in reader]
 
@@ -102,7 +102,7 @@ def settled(store: Store, mark: str) -> list[bytes]:
     store.policy(mark).set({"retain": {"min_bytes": 7}})
     until = time.monotonic() + 30
     while True:
-        found = told(store)
+        found = reported(store)
         if any(json.loads(item)["target"] == mark for item in found):
             return found
         assert time.monotonic() < until, "the audit stream was not written"
@@ -147,7 +147,7 @@ def test_a_table_has_each_entry_once_and_adds_up_to_what_the_store_has_lost(
     looked = audit(None, asked(address, output), dry_run=True)
     assert not output.exists()
     report = audit(spark, asked(address, output))
-    wanted = told(store)
+    wanted = reported(store)
     assert looked.entries == report.entries == report.sums.entries == len(wanted)
     assert (report.run, report.sums.unreadable, report.sums.missing) == (1, 0, 0)
     rows = rows_of(read_audit(spark, output))
@@ -234,14 +234,14 @@ def test_runs_follow_each_other_without_a_gap_and_a_run_that_died_leaves_nothing
     again = audit(spark, asked(address, output))
     assert (again.run, again.entries, again.read_bytes) == (0, 0, 0)
     assert sorted(path.name for path in output.iterdir()) == [".lock", "run=00000001", "run=00000002"]
-    assert [row["entry"].encode() for row in rows_of(read_audit(spark, output))] == told(store)
+    assert [row["entry"].encode() for row in rows_of(read_audit(spark, output))] == reported(store)
     # Readers that know nothing of us see the same, with the number of the run beside it.
     assert pq.read_table(output).column("run").to_pylist().count(2) == second.entries
 
 
 @pytest.mark.spark
 def test_a_choice_takes_what_it_says_and_nothing_else(spark: Any, address: str, store: Store) -> None:
-    wanted = [json.loads(item) for item in told(store)]
+    wanted = [json.loads(item) for item in reported(store)]
     times = sorted({item["at_ms"] for item in wanted})
     middle = times[len(times) // 2]
     for choice, takes in (
@@ -265,7 +265,7 @@ def test_a_streaming_query_reads_the_same_rows(spark: Any, address: str, store: 
     )
     query = entries(live).writeStream.format("memory").queryName("audit_live").trigger(availableNow=True).start()
     assert query.awaitTermination(60)
-    assert [row["entry"].encode() for row in rows_of(spark.table("audit_live"))] == told(store)
+    assert [row["entry"].encode() for row in rows_of(spark.table("audit_live"))] == reported(store)
 
 
 @pytest.mark.spark
@@ -288,8 +288,8 @@ def test_a_table_of_something_else_is_left_alone(spark: Any, address: str, store
     known = json.loads(record.read_text())
     page = (Path(__file__).parents[2] / "docs/formats/lake.md").read_text().partition("`audit.json`:")[2]
     table = page.partition("\n\n")[2].partition("\n\n")[0]
-    told = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])}
-    assert told == known.keys()
+    reported = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert reported == known.keys()
     record.write_text(json.dumps({**known, "last": {**known["last"], "sha256": "0" * 64}}))
     with pytest.raises(ConflictError, match="another store"):
         audit(spark, request)
@@ -311,7 +311,7 @@ def test_the_command_says_what_it_would_read(
         return int(ended.value.code or 0), said.out, said.err
 
     status, out, _ = run("--dry-run", "--json")
-    assert (status, json.loads(out)["entries"]) == (0, len(told(store)))
+    assert (status, json.loads(out)["entries"]) == (0, len(reported(store)))
     status, out, _ = run("--dry-run")
     assert "would read" in out
     status, _, err = run("--kind", "evct", "--dry-run")

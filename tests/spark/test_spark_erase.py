@@ -68,7 +68,7 @@ def test_what_matches_is_erased_and_no_file_or_reader_has_it(
     tried = erase(spark, str(stream), match, dry_run=True, **how)
     assert (tried.state, tried.events) == ("dry run", len(gone))
     assert read(spark, address, str(stream)) == sorted(events)
-    told: list[Any] = []
+    reported: list[Any] = []
 
     def refuse(found: Mapping[str, Any]) -> None:
         assert (found["events"], found["bytes"]) == (len(gone), tried.bytes)
@@ -77,11 +77,11 @@ def test_what_matches_is_erased_and_no_file_or_reader_has_it(
     with pytest.raises(KeyboardInterrupt):
         erase(spark, str(stream), match, erasure="r17", confirm=refuse, **how)
     assert read(spark, address, str(stream)) == sorted(events)
-    report = erase(spark, str(stream), match, erasure="r17", confirm=told.append, progress=told.append, **how)
-    assert any(item.get("state") == "dry run" for item in told), "asked before it was decided"
+    report = erase(spark, str(stream), match, erasure="r17", confirm=reported.append, progress=reported.append, **how)
+    assert any(item.get("state") == "dry run" for item in reported), "asked before it was decided"
     assert (report.state, report.events) == ("done", len(gone))
     assert report.bytes == sum(map(len, gone))
-    assert {item["state"] for item in told} >= {"looking", "found"}
+    assert {item["state"] for item in reported} >= {"looking", "found"}
     assert read(spark, address, str(stream)) == sorted(event for event in events if event not in gone)
     assert files_with(directory, b"ann-0013") == files_with(directory, b"ann-0077") == []
     with penstock.connect(address) as store:
@@ -240,7 +240,7 @@ def test_payloads_that_contain_a_value_are_found_however_many_values_there_are(
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "reported"),
     [
         ("user = 'ann'", "user = ?"),
         ("user = 'o''hara' and n > 5.5e3", "user = ? and n > ?"),
@@ -249,8 +249,8 @@ def test_payloads_that_contain_a_value_are_found_however_many_values_there_are(
         ('name in ("ann", "bob")', "name in (?, ?)"),
     ],
 )
-def test_no_literal_of_a_predicate_is_told(where: str, told: str) -> None:
-    assert without_literals(where) == told
+def test_no_literal_of_a_predicate_is_told(where: str, reported: str) -> None:
+    assert without_literals(where) == reported
 
 
 SEEN = [

@@ -243,11 +243,11 @@ def test_partitions_are_of_the_time_that_events_tell(address: str, world: World,
     stream = world.create("timed", 2)
     hour_us = 3_600_000_000
     base_us = 1_700_000_400_000_000 // hour_us * hour_us
-    told = [
+    lines = [
         json.dumps({"k": f"k{number % 5}", "at": {"us": base_us + number * hour_us // 100}}).encode()
         for number in range(400)
     ]
-    world.write(stream, [*told, b"{}", b"no json"])
+    world.write(stream, [*lines, b"{}", b"no json"])
     wanted = request(address, stream, tmp_path / "out", partition="hour", time=EventTime(field="at.us", unit="us"))
     report = export(HereSpark(), wanted)
     assert report.without_time == 2
@@ -262,7 +262,7 @@ def test_partitions_are_of_the_time_that_events_tell(address: str, world: World,
     )
     export(HereSpark(), bounded)
     kept = pq.read_table(tmp_path / "bounded", partitioning=None)
-    assert sorted(kept.column("event").to_pylist()) == sorted(told[100:200])
+    assert sorted(kept.column("event").to_pylist()) == sorted(lines[100:200])
 
 
 def test_without_a_time_field_partitions_and_bounds_go_by_append_time(
@@ -289,9 +289,9 @@ def test_without_a_time_field_partitions_and_bounds_go_by_append_time(
 
 
 def test_progress_is_told_up_to_the_end(address: str, stream: StreamName, tmp_path: Path) -> None:
-    told: list[Progress] = []
-    report = export(HereSpark(), request(address, stream, tmp_path / "out"), on_progress=told.append)
-    assert told[-1] == Progress(what="shares", done=report.shares, total=report.shares)
+    reported: list[Progress] = []
+    report = export(HereSpark(), request(address, stream, tmp_path / "out"), on_progress=reported.append)
+    assert reported[-1] == Progress(what="shares", done=report.shares, total=report.shares)
 
 
 BAD: list[tuple[dict[str, Any], type[PenstockError], str]] = [
@@ -357,7 +357,7 @@ def test_the_manifest_is_what_its_page_says(address: str, stream: StreamName, tm
     export(HereSpark(), request(address, stream, tmp_path / "out"))
     page = (Path(__file__).parents[2] / "docs/formats/lake.md").read_text().partition("`manifest.json`:")[2]
     table = page.partition("\n\n")[2].partition("\n\n")[0]
-    told = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    documented = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     found = json.loads((tmp_path / "out" / "_penstock" / "manifest.json").read_text())
-    assert told == found.keys()
+    assert documented == found.keys()
     assert {"path", "rows", "size_bytes"} == found["files"][0].keys()

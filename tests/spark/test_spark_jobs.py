@@ -50,10 +50,10 @@ def test_what_is_loaded_arrives_once_in_the_order_of_each_key(
     looked = load(spark, request, dry_run=True)
     assert (looked.parts, looked.skipped, looked.events) == (1, 0, 0)
     assert json.loads(str(looked.sample[0]["event"])).keys() == {"sensor", "at", "value"}
-    told: list[Progress] = []
-    done = load(spark, request, on_progress=told.append)
+    reported: list[Progress] = []
+    done = load(spark, request, on_progress=reported.append)
     assert (done.events, done.skipped) == (count, 0)
-    assert told[-1] == Progress(what="parts", done=1, total=1)
+    assert reported[-1] == Progress(what="parts", done=1, total=1)
     rows = stored(spark, address, stream)
     found = [json.loads(bytes(row.event)) for row in rows]
     assert sorted(item["at"] for item in found) == list(range(count))

@@ -1,4 +1,4 @@
-"""Everything that takes part in a streaming copy is killed; every event comes once. At length: ``kill_matrix.py``."""
+"""Everything that takes part in a streaming copy is killed; every event comes once. Long form: ``kill_matrix.py``."""
 
 from __future__ import annotations
 

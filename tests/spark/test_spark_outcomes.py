@@ -167,7 +167,7 @@ def test_a_new_or_deleted_checkpoint_begins_anew_or_where_its_subscriber_is(
         assert published(world, stream) == before
         fresh = Driver(data, stream, subscriber="q", start_stream_cut=start, replaces_query="any")
         found = flat(fresh.all())
-    assert found == (keyed(0, 100) if start else keyed(40, 100)), "what was committed is told one batch late"
+    assert found == (keyed(0, 100) if start else keyed(40, 100)), "what was committed is reported one batch late"
     assert ("begins before the position of its subscriber" in caplog.text) == bool(start)
     after = published(world, stream)
     assert before is not None
@@ -228,7 +228,7 @@ def test_a_subscriber_that_is_passed_by_a_maximum_fails_or_skips_exactly_that(
             driver.batch()
         return
     found = flat(driver.all())
-    # By content: what came and what was told of as lost are all that was written, each once.
+    # By content: events read and events reported as lost are together all that was written, each once.
     ends = {0: 0}
     for number, event in enumerate(keyed(0, 200), 1):
         ends[number] = ends[number - 1] + 8 + len(event)
@@ -371,8 +371,8 @@ def test_a_stream_that_is_made_again_is_never_taken_for_the_old_one(
             driver.batch()
         return
     assert sorted(flat(driver.all())) == sorted(keyed(50, 120))
-    (told,) = [Offset.from_json(stream, offset).lost for offset in driver.log if "lost" in offset]
-    assert told == tuple(Loss(segment=item, start=old[item], end=None, rule="deleted") for item in sorted(old))
+    (reported,) = [Offset.from_json(stream, offset).lost for offset in driver.log if "lost" in offset]
+    assert reported == tuple(Loss(segment=item, start=old[item], end=None, rule="deleted") for item in sorted(old))
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])

@@ -1,4 +1,4 @@
-"""Lag of a query, from its offsets, and what is told where chunks cannot be read."""
+"""Lag of a query, from its offsets, and what is reported where chunks cannot be read."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_a_lag_is_what_a_query_has_not_read_over_scales_and_truncation(
     shown = repr(replace(lag, seconds=2.4375))
     assert shown == f"Lag(stream='{stream}', bytes={lag.bytes}, events={lag.events}, seconds=2.438)"
     listener = LagListener()
-    told = SimpleNamespace(name="q", id="1", sources=[SimpleNamespace(endOffset=driver.log[-1])])
+    reported = SimpleNamespace(name="q", id="1", sources=[SimpleNamespace(endOffset=driver.log[-1])])
     listener.onQueryStarted(SimpleNamespace(name="q", id="1"))
-    listener.onQueryProgress(SimpleNamespace(progress=told))
+    listener.onQueryProgress(SimpleNamespace(progress=reported))
     assert [(item.bytes, item.events) for item in listener.latest["q"]] == [(lag.bytes, lag.events)]
     listener.onQueryTerminated(SimpleNamespace(id="1"))
     assert listener.latest == {}
@@ -90,8 +90,8 @@ def test_a_listener_outlives_a_stream_that_is_another_one_now(
     with pytest.raises(InvalidCutError):
         lags(progress(offset))
     listener = LagListener()
-    told = SimpleNamespace(name=None, id="1", sources=[SimpleNamespace(endOffset=offset)])
-    listener.onQueryProgress(SimpleNamespace(progress=told))
+    reported = SimpleNamespace(name=None, id="1", sources=[SimpleNamespace(endOffset=offset)])
+    listener.onQueryProgress(SimpleNamespace(progress=reported))
     assert listener.latest == {}
     assert "lag is not known. query=1" in caplog.text
 

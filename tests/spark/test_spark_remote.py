@@ -37,8 +37,8 @@ query = (
     .start()
 )
 assert query.awaitTermination(120)
-told = [(item["batchId"], item["numInputRows"]) for item in query.recentProgress]
-assert max(number for number, rows in told) >= 2, (told, query.exception())
+shown = [(item["batchId"], item["numInputRows"]) for item in query.recentProgress]
+assert max(number for number, rows in shown) >= 2, (shown, query.exception())
 from penstock.spark.reading.progress import lags
 
 (lag,) = lags(query, address)
@@ -79,12 +79,12 @@ def run(checkpoint, named):
     return str(query.exception())
 
 
-told = run("first", False)
-assert "InvalidArgumentError" in told and "set txnQuery" in told, told
-told = run("first", True)
-assert told == "None", told[:2000]
-told = run("second", True)
-assert "WriterInUseError" in told, told
+shown = run("first", False)
+assert "InvalidArgumentError" in shown and "set txnQuery" in shown, shown
+shown = run("first", True)
+assert shown == "None", shown[:2000]
+shown = run("second", True)
+assert "WriterInUseError" in shown, shown
 found = spark.read.format("penstock").options(controller=address, path="plant/out").load().select("event").collect()
 print(sorted(bytes(row.event).decode() for row in found))
 spark.stop()

@@ -1,4 +1,4 @@
-"""The scrub by tasks: what the store's own scrub says of the same chunks, and whom it hurts."""
+"""The scrub by tasks: what the store's own scrub reports of the same chunks, and which streams are affected."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 async def _known(services: Services, chunks: int) -> None:
-    """Return once a checkpoint has told the store's metadata, by which it scrubs, of so many chunks."""
+    """Return once a checkpoint has written so many chunks to the metadata, which the scrub reads."""
     segments: Any = services.segments
     async with asyncio.timeout(30):
         while (await pages(segments))[0].get("chunks", 0) < chunks:

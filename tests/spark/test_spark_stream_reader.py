@@ -544,7 +544,7 @@ def test_space_under_a_plan_comes_back_when_its_lease_ends_and_the_account_says_
     assert lease.holder == "Spark batch read of report of May"
     assert before_ms - 1000 <= lease.until_ms == held.until_ms <= before_ms + 1000
     assert held.bytes > 32 << 10
-    # Whoever planned it died: nobody extends the lease, and nobody releases it.
+    # The process that planned it died: nobody extends the lease, and nobody releases it.
     del reader, plan
 
     async def given_back(services: Services) -> int:

@@ -207,5 +207,5 @@ def test_what_cannot_be_a_table_is_refused_with_the_reason(
     with pytest.raises(NotFoundError):
         read_table(spark, tmp_path / "none")
     page = (Path(__file__).parents[2] / "docs/formats/lake.md").read_text().partition("`table.json`:")[2]
-    told = {name for line in page.splitlines() for name in re.findall(r"`(\w+)`", [*line.split("|"), ""][1])}
-    assert told == json.loads((tmp_path / "t/current/_penstock/table.json").read_text()).keys()
+    documented = {name for line in page.splitlines() for name in re.findall(r"`(\w+)`", [*line.split("|"), ""][1])}
+    assert documented == json.loads((tmp_path / "t/current/_penstock/table.json").read_text()).keys()

@@ -308,9 +308,9 @@ def test_an_append_time_is_never_before_the_event_and_at_most_a_block_behind_it(
     assert [place for place, _ in times] == sorted({place for place, _ in times})
     assert start == end or times[-1][0] == end
     for offset in range(start, end, 5):
-        told = next(at for place, at in times if offset < place)
+        documented = next(at for place, at in times if offset < place)
         block = written.blocks[offset // 10]
-        assert told is not None
-        assert written.times[offset // 5] <= told
+        assert documented is not None
+        assert written.times[offset // 5] <= documented
         tiered = offset // 10 < len(spans) - untiered
-        assert told <= (block.last_ms if tiered else written.state.last_modified_ms)
+        assert documented <= (block.last_ms if tiered else written.state.last_modified_ms)

@@ -1,7 +1,7 @@
 """OpenStack Swift, whole, in one process on loopback: account, container and object server, and a proxy that speaks S3.
 
 Run by Swift's own Python as ``swift_process.py DIRECTORY ACCOUNT:USER KEY``; prints ``{"port": N}`` when it takes requests. Ends with
-its standard input, so that it never outlives whoever started it.
+its standard input, so that it never outlives the process that started it.
 """
 
 from __future__ import annotations

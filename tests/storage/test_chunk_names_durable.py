@@ -18,7 +18,7 @@ class NoThreads:
 
 
 class Watched(RealFiles):
-    """Counts the syncs of directories; holds them at a gate; fails those it is told to."""
+    """Counts the syncs of directories; holds them at a gate; fails the chosen ones."""
 
     def __init__(self, root) -> None:
         super().__init__(root, NoThreads(), placement="inline")

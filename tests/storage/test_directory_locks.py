@@ -11,7 +11,7 @@ from penstock.storage.machine.data_directory import DataDirectory
 
 
 class Fork:
-    """A forked child that does ``work`` when told, and lives until it is told to end."""
+    """A forked child that does ``work`` on request, and lives until it is asked to end."""
 
     def __init__(self, work=lambda: None) -> None:
         self._begin, self._done, self._end = os.pipe(), os.pipe(), os.pipe()

@@ -143,7 +143,7 @@ def test_a_file_without_its_bytes_is_left_until_the_log_is_used(tmp_path: Path) 
         cut.touch()
         log, _ = await opened(real(tmp_path))
         await log.close()
-        assert cut.exists(), "whoever replays the log may refuse to start: this is the evidence"
+        assert cut.exists(), "a replay of the log may refuse to start: this is the evidence"
         log, frames = await opened(real(tmp_path))
         assert [frame for _, frame in frames] == [b"kept"]
         await log.append([b"used"])

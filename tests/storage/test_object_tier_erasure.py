@@ -124,7 +124,7 @@ def _kill_while_erasing(process: ServerProcess, hits: Sequence[Event], after_s: 
                 asked.set()
                 store.stream("s/t").erase(hits, who="ann", why="x", erasure="e")
         except PenstockError:
-            asked.set()  # Its store is gone: whoever opens it next goes on.
+            asked.set()  # Its store is gone: the next store that opens it goes on.
 
     thread = threading.Thread(target=ask)
     thread.start()

@@ -1,4 +1,4 @@
-"""Counts that worker processes share: nobody passes a bound together, whoever dies lets go."""
+"""Counts that worker processes share: together they never pass a bound, and a process that dies holds nothing."""
 
 from __future__ import annotations
 

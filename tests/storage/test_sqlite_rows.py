@@ -1,4 +1,4 @@
-"""A rotten key hides its row: such a file is refused, before anybody is told that something is not there."""
+"""A damaged key hides its row: such a file is refused before any caller gets the answer that something is not there."""
 
 import asyncio
 import sqlite3

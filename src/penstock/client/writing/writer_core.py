@@ -235,7 +235,7 @@ class WriterCore:
     def flush_then(self, done: Callable[[], None]) -> None:
         """Call ``done`` once everything written so far is durable, or the writer has failed; perhaps at once.
 
-        For a caller in another thread, to whom a task and a future would cost more than the look at what they say.
+        For a caller in another thread: a task and a future would cost more than the work itself.
         """
         full = [] if self.error is not None else [s.lane for s in self._senders.values() if s.lane.written]
         if len(full) > SLICE_LANES:

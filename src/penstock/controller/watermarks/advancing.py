@@ -1,7 +1,7 @@
 """Advancing watermarks: from the marks of writers to the mark stream, in steps that may be repeated.
 
-The watermark is appended first, at the place where the last known one ends, and remembered afterwards. Whoever finds more
-behind that place takes it for the last watermark: a crash in between loses nothing and appends nothing twice.
+The watermark is appended first, where the last known one ends, and recorded afterwards. A controller that finds more
+data there takes it for the last watermark. So a crash in between loses nothing and appends nothing twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Watermarks: what the times that writers note say about a position of their stream.
 
 A writer's mark says: of my events, those up to this position have times up to this time. A watermark bounds all writers
-at once: whoever has read to its cut has read every event that an active writer wrote before it noted ``lower_ms``. The
+at once: a reader that has reached its cut has read every event that an active writer wrote before it noted ``lower_ms``. The
 store only compares times; milliseconds since the Unix epoch are the convention.
 Source: Pravega's PeriodicWatermarking; docs/design/0043-watermarks.md.
 """

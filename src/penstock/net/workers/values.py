@@ -103,15 +103,15 @@ def decode_value(text: Buffer, rest: Buffer) -> Any:
 
 def encode_error(error: PenstockError) -> tuple[bytes, Sequence[Buffer]]:
     """An error by its class, message and fields. Fields of a type that no port uses become texts."""
-    told = {name: _encodable(value) for name, value in error.fields.items()}
-    return encode_value([type(error).__name__, error.message, told])
+    reported = {name: _encodable(value) for name, value in error.fields.items()}
+    return encode_value([type(error).__name__, error.message, reported])
 
 
 def decode_error(text: Buffer, rest: Buffer) -> PenstockError:
     """Inverse of ``encode_error``. Raises ProtocolError."""
     try:
-        name, message, told = decode_value(text, rest)
-        return _ERRORS[name](message, **told)
+        name, message, reported = decode_value(text, rest)
+        return _ERRORS[name](message, **reported)
     except (ValueError, TypeError, KeyError) as error:
         raise ProtocolError("not an error of ours", reason=repr(error)[:200]) from error
 

@@ -355,7 +355,7 @@ class _Restore:
         )
         key = records.block_key(self._container, chunk.name, chunk.length)
         self._rows.put(key, records.encode_block(block))
-        told = IndexRecord(
+        record = IndexRecord(
             index=chunk.block_count,
             start=chunk.length,
             end=block.end,
@@ -363,7 +363,7 @@ class _Restore:
             event_count=block.event_count,
             crc32c=block.crc32c,
         )
-        segment.index.append(encode_record(told))
+        segment.index.append(encode_record(record))
         segment.chunks[begin] = replace(
             chunk,
             length=block.end,

@@ -84,7 +84,9 @@ def fleet(
     conf: ConfOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what the policies in force, or a change of them, would delete from very many streams, and whom it affects.
+    """Print what the policies in force, or a change of them, would delete from very many streams.
+
+    Also prints which subscribers would lose data.
 
     Each stream is decided by the planner of the retention loop. Nothing is changed anywhere; with facts from
     files no store is needed.

@@ -133,7 +133,7 @@ class _Call(Generic[T]):
         result, error = None, None
         try:
             result = self._work()
-        except BaseException as failure:  # noqa: BLE001 - whoever called is told
+        except BaseException as failure:  # noqa: BLE001 - the caller gets it
             error = failure
         try:
             self._loop.call_soon_threadsafe(self._finish, self._done, result, error)

@@ -374,7 +374,7 @@ async def race_in_table(env: Env, seen: Seen, name: str) -> None:
         info, _, _ = await env.insist(partial(local.table_info, table))
         made = await asyncio.gather(*(_change_at(env, table, info.length, number) for number in range(5)))
         if sum(made) > 1:
-            env.history.violation("condition ignored", f"{sum(made)} changes of {table} at length {info.length}")
+            env.history.violation("condition ignored", f"{sum(made)} changes of {table}, which has {info.length} bytes")
         seen.count("races")
         await env.pause(rng)
 

@@ -62,16 +62,18 @@ async def check_audit(env: Env, seen: Seen, cluster: ControlCluster) -> None:
     if cluster.counted:
         env.history.violation("audit entry has no room", f"{cluster.counted} times, though few entries waited")
     for stream in map(str, _STREAMS):
-        told = [
+        reported = [
             int(entry["after"]["retain"]["min_bytes"]) - (1 << 40)
             for entry in entries
             if entry["kind"] == AuditKind.POLICY.value and entry["target"] == stream
         ]
-        lost = sorted(set(range(1, seen.decisions.get(stream, 0) + 1)) - set(told))
+        lost = sorted(set(range(1, seen.decisions.get(stream, 0) + 1)) - set(reported))
         if len(lost) > gaps:
-            env.history.violation("decision is not in the audit", f"{stream} {lost[:5]} of {len(told)}, {gaps} in gaps")
-        if told != sorted(told):
-            env.history.violation("audit out of order", f"{stream} {told[-20:]}")
+            env.history.violation(
+                "decision is not in the audit", f"{stream} {lost[:5]} of {len(reported)}, {gaps} in gaps"
+            )
+        if reported != sorted(reported):
+            env.history.violation("audit out of order", f"{stream} {reported[-20:]}")
 
 
 async def _entries(env: Env) -> list[dict[str, Any]]:

@@ -150,21 +150,21 @@ async def check_audit(users: Users, *, complete: bool) -> None:
 def _check_forced(users: Users, entries: list[dict[str, Any]]) -> None:
     """Every recorded forced advance is reported once; after an undo has moved the subscriber back, it may be
     repeated."""
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     moved_back: Counter[tuple[str, str]] = Counter()
     for entry in entries:
         for hurt in entry.get("subscribers", ()):
             who = (entry["target"], hurt["name"])
             if entry["kind"] in ("expire", "evict"):
-                told[repr((*who, sorted(_cut(hurt["from"]).items()), sorted(_cut(hurt["to"]).items())))] += 1
+                reported[repr((*who, sorted(_cut(hurt["from"]).items()), sorted(_cut(hurt["to"]).items())))] += 1
             elif entry["kind"] == "move" and entry["rule"] == UNDO:
                 moved_back[who] += 1
     for name, forced in users.forced.items():
         for item in forced:
             key = repr((str(name), item.subscriber, sorted(item.start.items()), sorted(item.end.items())))
-            if not told[key]:
+            if not reported[key]:
                 users.history.violation("forced advance is not in the audit", key)
-    for key, times in told.items():
+    for key, times in reported.items():
         if times > 1 + moved_back[literal_eval(key)[:2]]:
             users.history.violation("forced advance is reported twice", f"{times} times {key}")
 

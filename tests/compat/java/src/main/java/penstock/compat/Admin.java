@@ -154,9 +154,9 @@ final class Admin {
         seen.put("gone_for_manager", Session.thrown(
                 () -> session.streams.fetchEvent(one.getEventPointer(), Session.TEXT).get(30, TimeUnit.SECONDS)));
         seen.put("unread_after", before.getMetrics().unreadBytes() > 0);
-        // The buffer of the reader may still hold what is gone; then it is told of the truncation, once a segment.
+        // The buffer of the reader may still hold what is gone; then it reports the truncation, once for each segment.
         List<String> rest = new ArrayList<>();
-        int told = 0;
+        int reported = 0;
         for (int calls = 0; calls < 1000 && rest.stream().filter(text -> numberOf(text) >= 100).count() < 50; calls++) {
             try {
                 String text = reader.readNextEvent(Session.READ_MS).getEvent();
@@ -164,11 +164,11 @@ final class Admin {
                     rest.add(text);
                 }
             } catch (TruncatedDataException error) {
-                told++;
+                reported++;
             }
         }
         seen.put("rest", rest.stream().filter(text -> numberOf(text) >= 100).count());
-        seen.put("told", told);
+        seen.put("reported", reported);
     }
 
     private static int numberOf(String text) {

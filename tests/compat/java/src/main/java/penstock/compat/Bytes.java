@@ -66,7 +66,7 @@ final class Bytes {
         new java.util.Random(1).nextBytes(data);
         writer.write(data);
         writer.flush();
-        seen.put("told", more.get(30, TimeUnit.SECONDS) > 0);
+        seen.put("woken", more.get(30, TimeUnit.SECONDS) > 0);
         seen.put("same", Arrays.equals(data, bytesOf(reader, data.length)));
         seen.put("head", writer.fetchHeadOffset());
         seen.put("tail", writer.fetchTailOffset());

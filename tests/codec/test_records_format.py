@@ -1,4 +1,4 @@
-"""Records: the page against the codec, golden bytes that must decode for ever, and events that only look alike."""
+"""Records: the page against the codec, golden bytes that every later version must decode, and events that only look alike."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PLACES = ("src", "tests", "docs", "bench", "scripts", "examples")
-KINDS = {".py", ".md", ".txt", ".java", ".ipynb", ".toml"}
+KINDS = {".py", ".md", ".txt"}
 
 WORDS = re.compile(r"\b(told|whoever|whom|mend|of late|at length|for ever)\b", re.IGNORECASE)
 """Write instead: reports, anyone who, who, fix, recently, in full, forever."""

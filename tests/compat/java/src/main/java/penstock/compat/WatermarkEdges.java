@@ -186,31 +186,31 @@ final class WatermarkEdges {
         for (int number = 0; number < 10; number++) {
             session.writer(events, "st").writeEvent("k", "k:1").get(30, TimeUnit.SECONDS);
         }
-        seen.put("first", told(controller, stream, 100, Map.of(segment, 36L)));
-        seen.put("again", told(controller, stream, 100, Map.of(segment, 36L)));
-        seen.put("time_back", told(controller, stream, 99, Map.of(segment, 48L)));
-        seen.put("position_back", told(controller, stream, 101, Map.of(segment, 24L)));
-        seen.put("beyond_tail", told(controller, stream, 101, Map.of(segment, 1L << 40)));
-        seen.put("negative_offset", told(controller, stream, 101, Map.of(segment, -5L)));
-        seen.put("other_segment", told(controller, stream, 101, Map.of(new Segment(session.scope, "st", 7), 12L)));
-        seen.put("nowhere", told(controller, stream, 101, Map.of()));
-        seen.put("no_stream", told(controller, Stream.of(session.scope, "nothing"), 1, Map.of(segment, 0L)));
-        seen.put("still", told(controller, stream, 100, Map.of(segment, 36L)));
-        seen.put("on", told(controller, stream, Long.MAX_VALUE, Map.of(segment, 48L)));
-        seen.put("removed", told(() -> controller.removeWriter("w", stream).get(30, TimeUnit.SECONDS)));
-        seen.put("removed_again", told(() -> controller.removeWriter("w", stream).get(30, TimeUnit.SECONDS)));
-        seen.put("removed_stranger", told(() -> controller.removeWriter("x", stream).get(30, TimeUnit.SECONDS)));
-        seen.put("removed_nowhere", told(
+        seen.put("first", answered(controller, stream, 100, Map.of(segment, 36L)));
+        seen.put("again", answered(controller, stream, 100, Map.of(segment, 36L)));
+        seen.put("time_back", answered(controller, stream, 99, Map.of(segment, 48L)));
+        seen.put("position_back", answered(controller, stream, 101, Map.of(segment, 24L)));
+        seen.put("beyond_tail", answered(controller, stream, 101, Map.of(segment, 1L << 40)));
+        seen.put("negative_offset", answered(controller, stream, 101, Map.of(segment, -5L)));
+        seen.put("other_segment", answered(controller, stream, 101, Map.of(new Segment(session.scope, "st", 7), 12L)));
+        seen.put("nowhere", answered(controller, stream, 101, Map.of()));
+        seen.put("no_stream", answered(controller, Stream.of(session.scope, "nothing"), 1, Map.of(segment, 0L)));
+        seen.put("still", answered(controller, stream, 100, Map.of(segment, 36L)));
+        seen.put("on", answered(controller, stream, Long.MAX_VALUE, Map.of(segment, 48L)));
+        seen.put("removed", answered(() -> controller.removeWriter("w", stream).get(30, TimeUnit.SECONDS)));
+        seen.put("removed_again", answered(() -> controller.removeWriter("w", stream).get(30, TimeUnit.SECONDS)));
+        seen.put("removed_stranger", answered(() -> controller.removeWriter("x", stream).get(30, TimeUnit.SECONDS)));
+        seen.put("removed_nowhere", answered(
                 () -> controller.removeWriter("w", Stream.of(session.scope, "nothing")).get(30, TimeUnit.SECONDS)));
     }
 
-    private static String told(Controller controller, Stream stream, long time, Map<Segment, Long> position) {
+    private static String answered(Controller controller, Stream stream, long time, Map<Segment, Long> position) {
         WriterPosition at = WriterPosition.builder().segments(position).build();
-        return told(() -> controller.noteTimestampFromWriter("w", stream, time, at).get(30, TimeUnit.SECONDS));
+        return answered(() -> controller.noteTimestampFromWriter("w", stream, time, at).get(30, TimeUnit.SECONDS));
     }
 
     /** "none", or the last word of what the call says: the status, for what the client makes of a status. */
-    private static String told(Callable<?> call) {
+    private static String answered(Callable<?> call) {
         try {
             call.call();
             return "none";

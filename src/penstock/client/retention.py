@@ -135,6 +135,15 @@ class AsyncHolds:
             hold_id=self._rng.uuid().hex if hold_id is None else hold_id,
         )
 
+    async def extend(self, hold_id: str, *, owner: str, until: When = None) -> HoldInfo:
+        """Let the hold ``hold_id`` end later: at ``until``, or (None) when it is released. The data is held without a gap.
+
+        ``owner`` is recorded as the one who extended it. ``until``: as for ``add``. Repeating a call does nothing. Raises
+        NotFoundError (no such hold is in force), InvalidArgumentError (the hold would end earlier).
+        """
+        _check_text(owner=owner, hold_id=hold_id)
+        return await self._controller.holds.extend(hold_id, owner=owner, until_ms=ms_of(until, name="until"))
+
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
         """Release the hold ``hold_id``. ``owner`` is recorded as the one who released it. Raises NotFoundError."""
         _check_text(owner=owner, hold_id=hold_id)

@@ -25,6 +25,7 @@ class Holds(Blocking[AsyncHolds]):
         return iter(self.list())
 
     add = blocking(AsyncHolds.add)
+    extend = blocking(AsyncHolds.extend)
     release = blocking(AsyncHolds.release)
 
 

@@ -26,7 +26,7 @@ from penstock.controller.streams.cuts import check_bound
 from penstock.controller.streams.tails import head_positions
 from penstock.controller.streams.workflows import exclusive, settled
 from penstock.core.cuts.order import at_or_after, passed_until
-from penstock.core.policies.hold_rules import check_hold, check_release
+from penstock.core.policies.hold_rules import check_extension, check_hold, check_release
 from penstock.core.retention.facts import Hold
 from penstock.core.segments.placement import parent_name
 from penstock.core.streams.history import StreamHistory
@@ -253,11 +253,18 @@ class Holds:
             until_ms=until_ms,
         )
         if isinstance(target, StreamName):
+            return await self._seen(target, lambda: self._add_to_stream(target, chosen, record, cut))
+        return await self._seen(target, lambda: self._add_to_scope(target, chosen, record))
+
+    async def _seen(self, target: StreamName | str, change: Callable[[], Awaitable[HoldInfo]]) -> HoldInfo:
+        """Change a hold. When this returns, each removal that has not seen the change is complete or refused."""
+        ctx = self._ctx
+        if isinstance(target, StreamName):
             async with exclusive(ctx, target):
-                info = await changing(lambda: self._add_to_stream(target, chosen, record, cut))
+                info = await changing(change)
         else:
             async with ctx.locks.hold(f"scope/{target}"):
-                info = await changing(lambda: self._add_to_scope(target, chosen, record))
+                info = await changing(change)
             # Every earlier decision is complete when this returns.
             await ctx.locks.passed(f"stream/{target}/")
         # When this returns, client removals that were checked before the hold have ended. Later ones see the hold.
@@ -270,10 +277,15 @@ class Holds:
         return info
 
     async def _add_to_scope(self, scope: str, hold_id: str, record: HoldRecord) -> HoldInfo:
-        found = await self._ctx.metadata.get(keys.scope(scope), ScopeRecord)
-        # A removal that was decided without this hold fails on the scope's record, and is decided again.
-        touched = [] if found.value is None else [found.put(found.value)]
-        return await self._put(scope, hold_id, record, touched)
+        return await self._put(scope, hold_id, record, await self._touched(scope))
+
+    async def _touched(self, target: StreamName | str) -> Sequence[TablePut]:
+        """Writes the record that removals check. One that was decided without the hold fails, and is decided again."""
+        if isinstance(target, StreamName):
+            view = await settled(self._ctx, target)
+            return [view.put(view.record)]
+        found = await self._ctx.metadata.get(keys.scope(target), ScopeRecord)
+        return [] if found.value is None else [found.put(found.value)]
 
     async def _add_to_stream(
         self, name: StreamName, hold_id: str, record: HoldRecord, cut: StreamCut | None
@@ -374,27 +386,49 @@ class Holds:
         infos += await self._others(target)
         return tuple(sorted(infos, key=lambda info: (info.scope, str(info.stream or ""), info.id)))
 
+    async def extend(self, hold_id: str, *, owner: str, until_ms: int | None = None) -> HoldInfo:
+        """Let a hold end later. See ``ControlPlane.holds.extend``."""
+        check_release(owner)
+        found, _ = await self._find(hold_id)
+        target = found.scope if found.record.stream is None else StreamName(found.scope, found.record.stream)
+        return await self._ctx.tasks.run(self._seen(target, lambda: self._extend(target, hold_id, owner, until_ms)))
+
+    async def _extend(self, target: StreamName | str, hold_id: str, owner: str, until_ms: int | None) -> HoldInfo:
+        ctx = self._ctx
+        async with ctx.locks.hold(f"hold/{hold_id}"):
+            found, entry = await self._find(hold_id)
+            check_extension(found.record.until_ms, until_ms)
+            extended = replace(HoldRecord.decode(entry.value), until_ms=until_ms)
+            info = extended.info(found.scope, hold_id)
+            if extended != found.record:
+                await ctx.metadata.put(
+                    *await self._touched(target),
+                    TablePut(key=entry.key, value=extended.encode(), version=entry.version),
+                    *ctx.audit.puts([_entry(AuditKind.HOLD, info, {"by": owner})]),
+                )
+            return info
+
+    async def _find(self, hold_id: str) -> tuple[Placed, TableEntry]:
+        """The hold in force with this id. Raises NotFoundError."""
+        place = await self._ctx.metadata.get(keys.hold_place(hold_id), HoldPlaceRecord)
+        if place.value is not None:
+            (entry,) = await self._ctx.metadata.entries([keys.hold(place.value.scope, hold_id)])
+            if entry.version >= 0 and in_force(self._ctx, _read(entry)):
+                return placed(entry), entry
+        raise NotFoundError("no such hold", hold=hold_id)
+
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
         """Release a hold, and record who did. Raises NotFoundError, InvalidArgumentError."""
         check_release(owner)
         return await self._ctx.tasks.run(self._release(hold_id, owner))
 
     async def _release(self, hold_id: str, owner: str) -> HoldInfo:
-        ctx = self._ctx
+        async with self._ctx.locks.hold(f"hold/{hold_id}"):
+            return await changing(lambda: self._release_alone(hold_id, owner))
 
-        async def attempt() -> Placed:
-            place = await ctx.metadata.get(keys.hold_place(hold_id), HoldPlaceRecord)
-            if place.value is None:
-                raise NotFoundError("no such hold", hold=hold_id)
-            (entry,) = await ctx.metadata.entries([keys.hold(place.value.scope, hold_id)])
-            if entry.version < 0 or not in_force(ctx, _read(entry)):
-                raise NotFoundError("no such hold", hold=hold_id)
-            found = placed(entry)
-            await self._end(found, entry, {"by": owner})
-            return found
-
-        async with ctx.locks.hold(f"hold/{hold_id}"):
-            found = await changing(attempt)
+    async def _release_alone(self, hold_id: str, owner: str) -> HoldInfo:
+        found, entry = await self._find(hold_id)
+        await self._end(found, entry, {"by": owner})
         return found.record.info(found.scope, found.id)
 
     async def _end(self, found: Placed, entry: TableEntry, why: dict[str, object]) -> None:
@@ -429,10 +463,7 @@ class Holds:
             try:
                 await self._remove_ended(seen)
             except PenstockError as error:
-                log.warning(
-                    "ended hold could not be removed yet",
-                    extra={"hold": placed(seen).id, "error": str(error)},
-                )
+                log.warning("ended hold could not be removed yet", extra={"hold": placed(seen).id, "error": str(error)})
         return len(over)
 
     async def _remove_ended(self, seen: TableEntry) -> None:

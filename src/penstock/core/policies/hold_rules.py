@@ -67,6 +67,18 @@ def check_release(owner: str) -> None:
     _check_text("releasing a hold needs an owner", "owner", owner, OWNER_MAX)
 
 
+def check_extension(until_ms: int | None, wanted_ms: int | None) -> None:
+    """Check a request to let a hold end at ``wanted_ms``; None: when it is released. Raises InvalidArgumentError."""
+    if wanted_ms is not None and (until_ms is None or not until_ms <= wanted_ms <= LONG_MAX):
+        raise InvalidArgumentError(
+            "a hold can only be extended; to end it earlier, release it",
+            field="until_ms",
+            value=wanted_ms,
+            rule=f"not before its present end, at most {LONG_MAX}",
+            until_ms=until_ms,
+        )
+
+
 def _check_text(message: str, field: str, text: object, longest: int) -> None:
     """JSON can contain lone surrogates, and control characters would garble the list of holds in a terminal."""
     if not isinstance(text, str) or not text.isprintable() or not text.strip() or len(text) > longest:

@@ -272,6 +272,19 @@ async def add_hold(control: ControlPlane, given: Given) -> HoldInfo:
     )
 
 
+@holds.add(
+    "PUT",
+    "/v1/holds/{id}",
+    body=[
+        Parameter("owner", Kind.TEXT, "Who extends it; recorded", needed=True),
+        Parameter("until_ms", Kind.WHOLE, "Its new end, in milliseconds since 1970; absent: when it is released"),
+    ],
+)
+async def extend_hold(control: ControlPlane, given: Given) -> HoldInfo:
+    """Let a hold end later, without a gap, and return it; 400 if it would end earlier."""
+    return await control.holds.extend(given.path["id"], owner=given["owner"], until_ms=given["until_ms"])
+
+
 @holds.add("DELETE", "/v1/holds/{id}", query=[Parameter("owner", Kind.TEXT, "Who lifts it; recorded", needed=True)])
 async def release_hold(control: ControlPlane, given: Given) -> HoldInfo:
     """Lift a hold and return it."""

@@ -34,3 +34,9 @@ class Holds(Protocol):
     async def release(self, hold_id: str, *, owner: str) -> HoldInfo:
         """Lift a hold; the audit records who did. Raises NotFoundError."""
         ...
+
+    async def extend(self, hold_id: str, *, owner: str, until_ms: int | None = None) -> HoldInfo:
+        """Let a hold end later, or (None) only when it is released. No moment passes in which the data is not held. The
+        audit records the new end and ``owner``. Repeating the call does nothing. Raises NotFoundError (no such hold is
+        in force), InvalidArgumentError (the hold would end earlier)."""
+        ...

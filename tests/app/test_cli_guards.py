@@ -151,6 +151,7 @@ UNGUARDED: Mapping[str, str] = {
     "rebuild": "writes to a directory that must be new",
     "restore": "writes to a directory that must be new",
     "demo": "empties a directory that bears its own mark, and refuses any other",
+    "spark lake": "is a subscriber: it acknowledges what it has committed",
     "spark table": "is a subscriber: it acknowledges what it has stored",
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from penstock.spark.cli import audit, erase, export, fleet, load, scrub, table
+from penstock.spark.cli import audit, erase, export, fleet, lake, load, scrub, table
 
 app = typer.Typer(
     name="spark",
@@ -31,5 +31,6 @@ app.command("export")(export.export)
 app.command("scrub")(scrub.scrub)
 app.command("erase")(erase.erase)
 app.command("table")(table.table)
+app.command("lake")(lake.lake)
 app.command("fleet")(fleet.fleet)
 app.command("audit")(audit.audit)

@@ -11,18 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName, check_name
-from penstock.model.queries import SOURCE_MAX_BYTES, QuerySource
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.job_files import literal
 from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
 from penstock.spark.jobs.table_files import TableDirectory, TableState
+from penstock.spark.jobs.table_subscriber import publish_table
 from penstock.spark.options import parse_read
-from penstock.spark.reading.planning import batch_ranges, positions_of, resolve
-from penstock.spark.reading.subscription import subscribe
+from penstock.spark.reading.planning import batch_ranges, resolve
 
 KEY, SEGMENT, OFFSET = "key", "segment_id", "offset"
 _BUCKET, _DELETED, _COUNT = "bucket", "_deleted", "_count"
@@ -204,13 +202,15 @@ class _Run:
 
     async def _published(self, services: Services, cut: StreamCut) -> None:
         """Hold the stream from ``cut`` on, and release the data before it."""
-        # Two tables under one name would release data that the other one still needs.
-        name = f"{TABLE_PREFIX}{self._request.directory.absolute()}".encode()[-SOURCE_MAX_BYTES:].decode(
-            errors="ignore"
+        request, options = self._request, self._options
+        await publish_table(
+            services,
+            options.stream,
+            self._subscriber,
+            cut,
+            table=str(request.directory.absolute()),
+            replaces=options.replaces_query or "",
         )
-        source = QuerySource(query=name, replaces=self._options.replaces_query or "")
-        found = await subscribe(services, self._options.stream, self._subscriber, cut, source)
-        await found.publish(services, await positions_of(services, cut), source)
 
     def _make(self, keyed: Any, columns: Sequence[str], end: StreamCut) -> tuple[TableState, Mapping[str, int], int]:
         from pyspark.sql import functions as fn

@@ -1,0 +1,178 @@
+"""``penstock spark lake``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.app.cli.common.options import DDL, FROM, DryRunOption
+from penstock.app.cli.common.output import print_facts, print_json
+from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
+from penstock.core.units import counted, format_size
+from penstock.model.errors import InvalidArgumentError
+from penstock.spark.cli.session import (
+    ConfOption,
+    MasterOption,
+    SourceOption,
+    pairs,
+    show_progress,
+    source_options,
+    spark_session,
+)
+
+if TYPE_CHECKING:
+    from penstock.spark.jobs.lake.job import LakeReport
+
+TableArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        help="Directory or URL (s3://, gs://, az://) of the table; of Iceberg NAMESPACE.TABLE.",
+        show_default=False,
+    ),
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", metavar="delta|iceberg|parquet", help="Format of the table.", show_default=False)
+]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="DDL",
+        help=f"{DDL} Of JSON events; without it, the table has the column event.",
+        show_default=False,
+    ),
+]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option("--partition-by", metavar="PERIOD", help="Partition by hour or day.", show_default=False),
+]
+TimeOption = Annotated[
+    str, typer.Option("--time-column", metavar="NAME", help="Column of type TIMESTAMP to partition by.")
+]
+BadOption = Annotated[
+    str,
+    typer.Option(
+        "--bad-events",
+        metavar="fail|null",
+        help="An event that does not fit the schema fails the run, or has null in its columns.",
+    ),
+]
+FollowOption = Annotated[bool, typer.Option("--follow", help="Continue with new events until interrupted.")]
+EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", help="Pause between commits, with --follow.")]
+CompactOption = Annotated[
+    int, typer.Option("--compact-at", metavar="N", help="Merge small files when there are so many; 0: never.")
+]
+StartOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="POSITION", help=f"Where a new table begins. {FROM}", show_default=False),
+]
+SubscriberOption = Annotated[
+    str | None,
+    typer.Option(
+        "--subscriber",
+        metavar="NAME",
+        help="Name of the table as a subscriber.  [default: lake-STREAM-TABLE]",
+        show_default=False,
+    ),
+]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage",
+        metavar="NAME=VALUE",
+        help="Setting of the object store, as aws_endpoint; the environment (AWS_…) has the others. May be given again.",
+        show_default=False,
+    ),
+]
+CatalogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog",
+        metavar="NAME=VALUE",
+        help="Property of the Iceberg catalog, as uri, type, warehouse; may be given again. Without it: .pyiceberg.yaml.",
+        show_default=False,
+    ),
+]
+
+
+def lake(
+    stream: StreamArgument,
+    table: TableArgument,
+    format_: FormatOption,
+    schema: SchemaOption = None,
+    partition: PartitionOption = None,
+    time: TimeOption = "append_time",
+    bad_events: BadOption = "fail",
+    follow: FollowOption = False,
+    every: EveryOption = 10.0,
+    compact_at: CompactOption = 64,
+    start: StartOption = None,
+    subscriber: SubscriberOption = None,
+    storage: StorageOption = None,
+    catalog: CatalogOption = None,
+    option: SourceOption = None,
+    controller: ControllerOption = None,
+    master: MasterOption = "local[*]",
+    conf: ConfOption = None,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Append the events of a stream to a table of Delta Lake, Apache Iceberg or Parquet, each exactly once.
+
+    Each run continues where the last commit of the table ends. It may be stopped at any moment and run again. The table is
+    a subscriber of the stream: under a retention policy by consumption, the stream keeps the events that the table does not
+    have yet, and can delete the others.
+
+    \b
+    Examples:
+      penstock spark lake plant/turbine /lake/turbine --format delta --schema "sensor STRING, value DOUBLE"
+      penstock spark lake plant/turbine s3://lake/turbine --format delta --partition-by day --follow
+      penstock spark lake plant/turbine plant.turbine --format iceberg --catalog uri=sqlite:////lake/catalog.db \\
+        --catalog warehouse=s3://lake/tables
+    """
+    from penstock.spark.jobs.lake.job import LakeRequest, append_to_table, follow_with_table
+    from penstock.spark.lake.opening import TableAddress
+
+    if follow and (dry_run or every < 0):
+        raise InvalidArgumentError("--follow excludes --dry-run, and its pause is not negative", every=every)
+    cuts = {} if start is None else {"start_stream_cut": start}
+    request = LakeRequest(
+        read=source_options(stream, controller or default_controller(), option, **cuts),
+        address=TableAddress(
+            format=format_, target=table, storage=pairs(storage, "--storage"), catalog=pairs(catalog, "--catalog")
+        ).checked(),
+        schema=schema,
+        partition=partition,
+        time=time,
+        subscriber=subscriber,
+        bad_events=bad_events,
+        compact_at=compact_at,
+    ).checked()
+    with show_progress(quiet=json) as on_progress, spark_session("lake", master=master, conf=conf) as spark:
+        if follow:
+            follow_with_table(
+                spark,
+                request,
+                every_s=every,
+                on_commit=lambda report: _show(report, as_json=json),
+                on_progress=on_progress,
+            )
+        else:
+            _show(append_to_table(spark, request, on_progress=on_progress, dry_run=dry_run), as_json=json)
+
+
+def _show(report: LakeReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.as_json())
+        return
+    facts: dict[str, object] = {"table": report.table, "subscriber": report.subscriber}
+    if report.dry_run:
+        facts["would read"] = format_size(report.read_bytes)
+    else:
+        facts["read"] = f"{counted(report.events, 'event')}, {format_size(report.read_bytes)}"
+        facts["added"] = f"{counted(report.files, 'file')}, in commit {report.sequence}"
+        if report.merged:
+            facts["merged"] = counted(report.merged, "small file")
+    print_facts(facts, as_json=False)

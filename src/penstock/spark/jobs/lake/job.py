@@ -1,0 +1,322 @@
+"""Append a stream to a table of a lake, each event exactly once. Source: docs/design/0045-lake-tables.md.
+
+Tasks write data files. The driver commits them together with the cut that they end at, then publishes the cut as a
+subscriber. The next run begins at the cut in the table, so a run may die at any point.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import ConflictError, InvalidArgumentError
+from penstock.model.names import StreamName, check_name
+from penstock.spark.connect import Connector, Services, dial, link
+from penstock.spark.jobs.lake.task import BAD, RESULT, LakeTask, files_of, on_spark
+from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
+from penstock.spark.jobs.table_subscriber import publish_table
+from penstock.spark.lake.opening import TableAddress, open_table
+from penstock.spark.lake.port import (
+    APPEND_TIME,
+    PERIODS,
+    POSITION,
+    Change,
+    DataFile,
+    TableDefinition,
+    TableState,
+)
+from penstock.spark.lake.rows import FilePlan
+from penstock.spark.lake.upkeep import compact, small_groups
+from penstock.spark.options import parse_read
+from penstock.spark.reading.planning import batch_ranges, resolve
+
+BAD_EVENTS = ("fail", "null")
+_PROGRESS_S = 1.0
+_READ = ("event", *POSITION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeRequest:
+    """What to append, and where.
+
+    read: options of the source: ``controller``, ``stream``, …; ``start_stream_cut`` for the first run.
+    schema: Spark's DDL of the events' JSON, whose columns the table has. None: the table has the binary column ``event``.
+    partition: ``day`` or ``hour`` of the timestamp in the column ``time``; None: no partitions.
+    bad_events: what happens to an event that does not fit the schema: ``fail`` the run, or ``null`` in its columns.
+    compact_at: merge small files when there are so many of them; 0: never. compact_bytes: size of the merged ones.
+    """
+
+    read: Mapping[str, str]
+    address: TableAddress
+    schema: str | None = None
+    partition: str | None = None
+    time: str = APPEND_TIME
+    subscriber: str | None = None
+    bad_events: str = "fail"
+    compact_at: int = 64
+    compact_bytes: int = 128 << 20
+
+    def checked(self) -> LakeRequest:
+        """Itself. Raises InvalidArgumentError, InvalidNameError."""
+        if self.partition is not None and self.partition not in PERIODS:
+            raise InvalidArgumentError("partitions are by hour or day", partition=self.partition)
+        if self.bad_events not in BAD_EVENTS:
+            raise InvalidArgumentError(f"bad events are one of {', '.join(BAD_EVENTS)}", bad_events=self.bad_events)
+        if self.compact_at < 0 or self.compact_at == 1 or self.compact_bytes < 1:
+            raise InvalidArgumentError(
+                "files are merged from two on, or never (0)", compact_at=self.compact_at, bytes=self.compact_bytes
+            )
+        if self.subscriber is not None:
+            check_name("stream", self.subscriber)
+        return self
+
+    def definition(self, stream: StreamName) -> TableDefinition:
+        """What all runs of the table have in common. Raises InvalidNameError if the table's name gives no subscriber."""
+        name = self.address.target.rstrip("/").rpartition("/")[2].replace(".", "-")
+        return TableDefinition(
+            stream=str(stream),
+            subscriber=check_name("stream", self.subscriber or f"lake-{stream.stream}-{name}"),
+            schema=self.schema,
+            partition=self.partition,
+            time=self.time,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeReport:
+    """The result of one step or, with ``dry_run``, what it would read.
+
+    ``events`` between the cuts ``start`` and ``end`` are in ``files`` new files, in commit ``sequence`` of the table.
+    ``merged``: small files that were replaced by larger ones.
+    """
+
+    stream: str
+    table: str
+    subscriber: str
+    sequence: int
+    start: str
+    end: str
+    read_bytes: int
+    events: int
+    files: int
+    merged: int
+    dry_run: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def append_to_table(
+    spark: Any,
+    request: LakeRequest,
+    *,
+    on_progress: ProgressCallback = ignore_progress,
+    dry_run: bool = False,
+    connector: Connector = dial,
+) -> LakeReport:
+    """Create a table, or append all events since its last commit, up to the tail of the stream.
+
+    A run may be stopped at any point and repeated: each event is in the table once. The table is a subscriber: retention by
+    consumption can delete only events that are committed to the table.
+
+    Raises ConflictError (the table has other options, or another run has committed), AlreadyExistsError (something else is
+    there), InvalidArgumentError, StreamNotFoundError, TruncatedError (retention deleted events that the table lacks),
+    WriterInUseError (the subscriber belongs to another table), UnavailableError, and Spark's errors for a schema that it
+    cannot parse and for what a task raised.
+    """
+    return _Run(spark, request.checked(), connector).step(on_progress, dry_run=dry_run)
+
+
+def follow_with_table(
+    spark: Any,
+    request: LakeRequest,
+    *,
+    every_s: float,
+    on_commit: Callable[[LakeReport], None],
+    on_progress: ProgressCallback = ignore_progress,
+    connector: Connector = dial,
+) -> None:
+    """Append to a table, again and again, until interrupted; a step begins ``every_s`` seconds after the last one ended.
+
+    ``on_commit`` is called after each step that has committed events. If it raises, that ends the call. Raises as
+    ``append_to_table``.
+    """
+    run = _Run(spark, request.checked(), connector)
+    while True:
+        report = run.step(on_progress)
+        if report.events:
+            on_commit(report)
+        time.sleep(every_s)
+
+
+class _Run:
+    def __init__(self, spark: Any, request: LakeRequest, connector: Connector) -> None:
+        self._spark = spark
+        self._request = request
+        self._options = parse_read(request.read)
+        self._connector = connector
+        self._definition = request.definition(self._options.stream)
+        self._table = open_table(request.address)
+
+    def step(self, on_progress: ProgressCallback, *, dry_run: bool = False) -> LakeReport:
+        state = self._table.state()
+        if state is not None:
+            self._check_same(state)
+        start, end, size = self._ask(lambda services: self._bounds(services, state))
+        if dry_run:
+            return self._report(state, start, end, size, [], merged=0, dry_run=True)
+        # Invalid options are reported here, before there is a table or a subscriber.
+        rows, schema = self._typed(start, end)
+        if state is None:
+            state = self._table.create(self._definition, schema, start.to_text())
+        self._publish(start)
+        files: list[DataFile] = []
+        if start != end:
+            with repeat_in_background(task_progress(self._spark, on_progress, "tasks"), every_s=_PROGRESS_S):
+                files = self._write(rows, schema, state)
+            state = self._table.commit(state, Change(cut=end.to_text(), added=files))
+            self._publish(end)
+        merged = self._compact() if files else 0
+        return self._report(state, start, end, size, files, merged=merged, dry_run=False)
+
+    def _check_same(self, state: TableState) -> None:
+        wanted = self._definition.as_json()
+        differing = ", ".join(name for name, value in wanted.items() if state.definition.get(name) != value)
+        if differing:
+            raise ConflictError(
+                "the table has other options; give the same options, or name another table",
+                differing=differing,
+                table=self._request.address.target,
+            )
+
+    def _ask(self, work: Any) -> Any:
+        return link(self._connector, self._options.controller).served().ask(work)
+
+    def _publish(self, cut: StreamCut) -> None:
+        async def publish(services: Services) -> None:
+            await publish_table(
+                services,
+                self._options.stream,
+                self._definition.subscriber,
+                cut,
+                table=self._request.address.registered(),
+                replaces=self._options.replaces_query or "",
+            )
+
+        self._ask(publish)
+
+    async def _bounds(self, services: Services, state: TableState | None) -> tuple[StreamCut, StreamCut, int]:
+        options = self._options
+        if state is not None:
+            start = StreamCut.from_text(state.cut)
+        else:
+            start = await resolve(services, options.stream, options.start, "earliest")
+        end = await resolve(services, options.stream, options.end, "latest", end=True)
+        ranges = await batch_ranges(services, options.stream, start, end)
+        return start, end, sum(high - low for _, low, high in ranges)
+
+    def _typed(self, start: StreamCut, end: StreamCut) -> tuple[Any, pa.Schema]:
+        """The rows with the table's columns and ``BAD``, and the schema of the data files."""
+        from pyspark.sql import functions as fn
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StringType, StructType, TimestampType
+
+        request = self._request
+        events = self._read(start, end)
+        if request.schema is None:
+            rows = events.withColumn(BAD, fn.lit(False))
+            names = ["event"]
+        else:
+            fields = StructType.fromDDL(request.schema)
+            names = fields.fieldNames()
+            self._check_names(names)
+            whole = StructType([*fields.fields]).add(BAD, StringType())
+            # Spark puts the text of an event that does not fit into this column.
+            value = fn.from_json(fn.col("event").cast("string"), whole, {"columnNameOfCorruptRecord": BAD})
+            parsed = events.select(value.alias("_value"), *POSITION)
+            columns = [fn.col("_value").getField(name).alias(name) for name in names]
+            bad = fn.col("_value").isNull() | fn.col("_value").getField(BAD).isNotNull()
+            rows = parsed.select(*columns, *POSITION, bad.alias(BAD))
+        time_field = next((item for item in rows.schema if item.name == request.time), None)
+        if time_field is None or not isinstance(time_field.dataType, TimestampType):
+            raise InvalidArgumentError("partitions need a column of type TIMESTAMP", column=request.time)
+        plain = StructType([rows.schema[name] for name in [*names, *POSITION]])
+        schema = to_arrow_schema(plain, timezone="UTC")
+        return rows, pa.schema([item.with_nullable(True) for item in schema])
+
+    def _check_names(self, names: list[str]) -> None:
+        # Spark ignores the case of names.
+        reserved = {*POSITION, *PERIODS["hour"], BAD}
+        clash = sorted(name for name in names if name.lower() in reserved)
+        if clash:
+            raise InvalidArgumentError("the table reserves these column names", columns=", ".join(clash))
+        if len({name.lower() for name in names}) != len(names):
+            raise InvalidArgumentError("the schema has a column twice", columns=", ".join(names))
+
+    def _read(self, start: StreamCut, end: StreamCut) -> Any:
+        ours = {
+            "start_stream_cut": start.to_text(),
+            "end_stream_cut": end.to_text(),
+            "columns": ",".join(_READ),
+        }
+        plain = {name.replace("_", "") for name in ours}
+        given = {
+            name: value for name, value in self._request.read.items() if name.lower().replace("_", "") not in plain
+        }
+        return self._spark.read.format("penstock").options(**given, **ours).load()
+
+    def _write(self, rows: Any, schema: pa.Schema, state: TableState) -> list[DataFile]:
+        request = self._request
+        plan = FilePlan(
+            place=self._table.place,
+            prefix=self._table.data_prefix,
+            sequence=state.sequence + 1,
+            partition=request.partition,
+            time=request.time,
+        )
+        task = LakeTask(plan=plan, schema=schema, fails=request.bad_events == "fail")
+        found = rows.mapInArrow(task, RESULT).collect()
+        return [file for row in found for file in files_of(row["files"]) or ()]
+
+    def _compact(self) -> int:
+        request = self._request
+        if not request.compact_at:
+            return 0
+        small = sum(map(len, small_groups(self._table.files(), request.compact_bytes)))
+        if small < request.compact_at:
+            return 0
+        try:
+            return compact(self._table, target_bytes=request.compact_bytes, run=on_spark(self._spark)).removed
+        except ConflictError:
+            return 0  # another writer was first; the events are committed, and a later run merges the files
+
+    def _report(
+        self,
+        state: TableState | None,
+        start: StreamCut,
+        end: StreamCut,
+        size: int,
+        files: list[DataFile],
+        *,
+        merged: int,
+        dry_run: bool,
+    ) -> LakeReport:
+        return LakeReport(
+            stream=str(self._options.stream),
+            table=self._request.address.registered(),
+            subscriber=f"{self._options.stream.scope}/{self._definition.subscriber}",
+            sequence=0 if state is None else state.sequence,
+            start=start.to_text(),
+            end=end.to_text(),
+            read_bytes=size,
+            events=sum(file.rows for file in files),
+            files=len(files),
+            merged=merged,
+            dry_run=dry_run,
+        )

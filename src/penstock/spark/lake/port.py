@@ -1,0 +1,158 @@
+"""A table whose commits carry the cut of the stream that they end at. Source: docs/design/0045-lake-tables.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.model.errors import ConflictError
+from penstock.spark.lake.place import Place
+
+FORMATS = ("delta", "iceberg", "parquet")
+SEGMENT, OFFSET, APPEND_TIME = "segment_id", "offset", "append_time"
+POSITION = (SEGMENT, OFFSET, APPEND_TIME)
+"""The columns that every table has. Erasures find rows by the first two."""
+DATE, HOUR = "date", "hour"
+"""Columns of partitions, in formats that name partitions by columns."""
+
+PERIODS: Mapping[str | None, tuple[str, ...]] = {None: (), "day": (DATE,), "hour": (DATE, HOUR)}
+"""By period, the columns of its partitions."""
+
+_NAME = re.compile(r"penstock-(\d{12})-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefinition:
+    """What the runs of one table have in common.
+
+    stream: ``scope/stream``. subscriber: the name under which the table holds the stream.
+    schema: DDL of the columns of JSON events; None: the table has the binary column ``event``.
+    partition: ``day``, ``hour`` or None; of the timestamp in the column ``time``.
+    """
+
+    stream: str
+    subscriber: str
+    schema: str | None = None
+    partition: str | None = None
+    time: str = APPEND_TIME
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, with the version of their meaning."""
+        names = ("stream", "subscriber", "schema", "partition", "time")
+        return {"version": 1, **{name: getattr(self, name) for name in names}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """The last commit of a table: its number, the cut up to which the table has its stream, and its definition."""
+
+    sequence: int
+    cut: str
+    definition: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A Parquet file of a table. ``path`` is relative to the table; ``partition``: its values by name."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a commit does: it adds and removes files, and moves the table to ``cut``, all or nothing.
+
+    ``is_rearranged``: the rows stay the same. ``erasure``: record that this erasure has been applied to the table.
+    """
+
+    cut: str
+    added: Sequence[DataFile] = ()
+    removed: Sequence[DataFile] = ()
+    is_rearranged: bool = False
+    erasure: str | None = None
+
+
+class CommittedTable(Protocol):
+    """A table that one job at a time writes. All its formats obey these laws.
+
+    * A commit is complete or has no effect, for readers and after a crash. Only a commit moves the cut.
+    * A commit has an effect only if no other commit of Penstock came after its base. Commits of other writers may come
+      between, unless they removed a file that this commit removes.
+    * After ``commit`` returned, its files and its cut survive a power failure, as far as the disk or store keeps them.
+    * ``forget`` deletes each file that neither the current version has nor a later commit can add.
+    """
+
+    @property
+    def place(self) -> Place:
+        """Where the files are."""
+
+    @property
+    def data_prefix(self) -> str:
+        """Directory of new files, relative to ``place``: empty, or with a slash at the end."""
+
+    @property
+    def names_partitions(self) -> bool:
+        """Whether partitions are columns ``date`` and ``hour`` that files lack. If not, the format derives them."""
+
+    def state(self) -> TableState | None:
+        """The last commit of Penstock, or None if there is no table. Raises AlreadyExistsError if there is something else."""
+
+    def create(self, definition: TableDefinition, schema: pa.Schema, cut: str) -> TableState:
+        """Create the empty table. Raises ConflictError if another run did, InvalidArgumentError for a type that the format
+        lacks, UnsupportedError if the store has no conditional writes."""
+
+    def commit(self, base: TableState, change: Change) -> TableState:
+        """Commit after ``base``. Raises ConflictError if another commit came between; nothing has changed then."""
+
+    def files(self) -> Sequence[DataFile]:
+        """Files of the current version. Raises UnsupportedError if another writer marked rows as deleted beside them."""
+
+    def read(self) -> pa.Table:
+        """Rows of the current version."""
+
+    def is_applied(self, erasure: str) -> bool:
+        """Whether a commit has recorded the erasure."""
+
+    def forget(self) -> int:
+        """End all versions but the current one, and delete their files. Returns how many files were deleted."""
+
+
+def file_name(sequence: int, token: str, number: int) -> str:
+    """Name of a data file that commit ``sequence`` may add. ``token`` tells attempts apart."""
+    return f"penstock-{sequence:012d}-{token}-{number:03d}.parquet"
+
+
+def is_leftover(path: str, *, sequence: int) -> bool:
+    """Whether no commit can add this file any more, if the table does not have it. ``sequence``: of the last commit."""
+    found = _NAME.match(path.rpartition("/")[2])
+    return found is not None and int(found[1]) <= sequence
+
+
+def check_base(base: TableState, now: TableState | None, table: str) -> None:
+    """Return if no commit came after ``base``. Raises ConflictError."""
+    if now is None or now.sequence != base.sequence:
+        raise ConflictError(
+            "another run has committed to this table; nothing was committed: stop one of the runs, and run again",
+            table=table,
+            expected=base.sequence,
+            found=None if now is None else now.sequence,
+        )
+
+
+def check_removed(change: Change, current: Sequence[DataFile], table: str) -> None:
+    """Return if the table has every file that the change removes. Raises ConflictError."""
+    known = {file.path for file in current}
+    missing = [file.path for file in change.removed if file.path not in known]
+    if missing:
+        raise ConflictError(
+            "another writer has replaced files of this table; nothing was committed: run again",
+            table=table,
+            file=missing[0],
+        )

@@ -1,0 +1,172 @@
+"""A stream in a table of a lake: each event once, typed, up to a cut that is in the table itself."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from job_world import source_options
+from pyspark.errors import PySparkException
+from spark_world import World
+
+from penstock.model.errors import ConflictError, InvalidArgumentError, PenstockError, WriterInUseError
+from penstock.model.names import StreamName
+from penstock.spark.cli.session import typed
+from penstock.spark.jobs.lake import job as lake_job
+from penstock.spark.jobs.lake.job import LakeRequest, append_to_table, follow_with_table
+from penstock.spark.lake.delta import DeltaLakeTable
+from penstock.spark.lake.opening import TableAddress, open_table
+from penstock.spark.lake.port import FORMATS
+
+pytestmark = pytest.mark.spark
+SLOW = pytest.mark.slow
+
+SCHEMA = "id BIGINT, name STRING, at TIMESTAMP, tags ARRAY<STRING>"
+AT = datetime.datetime(2026, 1, 31, 23, tzinfo=datetime.UTC)
+
+
+def event(number: int) -> bytes:
+    at = (AT + datetime.timedelta(minutes=number)).isoformat()
+    # World routes by what comes before the first colon.
+    return json.dumps({"id": number, "name": f"n{number}", "at": at, "tags": ["a", str(number)]}).encode()
+
+
+def request_of(kind: str, address: str, stream: StreamName, root: Path, **more: Any) -> LakeRequest:
+    if kind == "iceberg":
+        catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": str(root / "warehouse")}
+        place = TableAddress(format=kind, target=f"plant.{stream.stream}", catalog=catalog)
+    else:
+        place = TableAddress(format=kind, target=str(root / "t"))
+    given: dict[str, Any] = {"schema": SCHEMA, "partition": "hour", "time": "at", **more}
+    return LakeRequest(read=source_options(address, stream), address=place, **given)
+
+
+def rows_in(request: LakeRequest) -> list[tuple[Any, ...]]:
+    rows = duckdb.from_arrow(open_table(request.address).read())
+    return rows.query("found", 'select id, name, epoch_us("at"), tags from found order by id').fetchall()
+
+
+def expected(end: int) -> list[tuple[Any, ...]]:
+    us = [int((AT + datetime.timedelta(minutes=n)).timestamp() * 1_000_000) for n in range(end)]
+    return [(n, f"n{n}", us[n], ["a", str(n)]) for n in range(end)]
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind == "delta" else SLOW) for kind in FORMATS])
+def test_each_event_is_in_the_table_once_and_the_stream_may_forget_it(
+    kind: str, spark: Any, address: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create(f"lake{kind}", 2)
+    world.write(stream, [event(n) for n in range(100)])
+    request = request_of(kind, address, stream, tmp_path, compact_at=4)
+    looked = append_to_table(spark, request, dry_run=True)
+    assert looked.read_bytes > 0
+    assert open_table(request.address).state() is None
+    first = append_to_table(spark, request)
+    assert (first.events, rows_in(request)) == (100, expected(100))
+    subscriber = first.subscriber.partition("/")[2]
+    assert world.published(stream, subscriber) == world.tail(stream)
+    world.truncate(stream, world.tail(stream))
+    world.scale(stream, 3)
+    world.write(stream, [event(n) for n in range(100, 130)])
+
+    class Died(Exception):
+        pass
+
+    def die(*_: Any, **__: Any) -> Any:
+        raise Died
+
+    table = open_table(request.address)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(table), "commit", die)
+        with pytest.raises(Died):
+            append_to_table(spark, request)
+    assert rows_in(request) == expected(100)
+    real = lake_job.publish_table
+    with monkeypatch.context() as patched:
+        published: list[int] = []
+
+        async def second_dies(*given: Any, **named: Any) -> None:
+            published.append(1)
+            if len(published) == 2:
+                die()
+            await real(*given, **named)
+
+        patched.setattr(lake_job, "publish_table", second_dies)
+        with pytest.raises(Died):
+            append_to_table(spark, request)
+    assert rows_in(request) == expected(130)
+    assert world.published(stream, subscriber) != world.tail(stream)
+    again = append_to_table(spark, request)
+    assert (again.events, again.start) == (0, again.end)
+    assert rows_in(request) == expected(130)
+    assert world.published(stream, subscriber) == world.tail(stream)
+    seen: list[int] = []
+
+    class Enough(Exception):
+        pass
+
+    def on_commit(report: Any) -> None:
+        seen.append(report.events)
+        if len(seen) == 2:
+            raise Enough
+        world.write(stream, [event(n) for n in range(140, 145)])
+
+    world.write(stream, [event(n) for n in range(130, 140)])
+    with pytest.raises(Enough):
+        follow_with_table(spark, request, every_s=0.0, on_commit=on_commit)
+    assert (seen, rows_in(request)) == ([10, 5], expected(145))
+    assert len(open_table(request.address).files()) <= 8  # merged, on executors
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_half_done(
+    spark: Any, address: str, world: World, tmp_path: Path
+) -> None:
+    stream = world.create("lakebad", 1)
+    request = request_of("delta", address, stream, tmp_path)
+    cases: list[tuple[LakeRequest, str]] = [
+        (replace(request, schema="offset STRING"), "reserves"),
+        (replace(request, schema="Hour STRING"), "reserves"),
+        (replace(request, schema="a INT, A INT"), "twice"),
+        (replace(request, time="name"), "TIMESTAMP"),
+        (replace(request, time="none"), "TIMESTAMP"),
+        (replace(request, partition="week"), "hour or day"),
+        (replace(request, bad_events="drop"), "bad events"),
+        (replace(request, compact_at=1), "two"),
+        (replace(request, subscriber="a/b"), "name"),
+    ]
+    for wanted, words in cases:
+        with pytest.raises(InvalidArgumentError, match=words):
+            append_to_table(spark, wanted)
+    assert not (tmp_path / "t").exists()
+    world.write(stream, [event(0), b'{"id": "x"}', b"no json"])
+    with pytest.raises(PySparkException) as failed:
+        append_to_table(spark, request)
+    error = typed(failed.value)
+    assert isinstance(error, InvalidArgumentError)
+    assert "does not fit the schema" in str(error)
+    assert "offset=" in str(error)
+    assert rows_in(request) == []
+    assert world.published(stream, "lake-lakebad-t") == world.head(stream)
+    kept = append_to_table(spark, replace(request, bad_events="null"))
+    assert (kept.events, len(rows_in(request))) == (3, 3)
+    others: list[tuple[LakeRequest, type[PenstockError], str]] = [
+        (replace(request, schema="id BIGINT, at TIMESTAMP"), ConflictError, "differing=schema"),
+        (replace(request, partition="day"), ConflictError, "differing=partition"),
+        (
+            replace(
+                request, subscriber="lake-lakebad-t", address=replace(request.address, target=str(tmp_path / "other"))
+            ),
+            WriterInUseError,
+            "another query",
+        ),
+    ]
+    for wanted, kind, words in others:
+        with pytest.raises(kind, match=words):
+            append_to_table(spark, wanted)
+    assert isinstance(open_table(request.address), DeltaLakeTable)
+    assert len(rows_in(request)) == 3

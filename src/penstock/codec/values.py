@@ -16,12 +16,14 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import Any, NewType, TypeAlias, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import msgspec
 
 from penstock.codec.answers import as_json, from_json
+from penstock.codec.columns import Records, column
 from penstock.codec.control.effective_policy import decode_effective, encode_effective
 from penstock.codec.control.policy_document import decode_document, encode_document
 from penstock.model.cuts import StreamCut
@@ -174,33 +176,44 @@ def _columns(kind: Any, *, strict: bool) -> Form | None:
         return None  # Without a column, the number of records would be unknown.
 
     def pack(values: Any) -> Any:
-        columns = {name: [getattr(value, name) for value in values] for name in fields}
+        columns = {name: column(values, name) for name in fields}
         return {
-            name: list(_differences(column))
-            for name, column in columns.items()
-            if fields[name][1] is dataclasses.MISSING or any(item != fields[name][1] for item in column)
+            name: list(_differences(items))
+            for name, items in columns.items()
+            if fields[name][1] is dataclasses.MISSING or any(item != fields[name][1] for item in items)
         }
+
+    needed = [name for name, (_, default) in fields.items() if default is dataclasses.MISSING]
+    # A record that checks its fields is made, and so checked, at once.
+    checks = hasattr(kind, "__post_init__")
 
     def unpack(value: Any) -> Any:
         _check_known(kind, value, fields, strict=strict)
-        names = [name for name in fields if name in value]
-        columns = [[fields[name][0].unpack(item) for item in value[name]] for name in names]
-        rows = zip(*(_sums(column) for column in columns), strict=True)
-        return tuple([kind(**dict(zip(names, row, strict=True))) for row in rows])
+        if not value.keys() >= {*needed}:
+            raise ValueError(f"{kind.__name__} lacks {', '.join(sorted({*needed} - value.keys()))}")
+        columns = {name: _unpack_column(form, value[name]) for name, (form, _) in fields.items() if name in value}
+        found: Records[Any] = Records(kind, columns)
+        return tuple(found) if checks else found
 
     return Form((dict,), pack, unpack)
 
 
-def _differences(column: Sequence[int | None]) -> Iterator[int | None]:
+def _unpack_column(form: Form, values: Any) -> list[int | None]:
+    if type(values) is list and int in form.plain and all(type(item) is int for item in values):
+        return list(accumulate(values))
+    return list(_sums([form.unpack(item) for item in values]))
+
+
+def _differences(items: Sequence[int | None]) -> Iterator[int | None]:
     before = 0
-    for item in column:
+    for item in items:
         yield None if item is None else item - before
         before = before if item is None else item
 
 
-def _sums(column: Sequence[int | None]) -> Iterator[int | None]:
+def _sums(items: Sequence[int | None]) -> Iterator[int | None]:
     before = 0
-    for item in column:
+    for item in items:
         before += item or 0
         yield None if item is None else before
 

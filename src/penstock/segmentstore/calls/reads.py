@@ -180,7 +180,8 @@ class Reads:
         ranges: list[ChunkRange] = []
         with segment.pinned():
             for chunk, begin, length in chunks:
-                blocks = await named_blocks(self._state, segment, chunk)
+                # A plan lists all chunks of a stream, once: their blocks would fill the memory.
+                blocks = await named_blocks(self._state, segment, chunk, keep=False)
                 if blocks is None:
                     return None
                 # If more was written since, return only what existed at first.

@@ -59,8 +59,11 @@ def checksum(parts: Sequence[Buffer]) -> int:
     return found
 
 
-async def load_blocks(state: ContainerState, chunk: Chunk) -> Sequence[ChunkBlock]:
-    """The chunk's blocks, in chunk positions. Raises CorruptDataError if rows contradict each other."""
+async def load_blocks(state: ContainerState, chunk: Chunk, *, keep: bool = True) -> Sequence[ChunkBlock]:
+    """The chunk's blocks, in chunk positions. Raises CorruptDataError if rows contradict each other.
+
+    ``keep``: they stay in memory with the segment, for the next read of it.
+    """
     while chunk.blocks is None:
         count, length = chunk.block_count, chunk.length
         bounds = records.range_of(records.block_prefix(state.index, chunk.name))
@@ -88,15 +91,19 @@ async def load_blocks(state: ContainerState, chunk: Chunk) -> Sequence[ChunkBloc
             raise CorruptDataError(
                 "blocks do not make up their chunk", chunk=chunk.name, blocks=len(blocks), expected=count, end=position
             )
+        if not keep:
+            return blocks
         chunk.blocks = blocks
     return chunk.blocks
 
 
-async def named_blocks(state: ContainerState, segment: Segment, chunk: Chunk) -> Sequence[ChunkBlock] | None:
+async def named_blocks(
+    state: ContainerState, segment: Segment, chunk: Chunk, *, keep: bool = True
+) -> Sequence[ChunkBlock] | None:
     """As ``load_blocks``, for a chunk of the segment; None if the segment released it and its rows meanwhile."""
     with segment.pinned():
         try:
-            blocks = await load_blocks(state, chunk)
+            blocks = await load_blocks(state, chunk, keep=keep)
         except CorruptDataError:
             if segment.chunks.holds(chunk):
                 raise

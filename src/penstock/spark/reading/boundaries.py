@@ -10,9 +10,9 @@ from penstock.codec.events import HEADER_BYTES, event_bounds, missing_bytes
 from penstock.model.errors import UnavailableError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.ports.data.chunks import ChunkBlock
 from penstock.ports.data.segments import READ_MAX_BYTES
 from penstock.ports.data.service import SegmentService
+from penstock.spark.reading.segment_reads import chunk_pages
 
 Place: TypeAlias = tuple[StreamName, SegmentId]
 """A segment of a stream."""
@@ -20,7 +20,7 @@ Place: TypeAlias = tuple[StreamName, SegmentId]
 Places: TypeAlias = dict[Place, int]
 """Offsets of segments of one or several streams."""
 
-_LOOK_BYTES = 64 << 20
+_LIST_BYTES = 16 << 20
 _SHARE_BYTES_MIN = 64 << 10
 _SHARE_EVENTS_MIN = 256
 
@@ -112,12 +112,9 @@ class Boundaries:
         at, events = start, 0
         if limit.events is None and limit.takes(end - start, 0):
             return end, 0
-        for block in await self._blocks(segment, start, end, limit):
-            left = limit.less(at - start, events)
-            # If the batch began inside a block, the count of the block is too high; so it stops early, not late.
-            if not left.takes(block.end_offset - at, block.event_count):
-                break
-            at, events = block.end_offset, events + block.event_count
+        # Where many bytes may be taken, the store is asked for a boundary instead of all blocks.
+        if limit.events is not None or (limit.bytes or 0) < _LIST_BYTES:
+            at, events = await self._tiered(segment, start, end, limit)
         left = limit.less(at - start, events)
         if left.events is None and left.bytes is not None:
             at = await self._asked(segment, at, end, left.bytes)
@@ -127,19 +124,31 @@ class Boundaries:
             events += more
         return at, events
 
-    async def _blocks(self, segment: Place, start: int, end: int, limit: Limit) -> Sequence[ChunkBlock]:
-        look = min(end, start + (_LOOK_BYTES if limit.bytes is None else limit.bytes))
-        chunks = await self._segments.chunk_ranges(segment_name(*segment), start, look)
-        blocks = [item for chunk in chunks for item in chunk.blocks if start < item.end_offset <= end]
-        # A gap between blocks is not tiered: its events are not counted, so nothing after it may be skipped.
-        usable: list[ChunkBlock] = []
-        at = start
-        for block in blocks:
-            if block.start_offset > at:
-                break
-            usable.append(block)
-            at = block.end_offset
-        return usable
+    async def _tiered(self, segment: Place, start: int, end: int, limit: Limit) -> tuple[int, int]:
+        """The end of the last block from ``start`` on within ``limit`` behind which an event begins, and the events up to
+        there."""
+        name = segment_name(*segment)
+        at, events = start, 0
+        upto, count = start, 0  # of all blocks that fit: the last ones may hold a part of a large event
+        high = end if limit.bytes is None else min(end, start + limit.bytes)
+        async for chunks in chunk_pages(self._segments, name, start, high):
+            for block in (block for chunk in chunks for block in chunk.blocks if block.end_offset > start):
+                # A gap between blocks is not tiered: its events are not counted, so nothing after it may be skipped.
+                if block.start_offset > upto:
+                    return await self._whole(name, (at, events), (upto, count), end)
+                if block.event_count:
+                    at, events = upto, count
+                # If the batch began inside a block, the count of the block is too high; so it stops early, not late.
+                if block.end_offset > end or not limit.takes(block.end_offset - start, count + block.event_count):
+                    return at, events
+                upto, count = block.end_offset, count + block.event_count
+        return await self._whole(name, (at, events), (upto, count), end)
+
+    async def _whole(self, name: str, known: tuple[int, int], found: tuple[int, int], end: int) -> tuple[int, int]:
+        """``found`` if an event begins there, or would begin there; else ``known``. Both: an offset, and events."""
+        if found[0] in (known[0], end) or await self._segments.next_event_boundary(name, found[0]) == found[0]:
+            return found
+        return known
 
     async def _asked(self, segment: Place, at: int, end: int, room_bytes: int) -> int:
         """A boundary that the store knows in the last part of the remaining room, or ``at``."""

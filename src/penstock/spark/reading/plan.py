@@ -6,12 +6,15 @@ bytes are read from the store. Shares are packed by size, not by segment: a task
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from operator import itemgetter
+from typing import TypeAlias, overload
 from uuid import UUID
 
+from penstock.codec.columns import Records, column
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.ports.data.chunks import ChunkRange
@@ -19,17 +22,22 @@ from penstock.ports.data.chunks import ChunkRange
 SHARE_MIN_BYTES = 8 << 20
 """Shares are not made smaller than this to keep all cores busy."""
 
-Times: TypeAlias = tuple[tuple[int, int | None], ...]
+Times: TypeAlias = Sequence[tuple[int, int | None]]
 """For a run of bytes, in order: (end offset of a part, append time of the part in milliseconds). None: not known."""
+
+_UNKNOWN = -(1 << 63)  # a time in a column, where none is known
+_end_of_time = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A run of whole events with its checksum; offsets are of the segment."""
+    """A run of appends with its checksum; offsets are of the segment. ``begins``: an event begins at ``start``. If not,
+    the block continues a large event."""
 
     start: int
     end: int
     crc32c: int
+    begins: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +54,126 @@ class Piece:
     end: int
     location: str | None = None
     chunk_start: int = 0
-    blocks: tuple[Block, ...] = ()
+    blocks: Sequence[Block] = ()
     times: Times = ()
 
     @property
     def size_bytes(self) -> int:
         return self.end - self.start
+
+
+class Pieces(Sequence[Piece]):
+    """Pieces in order, as columns: a plan can hold millions of blocks. A piece is made when it is asked for.
+
+    Takes 21 bytes for a block, 16 for a time, and for a piece 40 and the name of its file.
+    """
+
+    __slots__ = ("_columns", "_heads", "_names", "size_bytes")
+
+    def __init__(self, pieces: Iterable[Piece] = ()) -> None:
+        self._columns = _Columns()
+        # Files lie in few directories: the first part of a location is kept once, the rest end to end.
+        self._heads: dict[str, int] = {}
+        self._names = bytearray()
+        self.size_bytes = 0
+        """Bytes of all pieces."""
+        for piece in pieces:
+            self.append(piece)
+
+    def append(self, piece: Piece) -> None:
+        """Add a piece at the end."""
+        columns = self._columns
+        head, slash, name = (piece.location or "").rpartition("/")
+        found = self._heads.setdefault(head + slash, len(self._heads)) if piece.location is not None else -1
+        self._names += name.encode()
+        columns.add_blocks(piece.blocks)
+        columns.time_ends.extend(end for end, _ in piece.times)
+        columns.times_ms.extend(_UNKNOWN if at is None else at for _, at in piece.times)
+        row = (piece.segment, piece.start, piece.end, piece.chunk_start, found)
+        columns.rows.extend((*row, len(self._names), len(columns.block_ends), len(columns.time_ends)))
+        self.size_bytes += piece.size_bytes
+
+    def __len__(self) -> int:
+        return len(self._columns.rows) // _ROW
+
+    @overload
+    def __getitem__(self, index: int) -> Piece: ...
+    @overload
+    def __getitem__(self, index: slice) -> Pieces: ...
+    def __getitem__(self, index: int | slice) -> Piece | Pieces:
+        if isinstance(index, slice):
+            return Pieces(self[number] for number in range(*index.indices(len(self))))
+        place = range(len(self))[index]
+        return self._piece(place, tuple(self._heads))
+
+    def __iter__(self) -> Iterator[Piece]:
+        heads = tuple(self._heads)
+        for place in range(len(self)):
+            yield self._piece(place, heads)
+
+    def _piece(self, place: int, heads: Sequence[str]) -> Piece:
+        columns, at = self._columns, place * _ROW
+        segment, start, end, chunk_start, head, *upto = columns.rows[at : at + _ROW]
+        since = columns.rows[at - _ENDS : at] if place else (0,) * _ENDS
+        (name, block, time), (names, blocks, times) = since, upto
+        unknown = columns.times_ms[time:times]
+        return Piece(
+            segment=SegmentId(segment),
+            start=start,
+            end=end,
+            location=heads[head] + self._names[name:names].decode() if head >= 0 else None,
+            chunk_start=chunk_start,
+            blocks=columns.blocks(block, blocks),
+            times=tuple(
+                (upto_ms, None if at_ms == _UNKNOWN else at_ms)
+                for upto_ms, at_ms in zip(columns.time_ends[time:times], unknown, strict=True)
+            ),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_ROW = 8
+"""Numbers of a piece: segment, start, end, start of the chunk, place of the directory, and the ends of the rest."""
+
+_ENDS = 3
+"""The last of them: where the name, the blocks and the times of the piece end."""
+
+
+class _Columns:
+    """The numbers of ``Pieces``."""
+
+    __slots__ = ("block_begins", "block_ends", "block_starts", "block_sums", "rows", "time_ends", "times_ms")
+
+    def __init__(self) -> None:
+        self.rows = array("q")
+        self.block_starts, self.block_ends, self.block_sums = array("q"), array("q"), array("I")
+        self.block_begins = array("b")
+        self.time_ends, self.times_ms = array("q"), array("q")
+
+    def add_blocks(self, blocks: Sequence[Block]) -> None:
+        self.block_starts.extend(column(blocks, "start"))
+        self.block_ends.extend(column(blocks, "end"))
+        self.block_sums.extend(column(blocks, "crc32c"))
+        self.block_begins.extend(column(blocks, "begins"))
+
+    def blocks(self, start: int, end: int) -> Sequence[Block]:
+        if start == end:
+            return ()
+        return Records(
+            Block,
+            {
+                "start": self.block_starts[start:end],
+                "end": self.block_ends[start:end],
+                "crc32c": self.block_sums[start:end],
+                "begins": [item != 0 for item in self.block_begins[start:end]],
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +185,7 @@ class Share:
     None: unknown, or not asked for."""
 
     stream: StreamName
-    pieces: tuple[Piece, ...]
+    pieces: Sequence[Piece]
     lease: UUID | None
     lease_until_ms: int
     only_direct: bool = False
@@ -77,59 +199,138 @@ class Share:
         return sum(piece.size_bytes for piece in self.pieces)
 
 
-def pieces_of(
-    segment: SegmentId, start: int, end: int, chunks: Sequence[ChunkRange], *, direct: bool
-) -> Sequence[Piece]:
-    """Cover ``start <= offset < end`` of a segment without gap or overlap, in order.
+class Cover:
+    """Covers a range of a segment with pieces, without gap or overlap, in order, from parts of its chunks.
 
-    ``chunks`` is the tiered part, in order. Bytes without a readable file are read from the store, as are all bytes
-    without ``direct``.
+    Pieces begin and end between events. So a large event in several chunks is read from the store, and so are bytes
+    without a readable file.
     """
-    found: list[Piece] = []
-    at = start
-    for chunk in chunks if direct else ():
-        low, high = max(at, chunk.start_offset), min(end, chunk.end_offset)
-        if low >= high or chunk.location is None:
-            continue
-        if at < low:
-            found.append(Piece(segment=segment, start=at, end=low))
-        blocks = tuple(
-            Block(item.start_offset, item.end_offset, item.crc32c)
-            for item in chunk.blocks
-            if low <= item.start_offset and item.end_offset <= high
-        )
-        found.append(
-            Piece(
-                segment=segment,
-                start=low,
-                end=high,
-                location=chunk.location,
-                chunk_start=chunk.start_offset,
-                blocks=blocks,
+
+    def __init__(self, segment: SegmentId, start: int, end: int) -> None:
+        self._pending = Piece(segment=segment, start=start, end=start)
+        self._times: list[tuple[int, int | None]] = []
+        self._end = end
+
+    @property
+    def at(self) -> int:
+        """The end of the chunks that were added."""
+        return self._pending.end
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the range goes on behind a chunk, so that it must be known whether an event begins there."""
+        return self._pending.location is not None and self.at < self._end
+
+    def add(self, chunks: Sequence[ChunkRange], times: Times = ()) -> Iterator[Piece]:
+        """Add the next chunks, in order, with the append times of their bytes. Returns the pieces that are known by now."""
+        self._times += times
+        for chunk in chunks:
+            low, high = max(self.at, chunk.start_offset), min(self._end, chunk.end_offset)
+            if low >= high:
+                continue
+            if low > self.at:
+                yield from self._join(self._stored(self.at, low), first=self.at)
+            blocks = _blocks_of(chunk, low, high)
+            part = replace(
+                self._stored(low, high), location=chunk.location, chunk_start=chunk.start_offset, blocks=blocks
             )
-        )
-        at = high
-    if at < end:
-        found.append(Piece(segment=segment, start=at, end=end))
-    return found
+            begins = column(blocks, "begins")
+            if not begins or blocks[0].start > low or begins[0]:
+                yield from self._join(part, first=low)
+            else:
+                place = next((number for number, item in enumerate(begins) if item), None)
+                yield from self._join(part, first=None if place is None else blocks[place].start)
+
+    def finish(self, *, begins: bool, times: Times = ()) -> Iterator[Piece]:
+        """The remaining pieces. ``begins``: an event begins at ``at``; ``times``: of the bytes that are in no chunk."""
+        self._times += times
+        if self.at < self._end:
+            yield from self._join(self._stored(self.at, self._end), first=self.at if begins else None)
+        yield from self._known(self._pending)
+
+    def _stored(self, start: int, end: int) -> Piece:
+        return Piece(segment=self._pending.segment, start=start, end=end)
+
+    def _join(self, part: Piece, *, first: int | None) -> Iterator[Piece]:
+        """Add a part; ``first``: where the first event in it begins."""
+        before = self._pending
+        if first == part.start and (before.location is not None or part.location is not None):
+            yield from self._known(before)
+            self._pending = part
+            return
+        cut = before.start
+        if first != part.start and before.location is not None:
+            cut = max(event_starts(before.blocks), default=cut)
+            yield from self._known(_part(before, before.start, cut))
+        stored = self._stored(cut, part.end if first is None or part.location is None else first)
+        self._pending = stored
+        if stored.end < part.end:
+            yield from self._known(stored)
+            self._pending = _part(part, stored.end, part.end)
+
+    def _known(self, piece: Piece) -> Iterator[Piece]:
+        if piece.start >= piece.end:
+            return
+        if not self._times:
+            yield piece
+            return
+        yield timed(piece, self._times)
+        self._times = self._times[bisect_right(self._times, piece.end, key=_end_of_time) :]
+
+
+def _part(piece: Piece, start: int, end: int) -> Piece:
+    """A part of a piece; ``start`` and ``end`` lie between events."""
+    blocks = piece.blocks
+    kept = blocks[bisect_left(column(blocks, "start"), start) : bisect_right(column(blocks, "end"), end)]
+    return replace(piece, start=start, end=end, blocks=kept)
+
+
+def _blocks_of(chunk: ChunkRange, low: int, high: int) -> Sequence[Block]:
+    """The blocks of a chunk that lie entirely in the range."""
+    starts, ends = column(chunk.blocks, "start_offset"), column(chunk.blocks, "end_offset")
+    first, last = bisect_left(starts, low), bisect_right(ends, high)
+    if first >= last:
+        return ()
+    counts = column(chunk.blocks, "event_count")[first:last]
+    return Records(
+        Block,
+        {
+            "start": starts[first:last],
+            "end": ends[first:last],
+            "crc32c": column(chunk.blocks, "crc32c")[first:last],
+            "begins": [count > 0 for count in counts],
+        },
+    )
+
+
+def event_starts(blocks: Sequence[Block]) -> list[int]:
+    """Where blocks start with an event."""
+    pairs = zip(column(blocks, "start"), column(blocks, "begins"), strict=True)
+    return [start for start, begins in pairs if begins]
 
 
 def timed(piece: Piece, times: Times) -> Piece:
     """The piece with the part of the times that it needs; ``times`` are of at least its bytes."""
-    ends = [end for end, _ in times]
-    first, last = bisect_right(ends, piece.start), bisect_left(ends, piece.end)
+    first = bisect_right(times, piece.start, key=_end_of_time)
+    last = bisect_left(times, piece.end, key=_end_of_time)
     return replace(piece, times=times[first : last + 1])
 
 
 def split(piece: Piece, goal_bytes: int) -> Sequence[Piece]:
-    """Split a piece at the starts of blocks, into parts of about ``goal_bytes``; a block is never split."""
+    """Split a piece where events begin at the starts of blocks, into parts of about ``goal_bytes``."""
+    if piece.size_bytes <= goal_bytes or not piece.blocks:
+        return [piece]
+    places = event_starts(piece.blocks)
     parts: list[Piece] = []
-    start, kept = piece.start, 0
-    for index, block in enumerate(piece.blocks):
-        if block.start > start and block.end - start > goal_bytes:
-            parts.append(replace(piece, start=start, end=block.start, blocks=piece.blocks[kept:index]))
-            start, kept = block.start, index
-    return [*parts, replace(piece, start=start, blocks=piece.blocks[kept:])]
+    start = piece.start
+    while True:
+        # The last place within the goal ends the part, or the first place after it.
+        index = bisect_right(places, start + goal_bytes)
+        index -= index > 0 and places[index - 1] > start
+        if piece.end - start <= goal_bytes or index >= len(places):
+            return [*parts, _part(piece, start, piece.end)]
+        parts.append(_part(piece, start, places[index]))
+        start = places[index]
 
 
 def share_count(total_bytes: int, *, target_bytes: int, min_shares: int, cores: int) -> int:
@@ -143,24 +344,19 @@ def share_count(total_bytes: int, *, target_bytes: int, min_shares: int, cores: 
     return max(count, min(rounds * cores, total_bytes // SHARE_MIN_BYTES))
 
 
-def pack(pieces: Iterable[Piece], *, shares: int) -> Sequence[tuple[Piece, ...]]:
-    """Divide the pieces, in order, into about this many shares of about equal size.
+def pack(pieces: Iterable[Piece], total_bytes: int, *, shares: int) -> Sequence[Pieces]:
+    """Divide the pieces, in order, into about this many shares of about equal size; together they have ``total_bytes``.
 
     Every byte is in exactly one share. There are fewer shares if too few event boundaries are known.
     """
-    pieces = list(pieces)
-    goal = max(1, -(-sum(piece.size_bytes for piece in pieces) // shares))
-    packed: list[tuple[Piece, ...]] = []
-    current: list[Piece] = []
-    filled = 0
+    goal = max(1, -(-total_bytes // shares))
+    packed: list[Pieces] = []
     for part in (part for piece in pieces for part in split(piece, goal)):
         # A part goes into the next share if more than half of it would exceed the goal of this one.
-        if current and filled + part.size_bytes // 2 > goal:
-            packed.append(tuple(current))
-            current, filled = [], 0
-        current.append(part)
-        filled += part.size_bytes
-    return [*packed, tuple(current)] if current else packed
+        if not packed or packed[-1].size_bytes + part.size_bytes // 2 > goal:
+            packed.append(Pieces())
+        packed[-1].append(part)
+    return packed
 
 
 def together(shares: Sequence[Share], *, goal_bytes: int) -> Sequence[Share]:

@@ -7,13 +7,21 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from penstock.client.moments import cut_at, from_cut
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import InternalError, InvalidCutError, ThrottledError, TruncatedError, UnsupportedError
+from penstock.model.errors import (
+    InternalError,
+    InvalidCutError,
+    SegmentNotFoundError,
+    ThrottledError,
+    TruncatedError,
+    UnsupportedError,
+)
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.data.chunks import HOLDER_MAX_BYTES, ChunkRange
@@ -21,9 +29,10 @@ from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services
 from penstock.spark.options import CutChoice, Moment, ReadOptions
 from penstock.spark.reading.losses import explained, say
-from penstock.spark.reading.plan import Piece, Share, Times, pack, pieces_of, share_count, timed
+from penstock.spark.reading.plan import Cover, Piece, Pieces, Share, pack, share_count, timed
 from penstock.spark.reading.positions import Loss, Positions
 from penstock.spark.reading.pruning import Wanted
+from penstock.spark.reading.segment_reads import chunk_pages
 from penstock.spark.reading.times import times_of
 
 log = logging.getLogger("penstock.spark")
@@ -198,20 +207,21 @@ async def plan_shares(
         with_times=with_times,
         fresh=fresh,
         goal_bytes=max(1, -(-total // shares)),
+        wanted=wanted,
     )
     limit = asyncio.Semaphore(_SEGMENTS_AT_ONCE)
 
-    async def covered(segment: SegmentId, low: int, high: int) -> Sequence[Piece]:
+    async def covered(segment: SegmentId, low: int, high: int) -> Pieces:
         async with limit:
             return await cover.pieces(segment, low, high)
 
     async with asyncio.TaskGroup() as running:
         asked = [running.create_task(covered(*item)) for item in ranges]
-    pieces = [piece for task in asked for piece in task.result()]
+    found = [task.result() for task in asked]
     if wanted is not None:
-        pieces = [part for piece in pieces if (part := wanted.trimmed(piece)) is not None]
-        shares = 1 if in_one else shares_for(options, sum(piece.size_bytes for piece in pieces))
-    packed = pack(pieces, shares=shares)
+        total = sum(pieces.size_bytes for pieces in found)
+        shares = 1 if in_one else shares_for(options, total)
+    packed = pack((piece for pieces in found for piece in pieces), total, shares=shares)
     held = lease if cover.leased else None
     only = options.only_direct
     return [
@@ -233,35 +243,62 @@ class _Cover:
     with_times: bool
     fresh: bool
     goal_bytes: int
+    wanted: Wanted | None
     leased: bool = False
     refused: bool = False
 
-    async def pieces(self, segment: SegmentId, low: int, high: int) -> Sequence[Piece]:
-        """Pieces of one range, in order."""
-        segments = self.services.segments
+    async def pieces(self, segment: SegmentId, low: int, high: int) -> Pieces:
+        """Pieces of one range that pass the filters, in order."""
+        segments, with_times = self.services.segments, self.with_times
         name = segment_name(self.options.stream, segment)
-        chunks: Sequence[ChunkRange] = ()
-        times: Times = ()
-        if self.with_times:
-            # Before the chunks are listed: chunks tiered in between have a later time than the one that is returned.
-            modified_ms = (await segments.info(name)).last_modified_ms
-        direct = self.options.direct and await self._is_leased(name, low, high)
-        if direct or self.with_times:
-            chunks = await segments.chunk_ranges(name, low, high)
-        if self.with_times:
-            times = times_of(low, high, chunks, modified_ms)
-        if self.options.only_direct:
-            _check_locations(name, chunks)
-        found: list[Piece] = []
-        for piece in pieces_of(segment, low, high, chunks, direct=direct):
-            parts = [piece] if piece.location else await _split_untiered(self.services, name, piece, self.goal_bytes)
-            found += [timed(part, times) for part in parts] if times else parts
+        found, cover = Pieces(), Cover(segment, low, high)
+        modified_ms, at, begins = None, low, False
+        # What was deleted since is read from the store by a task, which reports the loss.
+        with suppress(*(() if self.options.fail_on_data_loss else (TruncatedError, SegmentNotFoundError))):
+            if with_times:
+                # Before the chunks are listed: chunks tiered in between have a later time than the one that is returned.
+                modified_ms = (await segments.info(name)).last_modified_ms
+            direct = self.options.direct and await self._is_leased(name, low, high)
+            if direct or with_times:
+                async for chunks in chunk_pages(segments, name, low, high):
+                    if self.options.only_direct:
+                        _check_locations(name, chunks)
+                    upto = min(high, chunks[-1].end_offset)
+                    times = times_of(at, upto, chunks, modified_ms) if with_times else ()
+                    await self._add(found, name, cover.add(chunks if direct else (), times))
+                    at = upto
+            begins = not cover.is_open or await segments.next_event_boundary(name, cover.at) == cover.at
+        rest = times_of(at, high, (), modified_ms) if with_times else ()
+        await self._add(found, name, cover.finish(begins=begins, times=rest))
         return found
+
+    async def _add(self, found: Pieces, name: str, pieces: Iterable[Piece]) -> None:
+        """Add what passes the filters."""
+        for piece in pieces:
+            parts = [piece] if piece.location else await self._split_untiered(name, piece)
+            for part in parts:
+                kept = part if self.wanted is None else self.wanted.trimmed(part)
+                if kept is not None:
+                    found.append(kept)
+
+    async def _split_untiered(self, name: str, piece: Piece) -> list[Piece]:
+        """Split an untiered piece at event boundaries that the store knows, into parts of at least ``goal_bytes``."""
+        parts: list[Piece] = []
+        at = piece.start
+        with suppress(SegmentNotFoundError):
+            while piece.end - at > self.goal_bytes + self.goal_bytes // 2:
+                boundary = await self.services.segments.next_event_boundary(name, at + self.goal_bytes)
+                if not at < boundary < piece.end:
+                    break
+                parts.append(replace(piece, start=at, end=boundary))
+                at = boundary
+        return [timed(part, piece.times) for part in (*parts, replace(piece, start=at))]
 
     async def _is_leased(self, name: str, low: int, high: int) -> bool:
         """Lease the chunks of the range. False: there are none yet, or the store has no lease left."""
         segments = self.services.segments
-        if self.refused or (self.fresh and not await segments.chunk_ranges(name, low, high)):
+        # Bytes are tiered in order: if the first byte is in no chunk, the others are not either.
+        if self.refused or (self.fresh and not await segments.chunk_ranges(name, low, low + 1)):
             return False
         try:
             await segments.lease_chunks(name, self.lease, until_ms=self.until_ms, holder=self.holder)
@@ -284,16 +321,3 @@ def _check_locations(name: str, chunks: Sequence[ChunkRange]) -> None:
                 segment=name,
                 chunk=chunk.name,
             )
-
-
-async def _split_untiered(services: Services, name: str, piece: Piece, goal_bytes: int) -> list[Piece]:
-    """Split an untiered piece at event boundaries that the store knows, into parts of at least ``goal_bytes``."""
-    parts: list[Piece] = []
-    at = piece.start
-    while piece.end - at > goal_bytes + goal_bytes // 2:
-        boundary = await services.segments.next_event_boundary(name, at + goal_bytes)
-        if not at < boundary < piece.end:
-            break
-        parts.append(Piece(segment=piece.segment, start=at, end=boundary))
-        at = boundary
-    return [*parts, Piece(segment=piece.segment, start=at, end=piece.end)]

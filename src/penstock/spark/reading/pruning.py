@@ -6,6 +6,7 @@ not. Pieces are trimmed only at the start of a block, which is an event boundary
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from penstock.spark.reading.plan import Piece
+from penstock.codec.columns import column
+from penstock.spark.reading.plan import Piece, event_starts
 from penstock.spark.schema import APPEND_TIME
 
 _COLUMNS = ("segment_id", "offset", APPEND_TIME)
@@ -80,10 +82,12 @@ class Wanted:
 def _between(piece: Piece, low: int, high: int) -> Piece:
     """The smallest section of the piece that begins and ends at the start of a block and contains all events that begin
     at ``low <= offset < high``."""
-    starts = [block.start for block in piece.blocks]
-    start = max([start for start in starts if start <= low], default=piece.start)
-    end = min([start for start in starts if start >= high], default=piece.end)
-    blocks = tuple(block for block in piece.blocks if start <= block.start and block.end <= end)
+    ends = column(piece.blocks, "end")
+    starts = event_starts(piece.blocks)
+    first, last = bisect_right(starts, low), bisect_left(starts, high)
+    start = starts[first - 1] if first else piece.start
+    end = starts[last] if last < len(starts) else piece.end
+    blocks = piece.blocks[bisect_left(column(piece.blocks, "start"), start) : bisect_right(ends, end)]
     return replace(piece, start=start, end=end, blocks=blocks)
 
 

@@ -443,7 +443,7 @@ def _verified(piece: Piece, chunk: _File | _Object, fetch: Fetch, erased: Erased
         chunk.close()
 
 
-def _asked(piece: Piece, at: int, end: int, blocks: tuple[Block, ...], fetch: Fetch, erased: Erased | None) -> Window:
+def _asked(piece: Piece, at: int, end: int, blocks: Sequence[Block], fetch: Fetch, erased: Erased | None) -> Window:
     """Read bytes from the store that failed their checksum in the chunk. They differ from the plan if some were erased
     since. The store verifies what it sends."""
     log.warning("chunk fails its checksum, asking the store", extra={"chunk": piece.location, "offset": at})
@@ -455,17 +455,17 @@ def _asked(piece: Piece, at: int, end: int, blocks: tuple[Block, ...], fetch: Fe
     return _window(piece.segment, at, data)
 
 
-def _runs(piece: Piece) -> Iterator[tuple[tuple[Block, ...], int]]:
-    """Cut a piece at block bounds into windows: the blocks in each, and where it ends."""
+def _runs(piece: Piece) -> Iterator[tuple[Sequence[Block], int]]:
+    """Cut a piece where events begin at block bounds into windows: the blocks in each, and where it ends."""
     start, kept = piece.start, 0
     for index, block in enumerate(piece.blocks):
-        if block.start > start and block.end - start > _WINDOW_BYTES:
+        if block.begins and block.start > start and block.end - start > _WINDOW_BYTES:
             yield piece.blocks[kept:index], block.start
             start, kept = block.start, index
     yield piece.blocks[kept:], piece.end
 
 
-def _intact(view: memoryview, offset: int, blocks: tuple[Block, ...]) -> bool:
+def _intact(view: memoryview, offset: int, blocks: Sequence[Block]) -> bool:
     return all(crc32c(view[block.start - offset : block.end - offset]) == block.crc32c for block in blocks)
 
 

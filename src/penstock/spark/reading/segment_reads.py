@@ -1,13 +1,38 @@
-"""What tasks request from a store: the bytes of a segment in a plan, and which of them were erased since."""
+"""What planning and tasks request from a store: chunks of a segment, bytes in a plan, what was erased since."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, UnavailableError, UnsupportedError
+from penstock.ports.data.chunks import ChunkRange, LeasedChunks
 from penstock.ports.data.segments import READ_MAX_BYTES
 from penstock.spark.connect import RETRY_S, Services
+
+_PAGE_BYTES = 256 << 20
+_PAGE_MAX_BYTES = 1 << 40
+_PAGE_BLOCKS = 8192  # of an answer about chunks, at about half of which each next one aims; 200 KB
+
+
+async def chunk_pages(segments: LeasedChunks, name: str, low: int, high: int) -> AsyncIterator[Sequence[ChunkRange]]:
+    """The tiered part of a range, in order, in answers of a few thousand blocks; see ``LeasedChunks.chunk_ranges``.
+
+    A segment can have millions of blocks, and the store answers no other call while it packs an answer.
+    """
+    at, step = low, _PAGE_BYTES
+    while at < high:
+        asked = min(high, at + step)
+        found = await segments.chunk_ranges(name, at, asked)
+        if not found:
+            return
+        yield found
+        if found[-1].end_offset < asked:
+            return  # the rest is not tiered yet
+        at = found[-1].end_offset
+        blocks = sum(len(chunk.blocks) for chunk in found)
+        step = max(1 << 20, step * _PAGE_BLOCKS // (2 * max(1, blocks)), step // 8)
+        step = min(step, _PAGE_MAX_BYTES)
 
 
 async def read_bytes(services: Services, name: str, offset: int, size: int) -> bytes:

@@ -18,11 +18,11 @@ from penstock.spark.reading.plan import Times
 _TIME_MAX_MS = 1 << 47  # about 4,400 years; times far beyond do not fit into Spark's timestamps
 
 
-def times_of(start: int, end: int, chunks: Sequence[ChunkRange], modified_ms: int) -> Times:
+def times_of(start: int, end: int, chunks: Sequence[ChunkRange], modified_ms: int | None) -> Times:
     """Append times for ``start <= offset < end``, from the chunks that hold some of the range, in order.
 
     The time of an event is that of the last append of its block; it was appended then or up to one block earlier. Events
-    in no chunk were appended at ``modified_ms`` or earlier.
+    in no chunk were appended at ``modified_ms`` or earlier; None: it is not known.
     """
     found: list[tuple[int, int | None]] = []
     at = start

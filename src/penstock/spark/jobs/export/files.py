@@ -38,7 +38,9 @@ _PLAN = pa.schema(
         pa.field("chunk_start", pa.int64()),
         pa.field(
             "blocks",
-            pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("crc32c", pa.uint32())])),
+            pa.list_(
+                pa.struct([("start", pa.int64()), ("end", pa.int64()), ("crc32c", pa.uint32()), ("begins", pa.bool_())])
+            ),
         ),
         pa.field("times", pa.list_(pa.struct([("end", pa.int64()), ("at_ms", pa.int64())]))),
     ]
@@ -100,7 +102,7 @@ class ExportDirectory:
         draft = self._own / "plan.parquet.tmp"
         with pq.ParquetWriter(draft, _PLAN) as writer:
             for first in range(0, len(shares), _SHARES_A_GROUP):
-                some = list(enumerate(shares))[first : first + _SHARES_A_GROUP]
+                some = enumerate(shares[first : first + _SHARES_A_GROUP], first)
                 rows = [_plan_row(share, piece) for share, pieces in some for piece in pieces]
                 writer.write_table(pa.Table.from_pylist(rows, _PLAN))
         sync(draft)
@@ -195,7 +197,7 @@ def _plan_row(share: int, piece: Piece) -> dict[str, Any]:
         "end": piece.end,
         "location": piece.location,
         "chunk_start": piece.chunk_start,
-        "blocks": [{"start": item.start, "end": item.end, "crc32c": item.crc32c} for item in piece.blocks],
+        "blocks": [asdict(item) for item in piece.blocks],
         "times": [{"end": end, "at_ms": at_ms} for end, at_ms in piece.times],
     }
 

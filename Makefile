@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-fast test-pulsar-admin test-java setup-s3 test-s3 setup-peers lint format docs bench soak proto lock clean
+.PHONY: help setup demo test test-fast test-pulsar-admin test-java setup-s3 test-s3 test-prometheus setup-peers lint format docs bench soak proto lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,7 @@ help:
 	@echo "make test-pulsar-admin  run Pulsar's own admin tools against the HTTP port (JDK, Maven, 82 MB of jars)"
 	@echo "make test-s3 run the tests of tier 2 against two real S3 servers (Swift; Versity's, built with Go in minutes)"
 	@echo "make test-java  run Pravega's own Java client against a server (JDK, Maven, 100 MB of jars)"
+	@echo "make test-prometheus  let a real Prometheus scrape a server and evaluate the alerts (Debian's package, 100 MB)"
 	@echo "make setup-s3  only fetch and build those two servers"
 	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"
@@ -44,6 +45,10 @@ setup-s3: setup
 test-s3: setup
 	@$(BIN)/python scripts/s3_servers.py --all
 	$(BIN)/python -m pytest -q tests/storage/test_object_chunks.py tests/storage/test_object_chunks_faults.py tests/storage/test_object_tier.py tests/storage/test_object_tier_erasure.py tests/spark/test_spark_s3.py tests/lake/test_lake_s3.py
+
+test-prometheus: setup
+	@$(BIN)/python scripts/prometheus.py
+	$(BIN)/python -m pytest -q -m slow tests/app/test_prometheus.py
 
 setup-peers:
 	@$(PYTHON) scripts/peers.py

@@ -1,7 +1,8 @@
 """Build the documentation site into ``build/site``.
 
-The reference of the command line comes from ``--help``, docs/formats/metadata.md from the data dictionary, tables of calls
-and types of answers from their declarations (``call_pages``). ``--reference`` writes these generated pages alone.
+The reference of the command line comes from ``--help``, docs/formats/metadata.md from the data dictionary,
+docs/reference/metrics.md from the catalogue of metrics, tables of calls and types of answers from their declarations
+(``call_pages``). ``--reference`` writes these generated pages alone.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import Any
 import typer
 from call_pages import included
 from metadata_page import page
+from metrics_page import page as metrics_page
 
 from penstock.app.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "build" / "docs"
 METADATA = ROOT / "docs" / "formats" / "metadata.md"
+METRICS = ROOT / "docs" / "reference" / "metrics.md"
 WIDTH = 110
 
 
@@ -45,6 +48,7 @@ def main() -> int:
     for name, text in included().items():
         (GENERATED / name).write_text(text, encoding="utf-8")
     METADATA.write_text(page(), encoding="utf-8")
+    METRICS.write_text(metrics_page(), encoding="utf-8")
     if "--reference" in sys.argv:
         return 0
     return subprocess.run(

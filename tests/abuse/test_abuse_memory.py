@@ -64,9 +64,9 @@ class CachesOnly:
 
 
 class Gauges(dict):
-    def add(self, name, amount=1): ...
+    def add(self, name, amount=1, labels=()): ...
 
-    def gauge(self, name, value):
+    def gauge(self, name, value, labels=()):
         self[name] = value
 
 

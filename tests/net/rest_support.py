@@ -21,7 +21,7 @@ from penstock.model.segments import SegmentId, make_segment_id
 from penstock.net.http.description import describe
 from penstock.net.http.health import Checks
 from penstock.net.http.http_limits import RestLimits
-from penstock.net.http.http_server import GroupReaders, RestServer
+from penstock.net.http.http_server import GroupReaders, ProcessReports, RestServer
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.machine.clock import RealClock
@@ -116,9 +116,11 @@ async def running(limits: RestLimits | None = None, hosts: Sequence[str] | None 
                 port=0,
                 hosts=hosts,
                 readers=GroupReaders(of=readers_of),
-                checks=Checks(
-                    vital={"segmentstore": lambda: failures.get("segmentstore")},
-                    functions={"appends": lambda: failures.get("appends")},
+                reports=ProcessReports(
+                    checks=Checks(
+                        vital={"segmentstore": lambda: failures.get("segmentstore")},
+                        functions={"appends": lambda: failures.get("appends")},
+                    )
                 ),
                 limits=limits,
             )

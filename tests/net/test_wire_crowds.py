@@ -10,8 +10,10 @@ import pytest
 from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import encode
 from penstock.model.errors import PenstockError, ThrottledError
+from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.appends import AppendSide
 from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended
+from penstock.ports.telemetry import NoTelemetry
 
 WRITERS = 2000
 
@@ -65,7 +67,7 @@ class Host:
 
 def crowd() -> tuple[Store, Host, AppendSide]:
     store, host = Store(), Host()
-    side = AppendSide(host, store)
+    side = AppendSide(host, store, AppendMeter(NoTelemetry()))
     for number in range(WRITERS):
         writer = UUID(int=number + 1)
         side.begin_setup(writer.bytes)

@@ -13,10 +13,12 @@ from penstock.app.telemetry import Counters
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
 from penstock.model.errors import ProtocolError
+from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.appends import AppendSide
 from penstock.net.wire.arena import SMALL_BYTES, ArenaPool
 from penstock.net.wire.frames import FrameReceiver
 from penstock.ports.data.segments import NO_EVENT, Appended
+from penstock.ports.telemetry import NoTelemetry
 
 W = UUID(int=5).bytes
 
@@ -134,7 +136,7 @@ def test_a_block_is_put_together_wherever_its_end_lies(kind):
     # The end of the block moves over the end of the arena, byte by byte.
     for shift in range(0, len(end) + 80, 3):
         host, store, target = Host(), Sink(), receiver()
-        appends = AppendSide(host, store)
+        appends = AppendSide(host, store, AppendMeter(NoTelemetry()))
         appends.finish_setup(W, "segment", NO_EVENT)
         filler_bytes = SMALL_BYTES - shift - len(block) - 52
         filler = wire.encode(c.AppendBlockEnd(W, 0, bytes(filler_bytes), 1, 1, 1))

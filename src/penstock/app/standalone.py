@@ -17,10 +17,13 @@ import uvloop
 
 from penstock.app.addresses import check_addresses
 from penstock.app.descriptors import connections_allowed, raise_limit
-from penstock.app.embedded import Runtime, open_runtime
+from penstock.app.embedded import LocalRuntime, Runtime, open_runtime
 from penstock.app.integrity.start_check import check_workers
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
+from penstock.app.metrics.page import MetricsPage
+from penstock.app.metrics.process import ProcessMetrics
+from penstock.app.metrics.streams import StreamMetrics
 from penstock.app.process_memory import tune_allocator, tune_collector
 from penstock.app.restored import settle_restored
 from penstock.app.segments import gate_limits, rest_limits, wire_limits
@@ -38,7 +41,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.http.health import Checks
-from penstock.net.http.http_server import GroupReaders, RestServer
+from penstock.net.http.http_server import GroupReaders, ProcessReports, RestServer
 from penstock.net.wire.calls import controller_calls
 from penstock.net.wire.wire_server import WireServer
 from penstock.ports.control.layout import Endpoint
@@ -64,7 +67,22 @@ class Standalone:
     workers: Sequence[Worker] = ()
 
 
-def _http_server(settings: StandaloneSettings, runtime: Runtime, processes: Sequence[Worker]) -> RestServer:
+def _metrics_page(
+    settings: StandaloneSettings, runtime: Runtime, processes: Sequence[Worker], streams: StreamMetrics
+) -> MetricsPage:
+    own = ProcessMetrics(runtime.telemetry, not_ready=runtime.not_ready)
+    store = runtime.segments if isinstance(runtime, LocalRuntime) else None
+    return MetricsPage(
+        own=partial(own.snapshot, budget_bytes=settings.store.memory_bytes, store=store),
+        workers={f"worker-{one.number}": one.metrics for one in processes},
+        streams=streams,
+        space=runtime.segments,
+    )
+
+
+def _http_server(
+    settings: StandaloneSettings, runtime: Runtime, processes: Sequence[Worker], metrics: MetricsPage
+) -> RestServer:
     store = AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
     return RestServer(
         runtime.controller,
@@ -75,13 +93,17 @@ def _http_server(settings: StandaloneSettings, runtime: Runtime, processes: Sequ
         hosts=settings.http_names,
         limits=rest_limits(settings.store),
         readers=GroupReaders(of=partial(online_readers, runtime), move=partial(move_readers, store)),
-        checks=Checks(
-            vital={"segmentstore": partial(store_failure, runtime.failure, processes)},
-            functions={
-                **{name: partial(_reason, runtime.not_ready, name) for name in FUNCTIONS},
-                "disk": partial(disk_failure, settings.store.data),
-            },
+        reports=ProcessReports(
+            checks=Checks(
+                vital={"segmentstore": partial(store_failure, runtime.failure, processes)},
+                functions={
+                    **{name: partial(_reason, runtime.not_ready, name) for name in FUNCTIONS},
+                    "disk": partial(disk_failure, settings.store.data),
+                },
+            ),
+            telemetry=runtime.telemetry,
         ),
+        routes=[metrics.route()],
     )
 
 
@@ -104,7 +126,12 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
         else:
             runtime, pool = await stack.enter_async_context(_in_workers(settings, workers))
             store, processes = pool.endpoints[0], pool.workers
-        http = await stack.enter_async_context(_http_server(settings, runtime, processes))
+        chosen = settings.metrics
+        streams = await stack.enter_async_context(
+            StreamMetrics(runtime.controller, runtime.clock, shown=chosen.shown, named=chosen.named)
+        )
+        page = _metrics_page(settings, runtime, processes, streams)
+        http = await stack.enter_async_context(_http_server(settings, runtime, processes, page))
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
         grpc = await stack.enter_async_context(
             GrpcServer(
@@ -116,6 +143,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 line=workers == 1,
                 # Each connection takes three descriptors.
                 limits=gate_limits(settings.store, connections=connections_allowed() // 4),
+                telemetry=runtime.telemetry,
             )
         )
         yield Standalone(

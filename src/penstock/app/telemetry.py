@@ -1,8 +1,60 @@
-"""Counters and gauges of one process, in a dict."""
+"""Counters, gauges and distributions of one process, in dicts."""
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.ports.telemetry import Labels
+
+BOUNDS_S = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+)
+"""Upper bounds of the buckets of every distribution, in seconds: from one sync of a fast disk to the longest call."""
+
+
+@dataclass(slots=True)
+class Distribution:
+    """Durations in buckets. ``counts``: one for each bound, and one for longer durations."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+    sum_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The metrics of one process at one moment; plain values, so that they can cross to another process.
+
+    Each entry is a name, the values of its labels, and the value. Of a distribution it is the sum in seconds, followed
+    by the counts of the buckets.
+    """
+
+    counts: Sequence[tuple[str, Labels, int]]
+    gauges: Sequence[tuple[str, Labels, float]]
+    distributions: Sequence[tuple[str, Labels, Sequence[float]]]
+
+    def to_lists(self) -> list[list[list[object]]]:
+        """The same in lists. ``from_lists`` reads them."""
+        return [
+            [[name, list(labels), value] for name, labels, value in self.counts],
+            [[name, list(labels), value] for name, labels, value in self.gauges],
+            [[name, list(labels), list(values)] for name, labels, values in self.distributions],
+        ]
+
+    @classmethod
+    def from_lists(cls, lists: Sequence[Sequence[Sequence[Any]]]) -> Snapshot:
+        """The snapshot that another process of the same version sent."""
+        counts, gauges, distributions = lists
+        return cls(
+            counts=[(name, tuple(labels), value) for name, labels, value in counts],
+            gauges=[(name, tuple(labels), value) for name, labels, value in gauges],
+            distributions=[(name, tuple(labels), values) for name, labels, values in distributions],
+        )
 
 
 class Counters:
@@ -11,9 +63,44 @@ class Counters:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.gauges: dict[str, float] = {}
+        self._counts: Counter[tuple[str, Labels]] = Counter()
+        self._gauges: dict[tuple[str, Labels], float] = {}
+        self._distributions: dict[tuple[str, Labels], Distribution] = {}
 
-    def add(self, name: str, amount: int = 1) -> None:
-        self.counts[name] += amount
+    def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
+        if labels:
+            self._counts[name, labels] += amount
+        else:
+            self.counts[name] += amount
 
-    def gauge(self, name: str, value: float) -> None:
-        self.gauges[name] = value
+    def gauge(self, name: str, value: float, labels: Labels = ()) -> None:
+        if labels:
+            self._gauges[name, labels] = value
+        else:
+            self.gauges[name] = value
+
+    def observe(self, name: str, seconds: float, labels: Labels = ()) -> None:
+        found = self._distributions.get((name, labels))
+        if found is None:
+            found = self._distributions[name, labels] = Distribution()
+        found.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        found.sum_s += seconds
+
+    def steady_s(self) -> float:
+        return time.perf_counter()
+
+    def snapshot(self) -> Snapshot:
+        """All values now."""
+        return Snapshot(
+            counts=[
+                *((name, (), value) for name, value in self.counts.items()),
+                *((name, labels, value) for (name, labels), value in self._counts.items()),
+            ],
+            gauges=[
+                *((name, (), value) for name, value in self.gauges.items()),
+                *((name, labels, value) for (name, labels), value in self._gauges.items()),
+            ],
+            distributions=[
+                (name, labels, (found.sum_s, *found.counts)) for (name, labels), found in self._distributions.items()
+            ],
+        )

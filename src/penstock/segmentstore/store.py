@@ -88,7 +88,9 @@ class SegmentStore:
         self._changes = Changes(epoch=log.epoch, limit=settings.max_changed_segments)
         self.settings = settings
         self._memory = CacheMemory(settings.cache_bytes, settings.max_unflushed_bytes)
-        self._shared_log = SharedLog(log, fill_bytes=settings.checkpoint_bytes, pause_s=settings.retry_min_s)
+        self._shared_log = SharedLog(
+            log, fill_bytes=settings.checkpoint_bytes, pause_s=settings.retry_min_s, telemetry=parts.telemetry
+        )
         self._routes: dict[str, Container] = {}
         self.containers = [
             Container(
@@ -139,8 +141,13 @@ class SegmentStore:
         with self._parts.holds.log() as may_free:
             if may_free:
                 await self._shared_log.truncate(min(bounds, default=self._shared_log.last_address))
-        self._parts.telemetry.gauge("unflushed_bytes", self._memory.unflushed_bytes)
-        self._parts.telemetry.gauge("tail_cache_bytes", self._memory.cached_bytes)
+
+    def report_memory(self) -> None:
+        """Set the gauges of the memory of events."""
+        telemetry, memory = self._parts.telemetry, self._memory
+        telemetry.gauge("unflushed_bytes", memory.unflushed_bytes)
+        telemetry.gauge("unflushed_limit_bytes", memory.unflushed_limit_bytes)
+        telemetry.gauge("tail_cache_bytes", memory.cached_bytes)
 
     @property
     def cached_bytes(self) -> int:

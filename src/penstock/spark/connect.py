@@ -22,6 +22,7 @@ from penstock.client.retry import FULL_S, RETRYABLE, retrying
 from penstock.model.errors import PenstockError, leaves
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
+from penstock.ports.telemetry import NoTelemetry
 from penstock.spark.worker.collector import spare
 from penstock.storage.machine.rng import RealRng
 
@@ -68,21 +69,11 @@ async def dial(address: str) -> Services:
                 controller,
                 native=controller.segments,
                 rng=RealRng(),
-                telemetry=_Uncounted(),
+                telemetry=NoTelemetry(),  # Spark shows no figures of Python sources
                 limits=DialLimits(retry_for_s=ATTEMPT_S),
             )
         )
         return Services(controller, segments, stack.pop_all().aclose)
-
-
-class _Uncounted:
-    """Spark shows no figures of Python sources, so none are kept."""
-
-    def add(self, name: str, amount: int = 1) -> None:
-        """Count nothing."""
-
-    def gauge(self, name: str, value: float) -> None:
-        """Set nothing."""
 
 
 class Link:

@@ -23,6 +23,7 @@ import uvloop
 from penstock.app.descriptors import connections_allowed, raise_limit
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
+from penstock.app.metrics.process import ProcessMetrics
 from penstock.app.process_memory import tune_allocator, tune_collector
 from penstock.app.segments import open_segments, wire_limits
 from penstock.app.settings import EmbeddedSettings
@@ -65,6 +66,7 @@ class WorkerProcess:
         self._orders: asyncio.Queue[_Order] = asyncio.Queue(_ORDERS_MAX)
         self._rng = RealRng()
         self._telemetry = Counters()
+        self._metrics = ProcessMetrics(self._telemetry, not_ready=self._not_ready)
         self._wire = AsyncExitStack()
         self._settings: EmbeddedSettings | None = None
         self._store: SegmentStore | None = None
@@ -77,7 +79,7 @@ class WorkerProcess:
             sock,
             name=f"worker {self._number}",
             handlers=self._handlers(),
-            takers={**self._server.takers(), "pulse": self._answer_heartbeat},
+            takers={**self._server.takers(), "pulse": self._answer_heartbeat, "metrics": self._answer_metrics},
         )
         own = asyncio.current_task()
         link.closed.add_done_callback(lambda _: own.cancel() if own is not None and not self._leaving else None)
@@ -110,7 +112,15 @@ class WorkerProcess:
 
     def _answer_heartbeat(self, answer: Answer) -> None:
         """Answer a heartbeat with the functions that do not work now."""
-        answer({} if self._store is None else dict(self._store.not_ready()))
+        answer(dict(self._not_ready()))
+
+    def _answer_metrics(self, answer: Answer) -> None:
+        settings = self._settings
+        budget_bytes = 0 if settings is None else settings.memory_bytes
+        answer(self._metrics.snapshot(budget_bytes=budget_bytes, store=self._store).to_lists())
+
+    def _not_ready(self) -> Mapping[str, str]:
+        return {} if self._store is None else self._store.not_ready()
 
     def _handlers(self) -> Mapping[str, Handler]:
         def order(name: str) -> Handler:

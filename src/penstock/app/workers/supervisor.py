@@ -186,6 +186,13 @@ class Worker:
                     process.kill()
                 return
 
+    async def metrics(self) -> Any:
+        """The metrics of the process, as ``Snapshot.to_lists``. Raises NotConnectedError."""
+        link = self.line.link
+        if link is None:
+            raise NotConnectedError("the worker is being started again", worker=self.number)
+        return await link.call("metrics")
+
     def hang_up(self) -> None:
         """Close the line. The process then ends at once."""
         if self._link is not None:

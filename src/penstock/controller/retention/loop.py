@@ -123,10 +123,14 @@ class RetentionLoop:
     async def run_cycles(self) -> None:
         """Look at changed and due streams, forever."""
         pause_ms = self._ctx.settings.retention_cycle_ms
+        telemetry = self._ctx.telemetry
         while pause_ms is not None:
             await asyncio.sleep(pause_ms / 1000)
+            began_s = telemetry.steady_s()
             try:
                 await self.turn(sweep=False)
+                telemetry.observe("retention_cycle_seconds", telemetry.steady_s() - began_s)
+                telemetry.gauge("retention_cycle_ended_time_seconds", self._ctx.clock.now_ms() / 1000)
             except PenstockError as error:
                 log.warning("retention cycle was cut short", extra={"error": str(error)})
             except Exception:

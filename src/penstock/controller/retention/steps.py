@@ -346,4 +346,4 @@ class Steps:
             "retention truncated a stream",
             extra={"stream": str(found.name), "rule": decision.rule.value, "freed_bytes": decision.frees_bytes},
         )
-        ctx.telemetry.add("retention_truncations")
+        ctx.telemetry.add("retention_truncations", 1, (decision.rule.value,))

@@ -181,7 +181,7 @@ class Scaler:
         )
         done = await finish_scale(ctx, begun)
         ctx.telemetry.add("stream_scales")
-        ctx.telemetry.add(f"scaling_{decision.action.value}s")
+        ctx.telemetry.add("rate_scales", 1, (decision.action.value,))
         ctx.audit.soon()
         # Limits of appends are those of segments: the new ones need theirs.
         ctx.attention.dirty(view.name)

@@ -250,7 +250,7 @@ async def _remember(ctx: Context, name: StreamName, txns: Sequence[UUID], state:
     for start in range(0, len(fresh), CHUNK // 2):
         part = fresh[start : start + CHUNK // 2]
         await ctx.metadata.put(*(put for txn in part for put in _outcome_puts(name, txn, state, now_ms)))
-    ctx.telemetry.add(f"transactions_{state.value}", len(fresh))
+    ctx.telemetry.add("transactions_ended", len(fresh), (state.value,))
     for txn in txns:
         ctx.transactions.outcomes.ended(txn, state)
 
@@ -280,7 +280,7 @@ async def _complete(
     await ctx.metadata.remove(*gone)
     ctx.transactions.queues.gone(name, [keys.queue_place(key) for key in entries])
     for txn, state in outcomes.items():
-        ctx.telemetry.add(f"transactions_{state.value}")
+        ctx.telemetry.add("transactions_ended", 1, (state.value,))
         ctx.transactions.outcomes.ended(txn, state)
 
 

@@ -23,6 +23,7 @@ from penstock.model.errors import (
     UnsupportedError,
 )
 from penstock.net.grpc.grpc_errors import ERROR_KEY, code_of, details_of, encode_error, status_of
+from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ Handler = Callable[[Any], Awaitable[Message]]
 _STATUS_FIELDS = ("status", "result", "state")
 
 
-def service_handler(service: ServiceDescriptor, handlers: Mapping[str, Handler]) -> grpc.GenericRpcHandler:
+def service_handler(
+    service: ServiceDescriptor, handlers: Mapping[str, Handler], telemetry: Telemetry
+) -> grpc.GenericRpcHandler:
     """Serve ``service`` by the handlers, keyed by call name. A call without a handler is answered UNIMPLEMENTED and
     logged.
 
@@ -48,7 +51,7 @@ def service_handler(service: ServiceDescriptor, handlers: Mapping[str, Handler])
         raise InternalError("handler of a call that the service lacks", service=service.full_name, calls=surplus)
     methods = {
         name: grpc.unary_unary_rpc_method_handler(
-            _guarded(name, handlers.get(name) or _unimplemented(name), GetMessageClass(method.output_type)),
+            _guarded(name, handlers.get(name) or _unimplemented(name), telemetry, GetMessageClass(method.output_type)),
             request_deserializer=GetMessageClass(method.input_type).FromString,
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
@@ -95,7 +98,11 @@ def _unimplemented(name: str) -> Handler:
 
 
 def own_handler(
-    service: str, answers: Mapping[str, Callable[[bytes], Awaitable[bytes]]], *, reply_bytes_max: int
+    service: str,
+    answers: Mapping[str, Callable[[bytes], Awaitable[bytes]]],
+    telemetry: Telemetry,
+    *,
+    reply_bytes_max: int,
 ) -> grpc.GenericRpcHandler:
     """Serve our own calls, whose requests and replies are bytes, keyed by name. A larger reply is InvalidArgumentError."""
 
@@ -110,31 +117,43 @@ def own_handler(
 
         return answer
 
-    methods = {name: grpc.unary_unary_rpc_method_handler(_guarded(name, bounded(name))) for name in answers}
+    methods = {name: grpc.unary_unary_rpc_method_handler(_guarded(name, bounded(name), telemetry)) for name in answers}
     return grpc.method_handlers_generic_handler(service, methods)
 
 
 def _guarded(
-    name: str, handler: Callable[[Any], Awaitable[Any]], reply_class: type[Message] | None = None
+    name: str,
+    handler: Callable[[Any], Awaitable[Any]],
+    telemetry: Telemetry,
+    reply_class: type[Message] | None = None,
 ) -> Callable[[Any, Any], Awaitable[Any]]:
     """``reply_class``: the message that reports a refusal, if it has a field for the outcome."""
     field = None if reply_class is None else status_field(reply_class)
 
     async def call(request: Any, context: Any) -> Any:
+        began_s, outcome = telemetry.steady_s(), "failed"
         try:
             with calling(_caller_of(context)):
-                return await handler(request)
+                reply = await handler(request)
+            outcome = "ok"
+            return reply
         except asyncio.CancelledError:
+            outcome = "cancelled"
             raise
         except PenstockError as error:
             if isinstance(error, InternalError | CorruptDataError):
                 log.exception("call failed", extra={"rpc": name})
+            else:
+                outcome = "refused"
             # Do not name the request in this frame: the error's traceback holds the frame, and the cycle would keep it
             # alive.
             return await refuse(error, context)
         except Exception:
             log.exception("call failed unexpectedly", extra={"rpc": name})
             return await refuse(InternalError("the server failed; its log says why", rpc=name), context)
+        finally:
+            telemetry.add("calls", 1, (name, outcome))
+            telemetry.observe("call_seconds", telemetry.steady_s() - began_s)
 
     async def refuse(failure: PenstockError, context: Any) -> Message:
         metadata = ((ERROR_KEY, encode_error(failure)),)

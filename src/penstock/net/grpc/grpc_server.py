@@ -24,6 +24,7 @@ from penstock.net.wire.requests import CALLS_CAPABILITY
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
+from penstock.ports.telemetry import NoTelemetry, Telemetry
 
 DEFAULT_PORT = 9090
 _CALLS_MAX = 4096  # concurrent calls; further ones are refused
@@ -71,6 +72,7 @@ class GrpcServer:
         store_id: str = "",
         line: bool = False,
         limits: GateLimits | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Raises InvalidArgumentError: the port is invalid, or the host is "any address" and ``server_address`` is
         missing."""
@@ -86,6 +88,7 @@ class GrpcServer:
         self._server_address = server_address
         self._store_id = store_id
         self._line = line
+        self._telemetry = telemetry or NoTelemetry()
         self.gate = GrpcGate(host=host, port=port, limits=limits or GateLimits())
         self._server: grpc.aio.Server | None = None
         self._port: int | None = None
@@ -131,8 +134,10 @@ class GrpcServer:
         more = (CALLS_CAPABILITY,) if self._line else ()
         own = answers(self._controller, self._segments, store_id=self._store_id, more=more)
         return (
-            service_handler(Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"], controller),
-            own_handler(SERVICE, own, reply_bytes_max=REPLY_BYTES_MAX),
+            service_handler(
+                Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"], controller, self._telemetry
+            ),
+            own_handler(SERVICE, own, self._telemetry, reply_bytes_max=REPLY_BYTES_MAX),
         )
 
     async def __aexit__(

@@ -27,10 +27,12 @@ from penstock.model.errors import (
 )
 from penstock.net.http.http_errors import Refusal, refusal_of, refusal_response, refused
 from penstock.net.http.http_limits import RestLimits
+from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
 _SMALL_BYTES = 64 << 10
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 
 WHO_HEADER = "penstock-who"
 WHY_HEADER = "penstock-why"
@@ -46,8 +48,9 @@ class Guard:
         hosts: Lower-case names, without ports, by which this server may be addressed; None: any.
     """
 
-    def __init__(self, app: ASGIApp, *, limits: RestLimits, hosts: Set[str] | None) -> None:
+    def __init__(self, app: ASGIApp, *, limits: RestLimits, hosts: Set[str] | None, telemetry: Telemetry) -> None:
         self._app = app
+        self._telemetry = telemetry
         self._limits = limits
         self._bodies = _Bodies()
         self._hosts = hosts
@@ -62,6 +65,7 @@ class Guard:
             # Jersey accepts both spellings, and scripts rely on it.
             scope["path"] = scope["path"].rstrip("/")
         scope["app"] = self  # makes starlette's routes raise errors instead of answering in plain text
+        began_s = self._telemetry.steady_s()
         limit = asyncio.timeout(self._limits.request_s)
         refused_with: Response | None = None
         try:
@@ -86,6 +90,10 @@ class Guard:
                 await refused_with(scope, receive, reply.send)
         finally:
             body.let_go()
+            # Any text is a legal method, and each label value is kept.
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self._telemetry.add("http_requests", 1, (method, f"{reply.status // 100}xx" if reply.status else "none"))
+            self._telemetry.observe("http_request_seconds", self._telemetry.steady_s() - began_s)
 
     def _refusal(self, error: Exception, path: str) -> Refusal:
         refusal = refusal_of(error)
@@ -227,10 +235,12 @@ class _Reply:
         self._send = send
         self._body = body
         self.started = False
+        self.status = 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
+            self.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers.setdefault("cache-control", "no-store")
             headers.setdefault("x-content-type-options", "nosniff")

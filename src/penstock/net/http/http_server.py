@@ -12,7 +12,7 @@ import json
 import logging
 import socket
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from types import TracebackType
 from typing import Self
@@ -39,6 +39,7 @@ from penstock.net.listening import listen_on
 from penstock.ports.clock import Clock
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
+from penstock.ports.telemetry import NoTelemetry, Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +68,21 @@ class GroupReaders:
     move: MoveReaders | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReports:
+    """What the process reports of itself: parts that work or not, for ``/v1/health``, and metrics of the requests."""
+
+    checks: Checks = field(default_factory=Checks)
+    telemetry: Telemetry = field(default_factory=NoTelemetry)
+
+
 class RestServer:
     """Serves from ``__aenter__`` to ``__aexit__``; the services are borrowed. Port 0 picks a free port; see ``port``.
 
     Args:
         hosts: Host names, besides those of loopback and ``host``, by which requests may address this server. None: any
         name, for a port that other machines may reach. readers: The readers of groups; None: nothing is known of them.
-        checks: Parts of the process, for ``/v1/health``. routes: Further routes of the process; they are tried before
-        ours.
+        routes: Further routes of the process; they are tried before ours.
     """
 
     def __init__(
@@ -87,14 +95,14 @@ class RestServer:
         port: int = DEFAULT_PORT,
         hosts: Sequence[str] | None = (),
         readers: GroupReaders | None = None,
-        checks: Checks | None = None,
+        reports: ProcessReports | None = None,
         routes: Sequence[BaseRoute] = (),
         limits: RestLimits | None = None,
     ) -> None:
         """Raises InvalidArgumentError (invalid port)."""
         if not 0 <= port < 1 << 16:
             raise InvalidArgumentError("a port must be 0 to 65535", port=port)
-        readers = readers or GroupReaders()
+        readers, reports = readers or GroupReaders(), reports or ProcessReports()
         self._host = host
         self._wanted_port = port
         self._limits = limits or RestLimits()
@@ -109,7 +117,7 @@ class RestServer:
                 readers_of=None if readers.of is _not_known else readers.of,
                 move_readers=readers.move,
             ),
-            *Health(checks or Checks()).routes(),
+            *Health(reports.checks).routes(),
             *_documentation(),
         )
         names = {name.strip("[]").lower() for name in (host, *(hosts or ()))}
@@ -117,6 +125,7 @@ class RestServer:
             Router(self._routes, redirect_slashes=False, default=no_such_path),
             limits=self._limits,
             hosts=None if hosts is None else LOOPBACK_NAMES | names,
+            telemetry=reports.telemetry,
         )
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -232,4 +241,4 @@ def _static(path: str, content: bytes, media_type: str, headers: Mapping[str, st
     return path_route(path, {"GET": handle})
 
 
-__all__ = ["DEFAULT_PORT", "GroupReaders", "RestLimits", "RestServer"]
+__all__ = ["DEFAULT_PORT", "GroupReaders", "ProcessReports", "RestLimits", "RestServer"]

@@ -34,6 +34,7 @@ from penstock.model.errors import (
     ThrottledError,
     WriterFencedError,
 )
+from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.crowd import Crowd
 from penstock.net.wire.frames import FrameReceiver
 from penstock.net.wire.wire_errors import reply_of
@@ -181,7 +182,7 @@ class _InFlight:
 class AppendSide:
     """Takes append frames, hands them to the store as views, and answers them in order."""
 
-    def __init__(self, host: AppendHost, store: LocalSegmentService) -> None:
+    def __init__(self, host: AppendHost, store: LocalSegmentService, meter: AppendMeter) -> None:
         self._host = host
         self._store = store
         # None: a SetupAppend is in progress.
@@ -194,9 +195,7 @@ class AppendSide:
         self._answered_bytes = 0
         self.taken_bytes = 0
         """Bytes received that the host has not counted yet; the host resets this to 0."""
-        self.throttled = 0
-        self.appends = 0
-        self.appended_bytes = 0
+        self.meter = meter
 
     @property
     def block_open(self) -> bool:
@@ -355,6 +354,7 @@ class AppendSide:
             data = bytes(data)
         item = _InFlight(self, binding, data, count, number, rid, expected, many, index)
         self.taken_bytes += item.size
+        self.meter.arrived(item)
         if binding.gate is not None:
             binding.waiting.append(item)
         else:
@@ -393,8 +393,7 @@ class AppendSide:
                 self._host.send(data_appended(binding.writer, item.number, binding.acked, item.rid, outcome.end_offset))
             binding.acked = item.number
             binding.held = 0
-            self.appends += 1
-            self.appended_bytes += item.size - _OVERHEAD_BYTES
+            self.meter.acknowledged(item, item.count, item.size - _OVERHEAD_BYTES)
         elif self._must_wait(binding, outcome):
             if isinstance(outcome, QuotaHeldError):
                 binding.held += 1
@@ -435,7 +434,7 @@ class AppendSide:
             binding.submitted = item.previous
             binding.gate = item
         binding.stalled.append(item)
-        self.throttled += 1
+        self.meter.throttled += 1
         if binding.in_flight:
             return
         if binding.held:
@@ -481,6 +480,7 @@ class AppendSide:
 
     def _answered(self, item: _InFlight) -> None:
         """The append has ended, whatever its outcome."""
+        self.meter.ended(item)
         if item.many is not None:
             self._decided(item.many)
         # Counted once per pass: acknowledgements come in thousands.

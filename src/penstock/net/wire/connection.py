@@ -25,6 +25,7 @@ from penstock.model.errors import (
     StorageFullError,
     ThrottledError,
 )
+from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.appends import AppendSide
 from penstock.net.wire.frames import FrameReceiver, Outbox, tune
 from penstock.net.wire.reading import ReadSide
@@ -56,7 +57,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._loop = share.loop
         self._label = label
         self._receiver = FrameReceiver(share.pool, REQUEST_CODES)
-        self._appends = AppendSide(self, share.store)
+        self._appends = AppendSide(self, share.store, AppendMeter(share.telemetry))
         self._handlers = RequestHandlers(
             share.store,
             share.guard,
@@ -173,7 +174,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def release(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
         self._share.release(size_bytes)
-        self._report()
+        self._appends.meter.report()
         self.wake()
 
     def wake(self) -> None:
@@ -282,16 +283,6 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def after_pause(self, call: Callable[[], None], times: int) -> None:
         self._loop.call_later(self._limits.throttle_pause_s * times, call)
-
-    def _report(self) -> None:
-        appends = self._appends
-        if appends.throttled:
-            self._share.telemetry.add("wire_throttled_appends", appends.throttled)
-            appends.throttled = 0
-        if appends.appends:
-            self._share.telemetry.add("wire_appends", appends.appends)
-            self._share.telemetry.add("wire_appended_bytes", appends.appended_bytes)
-            appends.appends = appends.appended_bytes = 0
 
     # --- frames ---
 

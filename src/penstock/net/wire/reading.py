@@ -267,6 +267,8 @@ class ReadSide:
                 command.segment, command.offset, found.at_tail, found.end_of_segment, found.parts, command.rid
             )
             outbox.put_parts(parts)
+            self._share.telemetry.add("wire_reads")
+            self._share.telemetry.add("wire_read_bytes", sum(map(len, found.parts)))
 
 
 def _limit(command: c.ReadSegment) -> int:

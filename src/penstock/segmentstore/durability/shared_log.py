@@ -12,6 +12,7 @@ from penstock.core.segments.append_rules import APPEND_MAX_BYTES
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.ports.durable_log import DurableLog, LogAddress
 from penstock.ports.files import Buffer
+from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.shortage import Shortage
 
 
@@ -40,8 +41,9 @@ class SharedLog:
     and checkpoint. ``shortage`` records a full disk; for ``pause_s`` after a refusal the log gets no appends.
     """
 
-    def __init__(self, log: DurableLog, *, fill_bytes: int, pause_s: float) -> None:
+    def __init__(self, log: DurableLog, *, fill_bytes: int, pause_s: float, telemetry: Telemetry) -> None:
         self._log = log
+        self._telemetry = telemetry
         self._fill_bytes = fill_bytes
         self._since_bytes = 0
         self._truncated = 0
@@ -71,6 +73,7 @@ class SharedLog:
             taken.append((committer, *frame))
         frames = [parts for _, parts, size_bytes in taken if size_bytes]
         addresses: Sequence[int] | None = ()
+        began_s = self._telemetry.steady_s()
         if frames:
             try:
                 addresses = self._log.append_in_place(frames)
@@ -82,6 +85,9 @@ class SharedLog:
             for committer, _, _ in taken:
                 committer.commit_later()
             return
+        if frames:
+            self._telemetry.add("log_writes")
+            self._telemetry.observe("log_write_seconds", self._telemetry.steady_s() - began_s)
         left = iter(addresses)
         for committer, _, size_bytes in taken:
             if size_bytes:
@@ -97,6 +103,7 @@ class SharedLog:
 
     async def append(self, parts: Sequence[Buffer], size_bytes: int, *, vital: bool) -> int:
         """Raises what ``DurableLog.append`` raises."""
+        began_s = self._telemetry.steady_s()
         try:
             address = await self._log.append(parts, vital=vital)
         except StorageFullError as error:
@@ -106,12 +113,15 @@ class SharedLog:
             if self.filled is not None:
                 self.filled()
             raise
+        self._telemetry.add("log_writes")
+        self._telemetry.observe("log_write_seconds", self._telemetry.steady_s() - began_s)
         self._note(address, size_bytes)
         return address
 
     def _note(self, address: int, size_bytes: int) -> None:
         self.last_address = max(self.last_address, address)
         self._since_bytes += size_bytes
+        self._telemetry.add("log_written_bytes", size_bytes)
         if self._since_bytes >= self._fill_bytes and self.filled is not None:
             self._since_bytes = 0
             self.filled()

@@ -14,13 +14,17 @@ from penstock.app.cli.common.target import JsonOption
 from penstock.app.settings import (
     CONTROLLER_PORT,
     HTTP_PORT,
+    METRICS_STREAMS,
+    SHOWN_STREAMS_MAX,
     STORE_PORT,
     WORKERS_MAX,
     EmbeddedSettings,
+    MetricsSettings,
     StandaloneSettings,
     check_server_memory,
 )
 from penstock.core.units import parse_duration_ms, parse_size
+from penstock.model.names import StreamName
 
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} Created if it does not exist.")]
 HostOption = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")]
@@ -97,6 +101,25 @@ UnitOption = Annotated[
 WaitOption = Annotated[
     str, typer.Option("--tier2-wait", metavar="DURATION", help=f"How long a segment collects at most. {DURATIONS}")
 ]
+MetricsStreamsOption = Annotated[
+    int,
+    typer.Option(
+        "--metrics-streams",
+        metavar="N",
+        min=0,
+        max=SHOWN_STREAMS_MAX,
+        help="How many streams /metrics shows, largest first.",
+    ),
+]
+MetricsStreamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metrics-stream",
+        metavar="SCOPE/STREAM",
+        help="A stream that /metrics always shows; repeatable.",
+        show_default=False,
+    ),
+]
 
 
 def standalone(
@@ -116,6 +139,8 @@ def standalone(
     s3_endpoint: EndpointOption = None,
     tier2_unit: UnitOption = "8MiB",
     tier2_wait: WaitOption = "5m",
+    metrics_streams: MetricsStreamsOption = METRICS_STREAMS,
+    metrics_stream: MetricsStreamOption = None,
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -151,6 +176,7 @@ def standalone(
         advertised_host=advertise,
         insecure=insecure,
         workers=workers,
+        metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
     run(settings, ready=_ready_json if json else _ready_text)
 

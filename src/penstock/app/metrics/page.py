@@ -1,0 +1,75 @@
+"""``/metrics``: the metrics of all processes of a server, in Prometheus's text formats."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.app.metrics.streams import StreamMetrics
+from penstock.app.telemetry import Counters, Snapshot
+from penstock.model.errors import PenstockError, UnsupportedError
+from penstock.net.http.reading_requests import path_route
+from penstock.ports.data.space import Space
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 2.0
+"""A worker that takes longer is reported as not up. Prometheus gives up after 10 s."""
+
+WorkerMetrics = Callable[[], Awaitable[Any]]
+"""Asks a worker for its metrics, as ``Snapshot.to_lists``. Raises NotConnectedError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsPage:
+    """The page. ``workers``: by name, as ``worker-0``."""
+
+    own: Callable[[], Snapshot]
+    workers: Mapping[str, WorkerMetrics]
+    streams: StreamMetrics
+    space: Space
+
+    def route(self) -> Route:
+        return path_route("/metrics", {"GET": self._answer})
+
+    async def _answer(self, request: Request) -> Response:
+        # Here, because a server that nobody scrapes saves 2 MB and 50 ms.
+        from penstock.app.metrics.exposition import Source, render
+
+        found = await asyncio.gather(*(self._of_worker(ask) for ask in self.workers.values()))
+        sources = [
+            Source(process="server", snapshot=self.own()),
+            *(Source(process=name, snapshot=one) for name, one in zip(self.workers, found, strict=True)),
+            Source(process="", snapshot=self.streams.snapshot()),
+            Source(process="", snapshot=await self._disk()),
+        ]
+        body, content_type = render(sources, accept=request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    async def _of_worker(self, ask: WorkerMetrics) -> Snapshot:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                return Snapshot.from_lists(await ask())
+        except (PenstockError, TimeoutError) as error:
+            log.info("a worker did not answer a scrape", extra={"error": str(error)})
+            away = Counters()
+            away.gauge("up", 0)
+            return away.snapshot()
+
+    async def _disk(self) -> Snapshot:
+        found = Counters()
+        try:
+            space = await self.space.disk()
+        except (UnsupportedError, OSError):
+            return found.snapshot()
+        found.gauge("disk_total_bytes", space.total_bytes)
+        found.gauge("disk_free_bytes", space.free_bytes)
+        found.gauge("disk_used_bytes", space.used_bytes)
+        return found.snapshot()

@@ -1,0 +1,156 @@
+"""The metrics page: every metric of the code is documented, and the page shows what happens in a store."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import penstock
+from penstock.app.metrics.catalogue import METRICS, MetricKind
+from penstock.app.metrics.exposition import Source, render
+from penstock.app.metrics.streams import StreamMetrics
+from penstock.app.telemetry import BOUNDS_S, Counters, Snapshot
+from penstock.client.store import AsyncStore
+from penstock.model.names import StreamName
+from penstock.testing.world import World
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def calls_of_telemetry() -> dict[str, tuple[str, int, str]]:
+    """By name: the method, how many labels the call gives, and where it is."""
+    found = {}
+    for path in Path(penstock.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            receiver = ast.unparse(node.func.value)
+            method = node.func.attr
+            metered = re.search(r"(telemetry|values|^found|^away)$", receiver)
+            if method not in ("add", "gauge", "observe") or not metered or not node.args:
+                continue
+            name = node.args[0]
+            if not isinstance(name, ast.Constant):
+                assert "telemetry" not in receiver, f"{path}: the name of a metric is computed"
+                continue
+            if isinstance(name.value, str) and (method != "add" or "telemetry" in receiver):
+                labels = node.args[2] if len(node.args) > 2 else None
+                known = isinstance(labels, ast.Tuple) and not any(isinstance(one, ast.Starred) for one in labels.elts)
+                count = 0 if labels is None else len(labels.elts) if known else -1
+                found[name.value] = (method, count, f"{path.name}:{node.lineno}")
+    return found
+
+
+CLIENTS_ONLY = {"dialled_connections", "direct_lines"}
+"""Counted by a client of a remote store, which has no page."""
+
+
+def test_every_metric_of_the_code_is_in_the_catalogue_and_no_other():
+    used = calls_of_telemetry()
+    assert set(used) - CLIENTS_ONLY == set(METRICS)
+    for name, (method, labels, where) in used.items():
+        if name in CLIENTS_ONLY:
+            continue
+        metric = METRICS[name]
+        assert (method == "observe") == (metric.kind is MetricKind.SECONDS), where
+        assert labels in (-1, len(metric.labels)), f"{where}: {name} has other labels"
+
+
+def test_the_page_of_the_reference_is_current():
+    spec = importlib.util.spec_from_file_location("metrics_page", ROOT / "scripts" / "metrics_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    assert page == module.page(), "run: python scripts/docs.py --reference"
+
+
+def samples(body: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(body.decode())
+    return {(one.name, tuple(sorted(one.labels.items()))): one.value for family in families for one in family.samples}
+
+
+def test_what_is_counted_is_what_prometheus_reads():
+    counters = Counters()
+    counters.add("wire_appends", 3)
+    counters.add("calls", 2, ("streams.create", "ok"))
+    counters.gauge("holds", 4)
+    for duration_s in (0.00005, 0.0001, 0.3, 99.0):
+        counters.observe("log_write_seconds", duration_s)
+    crossed = Snapshot.from_lists(json.loads(json.dumps(counters.snapshot().to_lists())))
+    body, _ = render([Source(process="worker-1", snapshot=crossed)])
+    found = samples(body)
+    process = ("process", "worker-1")
+    assert found["penstock_wire_appends_total", (process,)] == 3
+    assert found["penstock_calls_total", (("call", "streams.create"), ("outcome", "ok"), process)] == 2
+    assert found["penstock_holds", ()] == 4
+    assert found["penstock_log_write_seconds_bucket", (("le", "0.0001"), process)] == 2
+    assert found["penstock_log_write_seconds_bucket", (("le", "0.5"), process)] == 3
+    assert found["penstock_log_write_seconds_bucket", (("le", str(BOUNDS_S[-1])), process)] == 3
+    assert found["penstock_log_write_seconds_bucket", (("le", "+Inf"), process)] == 4
+    assert found["penstock_log_write_seconds_sum", (process,)] == pytest.approx(99.30015)
+
+
+def test_open_metrics_is_spoken_to_those_who_ask():
+    counters = Counters()
+    counters.add("wire_appends")
+    body, content_type = render(
+        [Source(process="server", snapshot=counters.snapshot())], accept="application/openmetrics-text; version=1.0.0"
+    )
+    assert content_type.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+
+
+def test_the_largest_streams_and_the_named_ones_are_shown():
+    async def run() -> None:
+        world = World()
+        async with world.serving() as (segments, controller):
+            store = AsyncStore(segments, controller, world.clock, world.rng)
+            for number in range(12):
+                stream = await store.create_stream(f"s/t{number:02}", create_scope=True)
+                async with stream.writer() as writer:
+                    for _ in range(number + 1):
+                        await writer.write(b"x" * 1000)
+            await segments.flush()
+            metrics = StreamMetrics(controller, world.clock, shown=3, named=[StreamName("s", "t01")])
+            await metrics.sample()
+            assert shown(metrics) == {"s/t01", "s/t09", "s/t10", "s/t11"}
+            await store.stream("s/t11").seal()
+            await store.stream("s/t11").delete()
+            stream = store.stream("s/t00")
+            async with stream.writer() as writer:
+                for _ in range(50):
+                    await writer.write(b"x" * 1000)
+            await segments.flush()
+            await metrics.sample()  # finds that a stream is gone
+            await metrics.sample()  # finds the stream that takes its place
+            assert shown(metrics) == {"s/t00", "s/t01", "s/t09", "s/t10"}
+            held = [item for item in metrics.snapshot().gauges if item[0] == "stream_held_bytes"]
+            live = {
+                labels[0]: value for name, labels, value in metrics.snapshot().gauges if name == "stream_live_bytes"
+            }
+            for name, total in live.items():
+                assert sum(value for _, labels, value in held if labels[0] == name) == total
+
+    asyncio.run(run())
+
+
+def shown(metrics: StreamMetrics) -> set[str]:
+    return {labels[0] for name, labels, _ in metrics.snapshot().gauges if name == "stream_live_bytes"}
+
+
+def test_the_dashboard_and_the_alerts_name_metrics_that_exist():
+    exposed = set()
+    for metric in METRICS.values():
+        exposed.add(metric.exposed)
+        if metric.kind is MetricKind.SECONDS:
+            exposed |= {f"{metric.exposed}_bucket", f"{metric.exposed}_sum", f"{metric.exposed}_count"}
+    for name in ("dashboard.json", "alerts.yml", "alerts_test.yml"):
+        text = (ROOT / "examples" / "monitoring" / name).read_text()
+        assert set(re.findall(r"\bpenstock_\w+", text)) <= exposed, name

@@ -1,0 +1,65 @@
+"""The metrics of a server with workers, scraped as Prometheus does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.testing.server import ServerProcess
+
+pytestmark = pytest.mark.server
+
+
+def scrape(server: ServerProcess) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/metrics", timeout=30) as reply:
+        assert reply.headers["content-type"].startswith("text/plain")
+        text = reply.read().decode()
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
+
+
+def total(found: dict[str, float], name: str) -> float:
+    return sum(value for key, value in found.items() if key.partition("{")[0] == name)
+
+
+def test_the_page_holds_all_workers_and_survives_the_death_of_one(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "store", "--workers", "2") as server:
+        with penstock.connect(server.address) as store:
+            stream = store.create_stream("plant/named", segments=4, create_scope=True)
+            with stream.writer() as writer:
+                for number in range(200):
+                    writer.write(b"x" * 92, key=str(number))
+        found = scrape(server)
+        assert total(found, "penstock_wire_appended_events_total") == 200
+        assert total(found, "penstock_wire_appended_bytes_total") == 200 * 100
+        assert {key for key in found if key.startswith("penstock_up{")} == {
+            f'penstock_up{{process="{name}"}}' for name in ("server", "worker-0", "worker-1")
+        }
+        assert found['penstock_calls_total{call="streams.create",outcome="ok",process="server"}'] == 1
+        written = [found[f'penstock_log_write_seconds_count{{process="worker-{n}"}}'] for n in (0, 1)]
+        assert all(written)
+        assert found["penstock_disk_used_bytes"] == pytest.approx(size_of(server.data), rel=0.02)
+        os.kill(server.workers[1]["pid"], signal.SIGSTOP)
+        assert scrape(server)['penstock_up{process="worker-1"}'] == 0
+        with suppress(ProcessLookupError):  # where the scrape took long, the server has killed the silent worker
+            os.kill(server.workers[1]["pid"], signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while scrape(server).get('penstock_up{process="worker-1"}') != 1:
+            assert time.monotonic() < deadline, "the worker did not come back"
+            time.sleep(0.2)
+        again = scrape(server)
+        assert (
+            again['penstock_started_time_seconds{process="worker-1"}']
+            > found['penstock_started_time_seconds{process="worker-1"}']
+        )
+
+
+def size_of(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

@@ -198,14 +198,14 @@ def test_a_whole_document_comes_from_a_file_or_a_pipe(penstock: Run, world: Fake
         (["set", "s/t", "--policy", "/no/such"], "no such policy file"),
         (["set", "s/t", "--type", "size", "--min", "1", "--none"], "--type or --none"),
         (["unset", "s/t", "--field", "ttl"], "no such field"),
-        (["plan", "--scope", "s"], "which change to plan"),
+        (["plan", "--scope", "s"], "give the change to plan"),
         (["plan", "s/t", "--facts", "-"], "cannot be combined"),
         (["plan", "--facts", "/no/such"], "no such file of facts"),
         (["plan", "s/t", "--as-of", "soon"], "not a moment"),
         (["plan", "s/t", "--as-of", "2026-01-01T10:00"], "has no zone"),
         (["explain", "s/t", "--at", "garbage"], "stream cut"),
         (["audit", "--kind", "nothing"], "no such kind"),
-        (["audit", "--last", "0"], "--last is at least 1"),
+        (["audit", "--last", "0"], "--last must be at least 1"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_its_reason_and_nothing_is_set(

@@ -150,7 +150,7 @@ def test_policies_take_words_for_their_type_and_whole_numbers_alone():
     assert ScalingPolicy(type="events", target_rate=1, factor=2).type.value == "events"
     with pytest.raises(InvalidArgumentError, match="min_segments"):
         ScalingPolicy(min_segments="4")
-    with pytest.raises(InvalidArgumentError, match="retention is a RetentionPolicy"):
+    with pytest.raises(InvalidArgumentError, match="retention must be a RetentionPolicy"):
         StreamConfig(retention="size")
 
 

@@ -85,7 +85,7 @@ WRITES: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
     "a key of a wrong type": (
         "'x' as event, id as routing_key",
         {},
-        ("InvalidArgumentError", "routing keys are strings"),
+        ("InvalidArgumentError", "routing keys must be strings"),
     ),
     "a column too many": ("'x' as event, id as extra", {}, ("InvalidArgumentError", "extra")),
     "a null": ("if(id = 7, null, 'x') as event", {}, ("InvalidArgumentError", "null")),
@@ -231,7 +231,7 @@ def test_commands_say_in_one_line_what_is_wrong(
         (("erase", stream, "--reason", "x", "--json-field", "a..b", "--values-from", tmp_path / "in.csv"), 2, "'a..b'"),
         (("export", stream, tmp_path / "out", "--from", "now"), 2, "text of a stream cut"),
         (("export", stream, tmp_path / "out", "--offsets", "1:2"), 2, "SEGMENT=START:END"),
-        (("export", stream, tmp_path / "out", "--since", "later"), 2, "a time reads"),
+        (("export", stream, tmp_path / "out", "--since", "later"), 2, "a time must be written"),
         (("export", stream, tmp_path / "out", "--option", "maxBytes=1"), 2, "no such option"),
         (("scrub", "none"), 3, "none"),
         (("scrub", "plant/none"), 3, "none"),

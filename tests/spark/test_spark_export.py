@@ -304,7 +304,7 @@ BAD: list[tuple[dict[str, Any], type[PenstockError], str]] = [
     ({"read": {"stream": "none"}}, StreamNotFoundError, "none"),
     ({"read": {"maxBytes": "3"}}, InvalidArgumentError, "there is no such option"),
     ({"after": Path("/nowhere")}, NotFoundError, "no finished export"),
-    ({"output": Path("/nowhere/at/all")}, InvalidArgumentError, "to hold the output is not there"),
+    ({"output": Path("/nowhere/at/all")}, InvalidArgumentError, "the directory for the output does not exist"),
     ({"output": Path("/")}, InvalidArgumentError, "a directory of its own"),
     (
         {"after": Path("/x"), "read": {"start_stream_cut": "earliest"}},

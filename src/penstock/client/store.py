@@ -189,10 +189,10 @@ class AsyncStore:
             GenerationMismatchError: it exists, and a stream was deleted and made anew since.
         """
         if isinstance(streams, str | StreamName):
-            raise InvalidArgumentError("streams of a reader group are given as a list", streams=str(streams))
+            raise InvalidArgumentError("streams of a reader group must be a list", streams=str(streams))
         names = [self.stream(item).name for item in streams]
         if not names:
-            raise InvalidArgumentError("a reader group reads at least one stream", group=name)
+            raise InvalidArgumentError("a reader group must read at least one stream", group=name)
         check_text(name)
         times = GroupTimes(lease_s=lease_s, refresh_s=refresh_s)
         number("checkpoint_interval_s", checkpoint_interval_s, above=0)
@@ -269,7 +269,9 @@ class AsyncStore:
             start_of(to, name="to")
         elif isinstance(to, int) and not isinstance(to, bool):
             if not -COUNT_MAX <= to < 0:
-                raise InvalidArgumentError("to is a position, a time, or a negative number of events", to=str(to)[:60])
+                raise InvalidArgumentError(
+                    "to must be a position, a time, or a negative number of events", to=str(to)[:60]
+                )
         else:
             to = position_of(to, name="to")
         if isinstance(to, StreamCut):

@@ -132,10 +132,14 @@ class StreamConfig:
         if not isinstance(self.scaling, ScalingPolicy):
             raise InvalidArgumentError("scaling is a ScalingPolicy", scaling=repr(self.scaling)[:60])
         if not isinstance(self.retention, RetentionPolicy | None):
-            raise InvalidArgumentError("retention is a RetentionPolicy or None", retention=repr(self.retention)[:60])
+            raise InvalidArgumentError(
+                "retention must be a RetentionPolicy or None", retention=repr(self.retention)[:60]
+            )
         object.__setattr__(self, "tags", tuple(dict.fromkeys(self.tags)))
         if len(self.tags) > 128 or any(not 0 < len(tag) <= 256 for tag in self.tags):
-            raise InvalidArgumentError("a stream has at most 128 tags of 1 to 256 characters", tags=len(self.tags))
+            raise InvalidArgumentError(
+                "a stream can have at most 128 tags, of 1 to 256 characters", tags=len(self.tags)
+            )
 
     def check_storable(self) -> None:
         """Raises InvalidArgumentError if a number does not fit in 64 bits, as segments and protocols require.

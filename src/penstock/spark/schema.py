@@ -84,7 +84,7 @@ def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing
             found=", ".join(f"{name} {kind}" for name, kind in kinds.items()),
         )
     if kinds.get(routing_key, "string") != "string":
-        raise InvalidArgumentError("routing keys are strings; cast the column", column=routing_key)
+        raise InvalidArgumentError("routing keys must be strings; cast the column", column=routing_key)
     surplus = [name for name in kinds if name not in (event, routing_key) and name not in READ_COLUMNS]
     if surplus:
         raise InvalidArgumentError(

@@ -69,7 +69,7 @@ def audit(
         if name not in known:
             raise InvalidArgumentError("no such kind of entry", kind=repr(name[:60]), known=", ".join(sorted(known)))
     if last is not None and (last < 1 or follow):
-        raise InvalidArgumentError("--last is at least 1, and not for --follow", last=last)
+        raise InvalidArgumentError("--last must be at least 1, and cannot be combined with --follow", last=last)
     from_ms = 0 if since is None else parse_moment(since, now_ms=RealClock().now_ms(), ago=True)
     with open_target(controller, data) as store:
         if target is not None and "/" in target:
@@ -84,14 +84,14 @@ def audit(
 
 
 def _check_known(store: Store, stream: str) -> None:
-    """Raises StreamNotFoundError where there is no such stream, and no audit entry about one that was."""
+    """Raises StreamNotFoundError where no such stream exists, and no audit entry names one that was."""
     with suppress(NotFoundError):
         if store.stream(stream).exists():
             return
         with _reader(store, follow=False) as reader:
             if any(entry.get("target") == stream for entry in _entries(event.data for event in reader)):
                 return
-    raise StreamNotFoundError("there is no such stream, and no audit entry about one", stream=stream)
+    raise StreamNotFoundError("no such stream exists, and no audit entry names one", stream=stream)
 
 
 def _print_entries(

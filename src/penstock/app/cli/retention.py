@@ -295,7 +295,7 @@ def plan(
     target = target_of(stream, scope, server)
     at_ms = None if as_of is None else parse_moment(as_of, now_ms=RealClock().now_ms())
     if not isinstance(target, StreamName) and change.is_empty:
-        raise InvalidArgumentError("for a scope or the server, say which change to plan, as --max-age 7d")
+        raise InvalidArgumentError("for a scope or the server, give the change to plan, such as --max-age 7d")
     change.check(target)
     with open_target(controller, data) as store:
         if isinstance(target, StreamName) and change.is_empty:
@@ -467,7 +467,7 @@ def plot(
 def _check_picture(path: Path) -> None:
     """Raises InvalidArgumentError where no picture can be saved there."""
     if path.suffix.lower() not in _PICTURES:
-        raise InvalidArgumentError("the name of a picture ends in .png, .svg or .pdf", png=str(path))
+        raise InvalidArgumentError("the name of a picture must end in .png, .svg or .pdf", png=str(path))
     if not path.parent.is_dir():
         raise InvalidArgumentError("no such directory", directory=str(path.parent), png=str(path))
     if path.is_dir():

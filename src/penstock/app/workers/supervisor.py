@@ -384,7 +384,9 @@ class Workers:
         log.info("worker is back", extra={"worker": worker.number, "pid": worker.pid})
 
     def _give_up(self, worker: Worker, error: PenstockError) -> None:
-        log.error("worker is given up", extra={"worker": worker.number, "reason": str(error)})
+        log.error(
+            "worker failed too often and is not started again", extra={"worker": worker.number, "reason": str(error)}
+        )
         self._failure = error
         worker.line.give_up(error)
 

@@ -334,7 +334,7 @@ class AsyncGroupReader(AsyncBlockReader):
             self._commits.commit(self._positions())
             return
         if not isinstance(event, Event):
-            raise InvalidArgumentError("commit takes an event that this reader returned", event=repr(event)[:60])
+            raise InvalidArgumentError("commit needs an event that this reader returned", event=repr(event)[:60])
         key = (event.stream, event.segment)
         if key not in self._done_with:
             raise self._not_committed()

@@ -56,7 +56,7 @@ def retention_of(word: GroupRetention) -> ReaderGroupRetention:
     """The retention type named "none", "manual" or "automatic". Raises InvalidArgumentError."""
     found = RETENTION_WORDS.get(word)
     if found is None:
-        raise InvalidArgumentError("retention of a reader group is none, manual or automatic", retention=word)
+        raise InvalidArgumentError("retention of a reader group must be none, manual or automatic", retention=word)
     return found
 
 
@@ -272,7 +272,7 @@ class AsyncReaderGroup:
             ours = cut.stream in self.config.start_cuts
             if not ours or not await is_deleted(self._controller, self._rng, cut.stream, cut.positions):
                 raise
-            log.info("cut of a deleted stream", extra={"group": self.config.full_name, "error": str(error)})
+            log.info("cut belongs to a deleted stream", extra={"group": self.config.full_name, "error": str(error)})
 
     async def _publish_cut(self, cut: StreamCut) -> None:
         config = self.config

@@ -102,7 +102,9 @@ def parts_of(key: object) -> tuple[bytes, bytes]:
     if not isinstance(key, tuple):
         return as_bytes(key, "key"), b""
     if len(key) != 2:
-        raise InvalidArgumentError("a key is a primary key, or a pair of primary and secondary key", parts=len(key))
+        raise InvalidArgumentError(
+            "a key must be a primary key, or a pair of primary and secondary key", parts=len(key)
+        )
     return as_bytes(key[0], "primary key"), as_bytes(key[1], "secondary key")
 
 
@@ -180,5 +182,5 @@ def _check_kinds(changes: object, kinds: tuple[type, ...]) -> None:
 
 def _common_partition(keys: Sequence[Key], config: TableConfig) -> int:
     if len({parts_of(key)[0] for key in keys}) > 1:
-        raise InvalidArgumentError("keys that change in one step have one primary key")
+        raise InvalidArgumentError("keys that change in one step must have the same primary key")
     return full_key(keys[0], config).partition

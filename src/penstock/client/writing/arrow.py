@@ -308,7 +308,7 @@ def _events_and_keys(given: ArrowEvents, keys: ArrowKeys | None) -> tuple[pa.Arr
             keys = given.column("routing_key")
         given = given.column("event")
     if not isinstance(given, pa.Array | pa.ChunkedArray):
-        raise InvalidArgumentError("events are an Arrow array, record batch or table", type=type(given).__name__)
+        raise InvalidArgumentError("events must be an Arrow array, record batch or table", type=type(given).__name__)
     if keys is not None and not isinstance(keys, pa.Array | pa.ChunkedArray):
         raise InvalidArgumentError("keys are an Arrow array", type=type(keys).__name__)
     return given, keys

@@ -62,7 +62,7 @@ def _overdue(trouble: BaseException | None, deadline_s: float) -> PenstockError:
         error = StorageFullError("events are not acknowledged: disk is full", deadline_s=deadline_s)
     elif isinstance(trouble, QuotaHeldError):
         fields = trouble.fields | {"deadline_s": deadline_s}
-        error = QuotaHeldError("events are not acknowledged: backlog quota is reached", **fields)
+        error = QuotaHeldError("events wait for their acknowledgement: the backlog quota is reached", **fields)
     else:
         error = DeadlineExceededError("events are not acknowledged", deadline_s=deadline_s)
     if trouble is None:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def checked_time(name: str, given: object) -> None:
     """Raises InvalidArgumentError unless ``given`` is a whole number of 64 bits."""
     if isinstance(given, bool) or not isinstance(given, int):
-        raise InvalidArgumentError("a time is a whole number, such as milliseconds", **{name: repr(given)[:60]})
+        raise InvalidArgumentError("a time must be a whole number, such as milliseconds", **{name: repr(given)[:60]})
     if not -COUNT_MAX <= given <= COUNT_MAX:
         raise InvalidArgumentError("time does not fit into 64 bits", **{name: repr(given)[:60]})
 

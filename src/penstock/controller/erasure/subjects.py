@@ -179,7 +179,7 @@ def checked_asked(stream: StreamName, asked: Mapping[str, Any]) -> dict[str, Any
             "an erasure must state what was looked for", field="looked_for", rule="a JSON object of less than 64 KiB"
         )
     if stream.is_internal:
-        raise InvalidArgumentError("nothing is erased in an internal stream", stream=str(stream))
+        raise InvalidArgumentError("events of an internal stream cannot be erased", stream=str(stream))
     return found
 
 

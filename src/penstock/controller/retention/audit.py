@@ -50,9 +50,11 @@ _FENCED_TRIES = 8  # appends lost to other controllers before the drain gives up
 def check_not_own(name: StreamName) -> None:
     """Raises InvalidArgumentError for the audit stream and streams of watermarks, which belong to the store."""
     if name == AUDIT_STREAM:
-        raise InvalidArgumentError("the audit stream is the store's own; it can only be read", stream=str(name))
+        raise InvalidArgumentError("the store writes the audit stream itself; it can only be read", stream=str(name))
     if name.stream.startswith(MARK_PREFIX):
-        raise InvalidArgumentError("a stream of watermarks is the store's own; it can only be read", stream=str(name))
+        raise InvalidArgumentError(
+            "the store writes the stream of watermarks itself; it can only be read", stream=str(name)
+        )
 
 
 def audit_policy(settings: ControllerSettings) -> RetentionPolicy:

@@ -71,7 +71,7 @@ class Advancing:
                 log.warning("watermark does not advance", extra={"stream": str(name), "error": str(error)})
                 self._ctx.watermarks.at(name, self._ctx.clock.now_ms() + _AGAIN_MS)
             except Exception:
-                log.exception("look at a watermark failed with an unexpected error", extra={"stream": str(name)})
+                log.exception("advancing a watermark failed with an unexpected error", extra={"stream": str(name)})
         return advanced
 
     async def _advance(self, name: StreamName) -> bool:

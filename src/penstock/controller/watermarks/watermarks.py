@@ -72,7 +72,7 @@ class Watermarks:
     async def time_window(self, position: StreamCut, *, place: int = 0) -> TimeWindow:
         """See ``ports.control.watermarks.Watermarks.time_window``."""
         if place < 0:
-            raise InvalidArgumentError("a place is the one of an earlier answer, or 0", place=place)
+            raise InvalidArgumentError("a place must be from an earlier answer, or 0", place=place)
         ctx, stream = self._ctx, position.stream
         history = await retry_if_moved(stream, lambda: self._checked(position))
         segment = await find_segment(ctx, stream)

@@ -19,7 +19,7 @@ from penstock.model.segments import SegmentId
 def check_position(stream: StreamName, history: StreamHistory, cut: StreamCut) -> None:
     """Check that the cut belongs to this stream, as far as its history shows. ``check_lengths`` checks the rest.
 
-    Segment ids are never used twice under one name, so a cut of a deleted stream of that name names unknown segments.
+    Segment ids are never used twice under one name, so a cut belongs to a deleted stream of that name names unknown segments.
 
     Raises: InvalidCutError (of another stream; a segment that the stream never had; a key without a position; a segment that
     is passed on part of its range only; an offset below -1, or beyond the end of a sealed segment).

@@ -173,7 +173,7 @@ def _parse(text: str, decoder: json.JSONDecoder) -> Any:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise InvalidArgumentError("NaN and infinities are not numbers here", value=name)
+    raise InvalidArgumentError("NaN and infinities are not allowed", value=name)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -197,7 +197,7 @@ def split_range(keys: KeyRange, parts: int) -> tuple[KeyRange, ...]:
     """``parts`` ranges of equal width that cover the same keys exactly. Raises InvalidArgumentError if ``parts`` is
     below 1."""
     if parts < 1:
-        raise InvalidArgumentError("a range is split into at least one part", parts=parts)
+        raise InvalidArgumentError("a range must be split into at least one part", parts=parts)
     width = keys.high - keys.low
     bounds = [keys.low, *(keys.low + width * place / parts for place in range(1, parts)), keys.high]
     return tuple(KeyRange(low=low, high=high) for low, high in pairwise(bounds))

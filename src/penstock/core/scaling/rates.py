@@ -29,7 +29,7 @@ class RateMeter:
     def __init__(self, count: int, *, now_ms: float, minute_ms: int = MINUTE_MS) -> None:
         """Begin at ``count``. Raises InvalidArgumentError for a minute under 1 ms."""
         if minute_ms < 1:
-            raise InvalidArgumentError("a minute of a rate lasts at least 1 ms", minute_ms=minute_ms)
+            raise InvalidArgumentError("the minute of a rate must last at least 1 ms", minute_ms=minute_ms)
         self._minute_ms = minute_ms
         self._began_ms = now_ms
         self._times_ms = array("d", [now_ms])

@@ -37,7 +37,7 @@ class Batches(Protocol):
 
         ``one_job``: the caller generated the name for this one batch, so it may be forgotten without a trace, oldest first.
         Of any other name only a digest may remain after 100 days of silence. Then WriterForgottenError: nothing is
-        committed, and it is unknown whether the batch was committed before.
+        committed, and it is unknown whether the batch was already committed.
         """
         ...
 

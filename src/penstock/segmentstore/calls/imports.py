@@ -187,14 +187,16 @@ class Imports:
         except OSError as error:
             raise UnavailableError("tier 2 cannot be read", chunk=chunk.name, cause=repr(error)) from error
         if crc32c(index) != chunk.index_crc32c or len(last) != 1:
-            raise CorruptDataError("imported chunk is not as its writer left it", chunk=chunk.name)
+            raise CorruptDataError("imported chunk differs from what its writer reported", chunk=chunk.name)
         try:
             blocks = list(decode_records(index))
         except VersionTooNewError as error:
             raise CorruptDataError("sidecar of an imported chunk cannot be read", chunk=chunk.name) from error
         wrong = _wrong_blocks(blocks, index, chunk)
         if wrong is not None:
-            raise CorruptDataError("sidecar does not make up its imported chunk", chunk=chunk.name, reason=wrong)
+            raise CorruptDataError(
+                "blocks of the sidecar do not add up to the imported chunk", chunk=chunk.name, reason=wrong
+            )
         return codec.AdoptedChunk(
             name=chunk.name,
             blocks=tuple(

@@ -393,7 +393,7 @@ class Eraser:
         await self._reclaimer.free()
         left = [name for name in replaced if self._reclaimer.is_pending(name)]
         if left:
-            raise UnavailableError("replaced chunks are not gone yet; try again", chunk=left[0], chunks=len(left))
+            raise UnavailableError("replaced chunks are not deleted yet; try again", chunk=left[0], chunks=len(left))
 
 
 def _require_there(segment: Segment) -> None:

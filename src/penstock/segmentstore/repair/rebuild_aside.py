@@ -230,7 +230,7 @@ class _Restore:
             await self._drain(operation.source, address)
         source = await self._load(operation.source)
         if source is None or operation.source in self._failed or source.record.length != operation.length:
-            raise CorruptDataError("a segment that was merged into it is not what it was")
+            raise CorruptDataError("a segment that was merged into it has changed")
         if operation.offset != segment.record.length:
             raise CorruptDataError("the changes that were set aside do not continue the segment")
         segment.record = replace(segment.record, length=operation.offset + operation.length, modified_ms=time_ms)
@@ -253,7 +253,7 @@ class _Restore:
         uid, start = place
         target = await self._load(uid)
         if target is None:
-            raise CorruptDataError("a segment that it was merged into is not there")
+            raise CorruptDataError("a segment that it was merged into is missing")
         del target.chunks[start]
         self._rows.delete(records.chunk_key(self._container, uid, start))
         target.changed = True

@@ -263,7 +263,7 @@ class Reclaimer:
         if self._unscanned is not None:
             await self._check_doubtful(self._unscanned, uid)
         if self._scan_failed:
-            raise UnavailableError("tier 2 cannot be listed, so what nothing names in it is not known; try again")
+            raise UnavailableError("tier 2 cannot be listed, so its unused chunks are unknown; try again")
         async with self._lock:
             await self._wipe_each(self._writes.discarded, list(self._writes.discarded))
             await self._wipe_each(

@@ -135,13 +135,13 @@ def match_of(
     """The search that the options describe. Raises InvalidArgumentError if they describe none or several."""
     chosen = [json_field is not None, anywhere, where is not None]
     if sum(chosen) != 1:
-        raise InvalidArgumentError("say what to look for by one of --json-field, --anywhere and --where")
+        raise InvalidArgumentError("give one of --json-field, --anywhere and --where: what to look for")
     if where is not None:
         if schema is None or values is not None:
             raise InvalidArgumentError("--where needs --schema, and excludes --values-from")
         return Where(schema=schema, where=where)
     if json_field is not None and not all(json_field.split(".")):
-        raise InvalidArgumentError("--json-field is a name, or names joined by dots", json_field=repr(json_field))
+        raise InvalidArgumentError("--json-field must be a name, or names joined by dots", json_field=repr(json_field))
     if values is None or schema is not None:
         raise InvalidArgumentError(
             "--json-field and --anywhere need --values-from, and cannot be combined with --schema"

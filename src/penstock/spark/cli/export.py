@@ -172,7 +172,7 @@ def _offsets(text: str) -> tuple[SegmentId, tuple[int, int]]:
     segment, _, bounds = text.partition("=")
     low, _, high = bounds.partition(":")
     if not (segment.isdecimal() and low.isdecimal() and high.isdecimal()):
-        raise InvalidArgumentError("--offsets is SEGMENT=START:END, all whole numbers", offsets=text)
+        raise InvalidArgumentError("--offsets must be SEGMENT=START:END, all whole numbers", offsets=text)
     return SegmentId(int(segment)), (int(low), int(high))
 
 

@@ -149,7 +149,9 @@ def _edit(change: PolicyChange, scopes: list[str]) -> PolicyEdit | None:
     names = frozenset(check_name("scope", name) for name in scopes)
     if change.is_empty:
         if names:
-            raise InvalidArgumentError("--scope says where a change applies: name one, as --max-age 7d")
+            raise InvalidArgumentError(
+                "--scope selects where a change applies: give the change as well, such as --max-age 7d"
+            )
         return None
     change.check(Level.STREAM)
     cleared: list[str] = []

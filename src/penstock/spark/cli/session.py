@@ -168,7 +168,9 @@ def time_ms(text: str | None) -> int | None:
         return None
     # A duration would count back from now, so that each run of the same command would choose a different range.
     if not text[:1].isdecimal() or ("-" not in text and not text.isdecimal()):
-        raise InvalidArgumentError("a time reads 2026-01-31 or 2026-01-31T12:00:00Z", value=repr(text[:60]))
+        raise InvalidArgumentError(
+            "a time must be written as 2026-01-31 or 2026-01-31T12:00:00Z", value=repr(text[:60])
+        )
     return parse_moment(text, now_ms=0)
 
 

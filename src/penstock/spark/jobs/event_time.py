@@ -34,9 +34,9 @@ class EventTime:
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
-            raise InvalidArgumentError("the unit of a time field is s, ms or us", unit=self.unit)
+            raise InvalidArgumentError("the unit of a time field must be s, ms or us", unit=self.unit)
         if not all(self.field.split(".")):
-            raise InvalidArgumentError("the time field is a name, or names joined by dots", field=repr(self.field))
+            raise InvalidArgumentError("the time field must be a name, or names joined by dots", field=repr(self.field))
 
     def times(self, events: pa.Array) -> pa.Array:
         """The time of each event in microseconds; null if it is missing or cannot be parsed."""

@@ -99,7 +99,7 @@ def fleet(
 def held(out: Path) -> Iterator[None]:
     """Make the directory, and keep other runs away from it. Raises DirectoryInUseError, InvalidArgumentError."""
     if out.exists() and not out.is_dir():
-        raise InvalidArgumentError("there is a file where the directory should be", out=str(out))
+        raise InvalidArgumentError("a file exists in place of the directory", out=str(out))
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / _LOCK, "another run writes its decisions here", out=str(out)):
         yield

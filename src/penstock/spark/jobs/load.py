@@ -238,7 +238,9 @@ def ordered(events: Any, request: LoadRequest) -> Any:
 def _ordering(text: str) -> tuple[str, bool]:
     match = _ORDER.match(text.strip())
     if match is None:
-        raise InvalidArgumentError("an order is an expression, with asc or desc behind it", order_by=repr(text))
+        raise InvalidArgumentError(
+            "an order must be an expression, optionally followed by asc or desc", order_by=repr(text)
+        )
     return match["what"], (match["way"] or "").lower() == "desc"
 
 

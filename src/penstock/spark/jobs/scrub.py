@@ -130,7 +130,7 @@ def scrub(
 
 def _check_target(findings: Path | None) -> None:
     if findings is not None and findings.exists():
-        raise AlreadyExistsError("the file of findings exists already; name another", file=findings)
+        raise AlreadyExistsError("the file for the findings exists already; choose another", file=findings)
     if findings is not None and not findings.absolute().parent.is_dir():
         raise InvalidArgumentError("the directory for the findings does not exist", path=findings.absolute().parent)
 

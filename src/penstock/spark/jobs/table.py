@@ -134,7 +134,9 @@ def update_table(
     identity = request.identity(stream)
     if state is not None and state.request != identity:
         differing = ", ".join(name for name, value in identity.items() if state.request.get(name) != value)
-        raise ConflictError("the table has other options; give the same options, or name another", differing=differing)
+        raise ConflictError(
+            "the table has other options; give the same options, or choose another table", differing=differing
+        )
     run = _Run(spark, request, directory, state, connector)
     return run.look() if dry_run else run.update(on_progress)
 

@@ -56,7 +56,7 @@ class TableDirectory:
         if not self.current.is_symlink():
             strange = self.path.exists() and (not self.path.is_dir() or not _is_ours(self.path))
             if strange:
-                raise AlreadyExistsError("the directory is there and is no table; name another", directory=self.path)
+                raise AlreadyExistsError("the directory exists and is not a table; choose another", directory=self.path)
             return None
         try:
             found = read_versioned(self.current / OWN / "table.json")
@@ -72,7 +72,7 @@ class TableDirectory:
         Raises DirectoryInUseError, InvalidArgumentError.
         """
         if not self.path.parent.is_dir():
-            raise InvalidArgumentError("the directory that is to hold the table is not there", path=self.path.parent)
+            raise InvalidArgumentError("the directory for the table does not exist", path=self.path.parent)
         self._versions.mkdir(parents=True, exist_ok=True)
         with locked(self._versions / ".lock", "another run is at work on this table", table=self.path):
             for path in self._versions.glob(".*.making"):

@@ -119,7 +119,7 @@ async def last_batch(services: Services, options: WriteOptions, writer: str, sou
 
 
 async def claim(services: Services, options: WriteOptions, written: TaskWritten) -> bool:
-    """Record that the query writes under this name, with an empty batch. False if the batch was committed before.
+    """Record that the query writes under this name, with an empty batch. False if the batch was already committed.
 
     Raises: WriterInUseError, ConflictError: the name belongs to another query. Its later batches would be refused too.
     """

@@ -106,7 +106,7 @@ class _Writer:
             raise
         for stream in repeated:
             written = parts[stream]
-            log.info("batch was committed before", extra={"writer": written[0].writer, "batch": written[0].batch})
+            log.info("batch was already committed", extra={"writer": written[0].writer, "batch": written[0].batch})
         self._abort_all(commit.unused)
         spare("commit")
 

@@ -88,7 +88,7 @@ async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[T
                 "tier 2 belongs to another store; name an unused prefix", tier2=place, store=mark
             )
         if await objects.list("chunks"):
-            raise InvalidArgumentError("tier 2 holds chunks of an unknown store; name an unused prefix", tier2=place)
+            raise InvalidArgumentError("tier 2 holds chunks of an unknown store; choose an unused prefix", tier2=place)
         return None, owners, True
     if mark is None and record.claimed:
         raise InvalidArgumentError(

@@ -258,7 +258,7 @@ class RealFiles:
         read_only: bool = False,
     ) -> None:
         if placement not in ("auto", "inline", "thread"):
-            raise InvalidArgumentError("placement is one of auto, inline, thread", placement=placement)
+            raise InvalidArgumentError("placement must be auto, inline or thread", placement=placement)
         self._root = Path(root)
         self._offload = offload
         self._placement: Placement = placement

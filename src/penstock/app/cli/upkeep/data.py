@@ -101,7 +101,7 @@ def _key_chooser(key: str | None) -> Callable[[bytes], str] | None:
         return lambda line: key
     fields = [part.removeprefix(".") for part in key.split(",")]
     if not all(name for field in fields for name in field.split(".")):
-        raise InvalidArgumentError("--key is .FIELD, .FIELD.FIELD, .FIELD,.FIELD or a fixed text", key=repr(key))
+        raise InvalidArgumentError("--key must be .FIELD, .FIELD.FIELD, .FIELD,.FIELD or a fixed text", key=repr(key))
 
     def from_fields(line: bytes) -> str:
         try:

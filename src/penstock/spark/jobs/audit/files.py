@@ -58,7 +58,9 @@ class AuditDirectory:
         if not self.path.exists():
             return None
         if not self.path.is_dir() or not all(_is_ours(item.name) for item in self.path.iterdir()):
-            raise AlreadyExistsError("the directory is there and is no audit table; name another", directory=self.path)
+            raise AlreadyExistsError(
+                "the directory exists and is not an audit table; choose another", directory=self.path
+            )
         runs = sorted(item for item in self.path.iterdir() if item.name.startswith(f"{RUN}="))
         if not runs:
             return None
@@ -76,7 +78,7 @@ class AuditDirectory:
         Raises DirectoryInUseError, InvalidArgumentError.
         """
         if not self.path.parent.is_dir():
-            raise InvalidArgumentError("the directory that is to hold the table is not there", path=self.path.parent)
+            raise InvalidArgumentError("the directory for the table does not exist", path=self.path.parent)
         self.path.mkdir(exist_ok=True)
         with locked(self.path / _LOCK, "another run is at work on this table", table=self.path):
             for path in self.path.glob(f"{_MAKING}*"):

@@ -338,4 +338,4 @@ async def _check_same(services: Services, known: AuditRun) -> None:
     if info is not None and low < info.start_offset and high <= info.length:
         return  # It was deleted by age, so this cannot be checked any more.
     if await _digest(services, segment, low, high) != last:
-        raise ConflictError("the table belongs to another store; name another directory", stream=AUDIT_STREAM)
+        raise ConflictError("the table belongs to another store; choose another directory", stream=AUDIT_STREAM)

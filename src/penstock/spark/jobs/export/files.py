@@ -64,7 +64,7 @@ class ExportDirectory:
     def __init__(self, output: Path) -> None:
         self.output = output.absolute()
         if self.output.name in ("", ".."):
-            raise InvalidArgumentError("the output is a directory of its own, below another one", output=output)
+            raise InvalidArgumentError("the output must be a directory of its own, below another one", output=output)
         self.staging = self.output.with_name(f".{self.output.name}.exporting")
         self._own = self.staging / OWN
 
@@ -78,14 +78,16 @@ class ExportDirectory:
             taken = self.output.exists() and (not self.output.is_dir() or any(self.output.iterdir()))
             # The export is renamed to this path at the end, which fails if the path is a link.
             if taken or self.output.is_symlink():
-                raise AlreadyExistsError("output exists and is no export; name another", output=self.output) from None
+                raise AlreadyExistsError(
+                    "output exists and is not an export; choose another", output=self.output
+                ) from None
             return None
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Create the directory and lock out other exports to this output. Raises DirectoryInUseError, OSError."""
         if not self.output.parent.is_dir():
-            raise InvalidArgumentError("the directory that is to hold the output is not there", path=self.output.parent)
+            raise InvalidArgumentError("the directory for the output does not exist", path=self.output.parent)
         (self._own / "done").mkdir(parents=True, exist_ok=True)
         with locked(self._own / "lock", "another export writes to this output", output=self.output):
             yield

@@ -356,7 +356,7 @@ def end_of(output: Path, stream: StreamName) -> StreamCut:
     try:
         found = read_versioned(output / OWN / "manifest.json")
     except FileNotFoundError:
-        raise NotFoundError("there is no finished export in this directory", directory=output) from None
+        raise NotFoundError("this directory holds no finished export", directory=output) from None
     if found["stream"] != str(stream):
         raise InvalidCutError("that export is of another stream", directory=output, stream=found["stream"])
     return StreamCut.from_text(found["end"])

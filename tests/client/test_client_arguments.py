@@ -139,12 +139,12 @@ def test_unknown_options_are_named_as_typed(stream):
 def test_policies_take_words_for_their_type_and_whole_numbers_alone():
     assert RetentionPolicy(type="size", maximum=9) == RetentionPolicy(type=RetentionType.SIZE, maximum=9)
     assert RetentionPolicy(type="time").unit == "ms"
-    with pytest.raises(InvalidArgumentError, match="type is one of size, time"):
+    with pytest.raises(InvalidArgumentError, match="type must be one of size, time"):
         RetentionPolicy(type="weight")
     for limits in ({"minimum": "10MB"}, {"maximum": "10MB"}, {"minimum": 1.5}, {"maximum": True}, {"minimum": None}):
         (field,) = limits
         with pytest.raises(
-            InvalidArgumentError, match=f"retention by size .in bytes. is a whole number. field={field}"
+            InvalidArgumentError, match=f"retention by size .in bytes. must be a whole number. field={field}"
         ):
             RetentionPolicy(type="size", **limits)
     assert ScalingPolicy(type="events", target_rate=1, factor=2).type.value == "events"

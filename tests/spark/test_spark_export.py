@@ -295,7 +295,7 @@ def test_progress_is_told_up_to_the_end(address: str, stream: StreamName, tmp_pa
 
 
 BAD: list[tuple[dict[str, Any], type[PenstockError], str]] = [
-    ({"compression": "lz77"}, InvalidArgumentError, "compression is one of"),
+    ({"compression": "lz77"}, InvalidArgumentError, "compression must be one of"),
     ({"partition": "week", "time": EventTime(field="t")}, InvalidArgumentError, "hour or day"),
     ({"since_us": 5 * 10**15, "until_us": 4 * 10**15}, InvalidArgumentError, "time range is empty"),
     ({"columns": ("event", "colour")}, InvalidArgumentError, "columns are of"),

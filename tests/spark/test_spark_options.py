@@ -81,9 +81,9 @@ def test_an_unknown_option_is_refused_with_the_nearest_right_one() -> None:
         parse_read({**STREAM, "subscribers": "a"})
     with pytest.raises(InvalidArgumentError, match="did you mean writer_id"):
         parse_write({**STREAM, "writer": "a"})
-    with pytest.raises(InvalidArgumentError, match="option writer_id is one of writing"):
+    with pytest.raises(InvalidArgumentError, match="option writer_id is only for writing"):
         parse_read({**STREAM, "writerId": "a"})
-    with pytest.raises(InvalidArgumentError, match="option subscriber is one of reading"):
+    with pytest.raises(InvalidArgumentError, match="option subscriber is only for reading"):
         parse_write({**STREAM, "subscriber": "a"})
 
 

@@ -180,7 +180,11 @@ def test_what_cannot_be_a_table_is_refused_with_the_reason(
     cases: list[tuple[TableRequest, type[PenstockError], str]] = [
         (replace(request, buckets=4), ConflictError, "differing=buckets"),
         (replace(request, directory=tmp_path / "foreign"), AlreadyExistsError, "is no table"),
-        (replace(request, directory=Path("/nowhere/at/all")), InvalidArgumentError, "the directory for the table does not exist"),
+        (
+            replace(request, directory=Path("/nowhere/at/all")),
+            InvalidArgumentError,
+            "the directory for the table does not exist",
+        ),
         (replace(request, buckets=0), InvalidArgumentError, "buckets"),
         (replace(request, keep=0), InvalidArgumentError, "at least one version"),
         (replace(request, key=" "), InvalidArgumentError, "expression for its key"),

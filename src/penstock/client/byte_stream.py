@@ -289,7 +289,7 @@ class AsyncByteStream:
         """
         for name, given in (("offset", offset), ("whence", whence)):
             if isinstance(given, bool) or not isinstance(given, int):
-                raise InvalidArgumentError(f"{name} is a whole number", **{name: repr(given)[:60]})
+                raise InvalidArgumentError(f"{name} must be a whole number", **{name: repr(given)[:60]})
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise InvalidArgumentError("whence is 0, 1 or 2", whence=whence)
         await self._begin_read()
@@ -383,7 +383,7 @@ class AsyncByteStream:
         Raises InvalidArgumentError (after the tail), RetentionHoldError, StreamSealedError, and what ``flush`` raises.
         """
         if isinstance(offset, bool) or not isinstance(offset, int):
-            raise InvalidArgumentError("offset is a whole number", offset=repr(offset)[:60])
+            raise InvalidArgumentError("offset must be a whole number", offset=repr(offset)[:60])
         await self._begin_read()
         info = await self._info()
         if offset > info.length:

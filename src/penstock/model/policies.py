@@ -22,14 +22,14 @@ def _member(kind: type[E], field: str, given: object) -> E:
         if member.value == given:
             return member
     known = ", ".join(str(member.value) for member in kind)
-    raise InvalidArgumentError(f"{field} is one of {known}", **{field: repr(given)[:60]})
+    raise InvalidArgumentError(f"{field} must be one of {known}", **{field: repr(given)[:60]})
 
 
 def _check_whole(what: str, **given: object) -> None:
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidArgumentError(
-                f"{what} is a whole number", field=name, value=repr(value)[:60], type=type(value).__name__
+                f"{what} must be a whole number", field=name, value=repr(value)[:60], type=type(value).__name__
             )
 
 
@@ -63,7 +63,9 @@ class ScalingPolicy:
             min_segments=self.min_segments,
         )
         if not 1 <= self.min_segments <= SEGMENTS_MAX:
-            raise InvalidArgumentError(f"a stream has 1 to {SEGMENTS_MAX} segments", min_segments=self.min_segments)
+            raise InvalidArgumentError(
+                f"a stream must have 1 to {SEGMENTS_MAX} segments", min_segments=self.min_segments
+            )
         if self.type is not ScaleType.FIXED and (self.target_rate < 1 or self.factor < 2):
             raise InvalidArgumentError(
                 "scaling by rate needs a target rate of at least 1 and a factor of at least 2",

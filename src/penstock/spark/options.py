@@ -255,7 +255,7 @@ def _write_options(given: _Given, target: StreamName | None) -> WriteOptions:
         raise InvalidArgumentError("options txnAppId and txnVersion belong together", txnAppId=app, txnVersion=version)
     if version is not None and not (re.fullmatch(r"[0-9]{1,19}", version) and int(version) <= _LONG_MAX):
         raise InvalidArgumentError(
-            f"option txnVersion is a whole number from 0 to {_LONG_MAX}", txnVersion=version[:40]
+            f"option txnVersion must be a whole number from 0 to {_LONG_MAX}", txnVersion=version[:40]
         )
     query = given.text("txnQuery")
     if query is not None and app is None:
@@ -315,7 +315,7 @@ class _Given:
                 self._values[plain] = value
             elif plain not in _SPARKS_OWN and not plain.startswith("option."):
                 if plain in elsewhere:
-                    raise InvalidArgumentError(f"option {elsewhere[plain]} is one of {theirs}", option=name)
+                    raise InvalidArgumentError(f"option {elsewhere[plain]} is only for {theirs}", option=name)
                 raise InvalidArgumentError(kafka_hint(plain) or _unknown(plain, spellings), option=name)
         if "paths" in options:
             raise InvalidArgumentError(
@@ -332,7 +332,7 @@ class _Given:
         if text is None:
             return default
         if not re.fullmatch(r"[0-9]+", text) or not text.strip("0"):
-            raise InvalidArgumentError(f"option {name} is a whole number from 1 up", value=text[:40])
+            raise InvalidArgumentError(f"option {name} must be a whole number of at least 1", value=text[:40])
         return _within(name, text, int(text) if len(text) < _DIGITS else most + 1, most)
 
     def size(self, name: str, default: int | None) -> int | None:
@@ -366,12 +366,12 @@ class _Given:
         match text:
             case "true" | "false" | "always":
                 return text
-        raise InvalidArgumentError(f"option {name} is true, false or always", value=text)
+        raise InvalidArgumentError(f"option {name} must be true, false or always", value=text)
 
     def words_of_holder(self, name: str) -> str | None:
         text = self.text(name)
         if text is not None and len(text.encode()) > _APPLICATION_MAX_BYTES:
-            raise InvalidArgumentError(f"option {name} takes up to {_APPLICATION_MAX_BYTES} bytes", value=text[:40])
+            raise InvalidArgumentError(f"option {name} must not exceed {_APPLICATION_MAX_BYTES} bytes", value=text[:40])
         return text
 
     def group(self, name: str) -> str | None:

@@ -92,7 +92,8 @@ def whole(name: str, given: object, *, least: int = 0) -> int:
     """The number, if it is whole, at least ``least`` and has 64 bits at most. Raises InvalidArgumentError."""
     if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= COUNT_MAX:
         raise InvalidArgumentError(
-            f"{name} is a whole number of at least {least}", **{name: repr(given)[:60], "type": type(given).__name__}
+            f"{name} must be a whole number of at least {least}",
+            **{name: repr(given)[:60], "type": type(given).__name__},
         )
     return given
 
@@ -174,7 +175,7 @@ def _check_kinds(changes: object, kinds: tuple[type, ...]) -> None:
     if not isinstance(changes, Sequence) or isinstance(changes, str | bytes | bytearray | memoryview):
         raise InvalidArgumentError(f"changes are a list of {names}", type=type(changes).__name__)
     if not 0 < len(changes) <= TABLE_BATCH_MAX:
-        raise InvalidArgumentError(f"one step makes 1 to {TABLE_BATCH_MAX} changes", changes=len(changes))
+        raise InvalidArgumentError(f"one step must make 1 to {TABLE_BATCH_MAX} changes", changes=len(changes))
     for item in changes:
         if not isinstance(item, kinds):
             raise InvalidArgumentError(f"a change is {names}", type=type(item).__name__)

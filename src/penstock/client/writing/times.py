@@ -26,7 +26,9 @@ def check_writer(given: object) -> None:
     """Raises InvalidArgumentError unless ``given`` is a name under which times can be noted."""
     check_printable("writer", given)
     if not isinstance(given, str) or not 0 < len(given) <= WRITER_NAME_MAX:
-        raise InvalidArgumentError(f"a writer has a name of 1 to {WRITER_NAME_MAX} characters", writer=repr(given)[:60])
+        raise InvalidArgumentError(
+            f"a writer needs a name of 1 to {WRITER_NAME_MAX} characters", writer=repr(given)[:60]
+        )
 
 
 class NotedTimes:

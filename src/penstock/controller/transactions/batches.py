@@ -263,6 +263,6 @@ def _checked_writer(writer: str) -> str:
     """Raises InvalidArgumentError."""
     if not is_text(writer) or not 0 < len(writer.encode()) <= WRITER_MAX_BYTES:
         raise InvalidArgumentError(
-            f"name of a writer has 1 to {WRITER_MAX_BYTES} bytes of UTF-8", writer=ascii(writer[:80])
+            f"name of a writer must have 1 to {WRITER_MAX_BYTES} bytes of UTF-8", writer=ascii(writer[:80])
         )
     return writer

@@ -83,7 +83,7 @@ def plan_resize(history: StreamHistory, count: int) -> Resize | None:
     Segments whose range is one of the even ones stay. Raises: InvalidArgumentError (``count`` outside the limits).
     """
     if not 1 <= count <= SEGMENTS_MAX:
-        raise InvalidArgumentError(f"a stream has 1 to {SEGMENTS_MAX} segments", count=count)
+        raise InvalidArgumentError(f"a stream must have 1 to {SEGMENTS_MAX} segments", count=count)
     wanted = even_ranges(count)
     have = {item.keys for item in history.active.segments}
     stays = have.intersection(wanted)

@@ -29,7 +29,7 @@ class TableConfig:
     def __post_init__(self) -> None:
         key_bytes = self.primary_key_bytes + self.secondary_key_bytes
         if not 1 <= self.partitions <= SEGMENTS_MAX:
-            raise InvalidArgumentError(f"a table has 1 to {SEGMENTS_MAX} partitions", partitions=self.partitions)
+            raise InvalidArgumentError(f"a table must have 1 to {SEGMENTS_MAX} partitions", partitions=self.partitions)
         if self.primary_key_bytes < 1 or self.secondary_key_bytes < 0 or key_bytes > KEY_MAX_BYTES:
             raise InvalidArgumentError(
                 f"a key has a primary part, and at most {KEY_MAX_BYTES} bytes in all",

@@ -57,7 +57,7 @@ class TableRequest:
     def checked(self) -> TableRequest:
         """Itself. Raises InvalidArgumentError, InvalidNameError."""
         if not 1 <= self.buckets <= _BUCKETS_MAX:
-            raise InvalidArgumentError(f"a table has 1 to {_BUCKETS_MAX} buckets", buckets=self.buckets)
+            raise InvalidArgumentError(f"a table must have 1 to {_BUCKETS_MAX} buckets", buckets=self.buckets)
         if self.keep < 1:
             raise InvalidArgumentError("keep at least one version", keep=self.keep)
         if not self.key.strip():

@@ -64,9 +64,11 @@ class ExportRequest:
     def checked(self) -> ExportRequest:
         """Return this request. Raises InvalidArgumentError if values are invalid or contradict each other."""
         if self.compression not in COMPRESSIONS:
-            raise InvalidArgumentError(f"compression is one of {', '.join(COMPRESSIONS)}", compression=self.compression)
+            raise InvalidArgumentError(
+                f"compression must be one of {', '.join(COMPRESSIONS)}", compression=self.compression
+            )
         if self.partition is not None and self.partition not in PARTITIONS:
-            raise InvalidArgumentError(f"partitions are by {' or '.join(PARTITIONS)}", partition=self.partition)
+            raise InvalidArgumentError(f"partitions must be by {' or '.join(PARTITIONS)}", partition=self.partition)
         unknown = [name for name in self.columns if name not in READ_COLUMNS or name == EVENT_TIME_BOUND]
         if unknown or len(set(self.columns)) != len(self.columns):
             raise InvalidArgumentError(

@@ -36,7 +36,9 @@ def audit(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="SCOPE/STREAM|SCOPE", show_default=False, help="Only what concerns it; else everything."
+            metavar="SCOPE/STREAM|SCOPE",
+            show_default=False,
+            help="Only entries about this scope or stream.  [default: all]",
         ),
     ] = None,
     kind: Annotated[

@@ -135,7 +135,7 @@ def list_erasures(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what was erased: in the order of the receipts, those under way last.
+    """Print what was erased: in the order of the receipts, then those that are not done.
 
     \b
     penstock erase list
@@ -244,7 +244,7 @@ def verify(
     """Prove a receipt by a scan: every listed event is blank, and no other byte of its chunks has changed.
 
     With --values-from all files of the data directory are searched: chunks, log, spare files, metadata.
-    Stop the server of the directory first. Exit status 9 where the receipt is not true, or a value is found.
+    Stop the server of the directory first. Exit status 9: the receipt is wrong, or a value was found.
 
     \b
     penstock erase verify 5b0c5c2e6a1b4d0f

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SHOWN_STREAMS = 20  # streams per list on the screen
 
 app = typer.Typer(
-    help="Holds: keep data that no rule and no call may delete.",
+    help="Holds: data that no rule and no call may delete.",
     no_args_is_help=True,
 )
 
@@ -48,19 +48,22 @@ def add(
     until: Annotated[
         str | None,
         typer.Option(
-            "--until", metavar="TIME", help=f"{UNTIL} Or 90d from now. Else until it is released.", show_default=False
+            "--until",
+            metavar="TIME",
+            help=f"{UNTIL} Or 90d from now. Default: until it is released.",
+            show_default=False,
         ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="POSITION", help=f"{FROM} Else all data is kept.", show_default=False),
+        typer.Option("--from", metavar="POSITION", help=f"{FROM} Default: all data is kept.", show_default=False),
     ] = None,
     hold_id: Annotated[str | None, typer.Option("--id", metavar="ID", help=ID, show_default=False)] = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Keep all data of a stream, or of all streams of a scope, also from manual truncation and deletion.
+    """Protect the data of a stream, or of all streams of a scope, from every deletion, manual ones included.
 
     \b
     penstock hold add demo/clicks --id case-4711 --reason "court order" --owner legal --until 90d
@@ -85,7 +88,10 @@ def _what(hold: HoldInfo) -> str:
 @app.command("list")
 def list_holds(
     target: Annotated[
-        str | None, typer.Argument(metavar="SCOPE/STREAM|SCOPE", show_default=False, help="Else all of the store.")
+        str | None,
+        typer.Argument(
+            metavar="SCOPE/STREAM|SCOPE", show_default=False, help="Only this one.  [default: the whole store]"
+        ),
     ] = None,
     controller: ControllerOption = None,
     data: DataOption = None,

@@ -51,7 +51,7 @@ def inspect_wal(
 ) -> None:
     """Show the frames of the log: place, sequence, epoch, checksum, container, time, operations.
 
-    Exit status 7 where a frame fails its checksum, or recovery would refuse the log.
+    Exit status 7: a frame fails its checksum, or recovery would refuse the log.
 
     \b
     penstock wal inspect --data ./store --first-sequence 1000 --operations
@@ -112,7 +112,8 @@ def _time(time_ms: int | None) -> str:
 
 
 NamesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[CHUNK]...", help="As 0/100000001-1-0.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="[CHUNK]...", help="Names of chunks, such as 0/100000001-1-0.", show_default=False),
 ]
 PlaceOption = Annotated[
     str,
@@ -146,7 +147,7 @@ def inspect_chunk(
 ) -> None:
     """Show the blocks of chunks: positions, offsets in the segment, events, checksums, and whether the bytes match.
 
-    Without names: all chunks. Exit status 7 where something is damaged.
+    Without names: all chunks. Exit status 7: something is damaged.
 
     \b
     penstock chunk inspect 0/100000001-1-0 --source ./store

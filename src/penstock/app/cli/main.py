@@ -22,7 +22,7 @@ Start here:
   penstock standalone --data ./store                    a store on localhost:9090, in this terminal
   penstock stream create demo/clicks --segments 4       in another one
   echo '{"user": 7}' | penstock write demo/clicks
-  penstock read demo/clicks                             what is there; --follow waits for more
+  penstock read demo/clicks                             all events; --follow waits for more
   penstock retention set demo/clicks --min-age 7d --max-bytes 100MB
   penstock retention explain demo/clicks                what would be deleted, what is kept, and why
 

@@ -279,8 +279,8 @@ def plan(
     """Print what a cycle would delete, now or later, with the present policy or with a change. Changes nothing.
 
     With --facts no store is needed: it reads one stream's facts per line and prints one decision per line, in the same
-    order and in constant memory; the planner is the one of the retention loop. Lines that cannot be used give an error
-    object, and status 1 at the end.
+    order and in constant memory. The retention loop uses the same planner. A line that cannot be used gives an error
+    object, and then the exit status is 1.
 
     \b
     penstock retention plan demo/clicks --as-of 7d

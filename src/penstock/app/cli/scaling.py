@@ -25,7 +25,9 @@ KilobytesOption = Annotated[
     int | None,
     typer.Option("--kbytes-per-s", metavar="N", help="Target rate of each segment, in kB.", show_default=False),
 ]
-FactorOption = Annotated[int, typer.Option("--factor", metavar="N", help="Most parts that a segment is split into.")]
+FactorOption = Annotated[
+    int, typer.Option("--factor", metavar="N", help="Split a segment into at most this many parts.")
+]
 
 
 def scaling_policy(events: int | None, kbytes: int | None, factor: int, segments: int) -> ScalingPolicy:

@@ -73,7 +73,7 @@ def create(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Create a stream, and its scope where that is missing.
+    """Create a stream, and its scope if it is missing.
 
     \b
     penstock stream create demo/clicks --segments 4
@@ -215,7 +215,7 @@ def scale(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Replace the active segments by another number of equal ones. Order per key is kept.
+    """Replace the active segments with the given number of equal ones. Order per key is kept.
 
     \b
     penstock stream scale demo/clicks --segments 8

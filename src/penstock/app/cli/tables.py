@@ -53,7 +53,7 @@ def create(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Create a table, and its scope where that is missing.
+    """Create a table, and its scope if it is missing.
 
     \b
     penstock table create demo/devices --primary-bytes 8 --secondary-bytes 4 --partitions 4

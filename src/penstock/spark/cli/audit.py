@@ -32,7 +32,11 @@ _SHOWN = 20  # rows per table on the screen
 def audit(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[SCOPE[/STREAM]]", show_default=False, help="Only what concerns it; else everything."),
+        typer.Argument(
+            metavar="[SCOPE[/STREAM]]",
+            show_default=False,
+            help="Only entries about this scope or stream.  [default: all]",
+        ),
     ] = None,
     out: Annotated[
         Path | None,

@@ -23,7 +23,7 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="parquet|csv|json|orc|text",
-        help="Format of the files. Else by the names; a directory is parquet.",
+        help="Format of the files. Default: by their names; a directory is parquet.",
         show_default=False,
     ),
 ]

@@ -72,12 +72,19 @@ def _group(text: str) -> str:
 StreamArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM", show_default=False, callback=_stream)]
 StreamFilterArgument = Annotated[
     str | None,
-    typer.Argument(metavar="SCOPE/STREAM", show_default=False, help="Else all of the store.", callback=_stream_or_all),
+    typer.Argument(
+        metavar="SCOPE/STREAM",
+        show_default=False,
+        help="Only this one.  [default: the whole store]",
+        callback=_stream_or_all,
+    ),
 ]
 ScopeArgument = Annotated[str, typer.Argument(metavar="SCOPE", show_default=False, callback=_scope)]
 ScopeFilterArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[SCOPE]", show_default=False, help="Else all of the store.", callback=_scope_or_all),
+    typer.Argument(
+        metavar="[SCOPE]", show_default=False, help="Only this one.  [default: the whole store]", callback=_scope_or_all
+    ),
 ]
 GroupArgument = Annotated[str, typer.Argument(metavar="SCOPE/GROUP", show_default=False, callback=_group)]
 

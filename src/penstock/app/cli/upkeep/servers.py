@@ -77,7 +77,7 @@ ScalingMinuteOption = Annotated[
     typer.Option(
         "--scaling-minute",
         metavar="DURATION",
-        help="How long a minute of scaling by rate is; less than 60s only to try it out.",
+        help="Length of a minute in scaling by rate. Use less than 60s only for trials.",
     ),
 ]
 DeletionGraceOption = Annotated[
@@ -200,7 +200,7 @@ def demo(
     limit: LimitOption = None,
     plain: Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")] = False,
 ) -> None:
-    """The main job: 336,776 flights through a store, a Spark query and retention, with a kill -9 in the middle.
+    """The demo: 336,776 flights through a store, a Spark query and retention, with a kill -9 in the middle.
 
     \b
     penstock demo --data ./data

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import ScaleType
-from penstock.ports.data.rates import RateWatch
+from penstock.model.scaling import SegmentRates
+from penstock.ports.data.rates import Rates, RateWatch
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.ports.data.service import LocalSegmentService
 from penstock.testing.conformance import check
@@ -37,6 +38,13 @@ class RateLaws:
             check(list(rates) == _NAMES[:1], "only what exists is measured")
             check(rates[_NAMES[0]].measured_minutes >= 20, "an idle segment is reported after twenty minutes")
 
+    async def _timed(self, store: Rates) -> tuple[SegmentRates, float, float]:
+        """The rates of the first segment, and when they were asked for and answered."""
+        loop = asyncio.get_running_loop()
+        asked_s = loop.time()
+        rates = (await store.segment_rates(_NAMES))[_NAMES[0]]
+        return rates, asked_s, loop.time()
+
     async def law_events_or_bytes_are_counted_as_asked(self) -> None:
         async with self.open() as store:
             await store.create_segment(_NAMES[0])
@@ -46,12 +54,15 @@ class RateLaws:
                 append = Append(
                     segment=_NAMES[0], writer=writer, data=bytes(5000), event_number=9, event_count=7, previous=NO_EVENT
                 )
-                began_s = asyncio.get_running_loop().time()
                 await store.append(append)
-                rates = (await store.segment_rates(_NAMES))[_NAMES[0]]
-                passed_s = asyncio.get_running_loop().time() - began_s
+                rates, asked_s, answered_s = await self._timed(store)
                 measured_s = rates.measured_minutes * 60
-                check(measured_s >= passed_s * 0.5, "time is measured", measured_s=measured_s)
+                await asyncio.sleep(0.01)
+                later, asked_again_s, answered_again_s = await self._timed(store)
+                # Each answer was measured between its question and its arrival, however long both took.
+                grown_s = later.measured_minutes * 60 - measured_s
+                least_s, most_s = asked_again_s - answered_s - 0.001, answered_again_s - asked_s + 0.001
+                check(least_s <= grown_s <= most_s, "time is measured", least_s=least_s, grown_s=grown_s, most_s=most_s)
                 check(abs(rates.peak * measured_s - peak) < 1e-6 * peak, "growth is counted", kind=kind.value)
 
     async def law_a_refused_call_measures_nothing_and_no_segments_end_it(self) -> None:

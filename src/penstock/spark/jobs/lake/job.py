@@ -190,7 +190,7 @@ class _Run:
         differing = ", ".join(name for name, value in wanted.items() if state.definition.get(name) != value)
         if differing:
             raise ConflictError(
-                "the table has other options; give the same options, or name another table",
+                "the table has other options; give the same options, or choose another table",
                 differing=differing,
                 table=self._request.address.target,
             )

@@ -217,9 +217,9 @@ def test_commands_say_in_one_line_what_is_wrong(
         (("load", stream, tmp_path / "in.csv", "--event", "if(x = '1', null, x)"), 2, "event is null"),
         (("load", "no-stream", tmp_path / "in.csv"), 2, "written SCOPE/STREAM"),
         (("export", "plant/none", tmp_path / "out"), 3, "none"),
-        (("export", stream, tmp_path / "full"), 4, "is no export"),
-        (("export", stream, tmp_path / "in.csv"), 4, "is no export"),
-        (("export", stream, tmp_path / "link"), 4, "is no export"),
+        (("export", stream, tmp_path / "full"), 4, "is not an export"),
+        (("export", stream, tmp_path / "in.csv"), 4, "is not an export"),
+        (("export", stream, tmp_path / "link"), 4, "is not an export"),
         (("export", stream, "/"), 2, "a directory of its own"),
         (("export", stream, tmp_path / "out", "--option", "subscriber=me"), 2, "--option does not take subscriber"),
         (
@@ -235,7 +235,7 @@ def test_commands_say_in_one_line_what_is_wrong(
         (("export", stream, tmp_path / "out", "--option", "maxBytes=1"), 2, "no such option"),
         (("scrub", "none"), 3, "none"),
         (("scrub", "plant/none"), 3, "none"),
-        (("table", stream, tmp_path / "full", "--key-by", "k"), 4, "is no table"),
+        (("table", stream, tmp_path / "full", "--key-by", "k"), 4, "is not a table"),
         (("table", stream, tmp_path / "t", "--key-by", "colour"), 2, "colour"),
         (("table", stream, tmp_path / "t", "--key-by", "k", "--schema", "k WHAT"), 2, "WHAT"),
     ]

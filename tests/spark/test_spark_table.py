@@ -179,7 +179,7 @@ def test_what_cannot_be_a_table_is_refused_with_the_reason(
     (tmp_path / "foreign" / "file").touch()
     cases: list[tuple[TableRequest, type[PenstockError], str]] = [
         (replace(request, buckets=4), ConflictError, "differing=buckets"),
-        (replace(request, directory=tmp_path / "foreign"), AlreadyExistsError, "is no table"),
+        (replace(request, directory=tmp_path / "foreign"), AlreadyExistsError, "is not a table"),
         (
             replace(request, directory=Path("/nowhere/at/all")),
             InvalidArgumentError,

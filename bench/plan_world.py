@@ -12,6 +12,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from penstock.codec.events import HEADER_BYTES
 from penstock.codec.store.chunk_index import IndexRecord, encode_record, index_name
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ScalingPolicy, StreamConfig
@@ -22,7 +23,8 @@ from penstock.spark.connect import Services
 MIB = 1 << 20
 CHUNK_BLOCKS = 16
 _CALL_CHUNKS = 500
-_EVENTS = 1000  # of each block
+_EVENTS = MIB // HEADER_BYTES  # of each block: a hole in a file holds empty events
+_ZEROS = crc32c(bytes(MIB))
 _TRIES = 6000  # five minutes
 
 
@@ -70,7 +72,7 @@ def _write(grant: ImportGrant, numbers: Sequence[int], blocks: int) -> list[Impo
                 end=(number + 1) * MIB,
                 segment_start=number * MIB,
                 event_count=_EVENTS,
-                crc32c=number,
+                crc32c=_ZEROS,
             )
         )
         for number in range(blocks)

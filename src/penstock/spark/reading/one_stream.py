@@ -7,9 +7,9 @@ Source: docs/design/0009-spark.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import pairwise
 from uuid import UUID
 
 from penstock.client.moments import entered
@@ -24,7 +24,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.queries import QuerySource
-from penstock.model.segments import SegmentId, epoch_of
+from penstock.model.segments import KeyRange, SegmentId, epoch_of
 from penstock.ports.control.layout import Successor
 from penstock.ports.data.segments import SegmentInfo
 from penstock.spark.connect import Services
@@ -48,6 +48,7 @@ from penstock.spark.reading.positions import Loss, Offset, Positions, in_turn, r
 from penstock.spark.reading.subscription import Subscription, of_another, subscribe, subscribe_all
 
 _ROUNDS_MAX = 256  # scalings that one batch spans; each costs a few calls
+_FINISHED_MAX = 4096  # segments after which a batch spans no further scaling: its offset names them, in 100 KB
 Infos = dict[SegmentId, SegmentInfo | None]
 GONE = (StreamNotFoundError, ScopeNotFoundError)
 
@@ -311,7 +312,7 @@ class OneStream:
             ranges = await services.controller.layout.ranges(self.stream, segments)
         except NotFoundError:
             return True  # deleted since: then nothing shows that they may be read side by side
-        return any(ranges[one].overlaps(ranges[other]) for one, other in combinations(segments, 2))
+        return any_overlap(ranges.values())
 
     # --- what is committed ---
 
@@ -360,6 +361,12 @@ async def exists(services: Services, stream: StreamName) -> bool:
         return await services.controller.streams.exists(stream)
     except ScopeNotFoundError:
         return False
+
+
+def any_overlap(ranges: Iterable[KeyRange]) -> bool:
+    """Whether two of the ranges share a key."""
+    # In the order of their first keys, a range that overlaps any later one overlaps the next one.
+    return any(one.overlaps(other) for one, other in pairwise(sorted(ranges, key=lambda keys: keys.low)))
 
 
 def all_lost(start: Positions) -> list[Loss]:
@@ -411,13 +418,14 @@ async def _read_on(
         ends: Places = {(stream, item): offset for stream, step in going.items() for item, offset in step.ends.items()}
         reached, room = await boundaries.advance(at, ends, room, turn=turn, passes_one=number == 0)
         total += sum(reached[place] - max(0, offset) for place, offset in at.items() if reached[place] > offset)
+        by_stream = _by_stream(reached)
         async with asyncio.TaskGroup() as group:
             asked = {
-                stream: group.create_task(streams[stream].follow(services, step, _of(reached, stream)))
+                stream: group.create_task(streams[stream].follow(services, step, by_stream.get(stream, {})))
                 for stream, step in going.items()
             }
         going = {stream: going[stream] for stream, task in asked.items() if task.result()}
-        if not going:
+        if not going or sum(len(step.finished) for step in steps.values()) >= _FINISHED_MAX:
             return
         left = min(streams[stream].options.target_partition_bytes for stream in going) - total
         room = room.at_most(left)
@@ -425,8 +433,11 @@ async def _read_on(
             return
 
 
-def _of(places: Places, stream: StreamName) -> Positions:
-    return {segment: offset for (name, segment), offset in places.items() if name == stream}
+def _by_stream(places: Places) -> dict[StreamName, Positions]:
+    found: dict[StreamName, Positions] = {}
+    for (stream, segment), offset in places.items():
+        found.setdefault(stream, {})[segment] = offset
+    return found
 
 
 async def _step(services: Services, one: OneStream, begin: Offset, known: Infos) -> Step | None:

@@ -39,6 +39,10 @@ log = logging.getLogger("penstock.spark")
 
 _SEGMENTS_AT_ONCE = 16
 
+_DIRECT_MIN_BYTES = 1 << 20
+"""If a micro-batch reads many segments, fewer bytes of one come from the store. They are in its cache, and a listing and
+a lease are two calls for each segment."""
+
 
 def now_ms() -> int:
     """Wall clock, for leases only."""
@@ -91,12 +95,18 @@ async def batch_ranges(
 ) -> list[tuple[SegmentId, int, int]]:
     """All of the stream between two cuts: (segment, from, to), oldest segment first. Raises InvalidCutError."""
     ranges: list[tuple[SegmentId, int, int]] = []
-    for segment in sorted(await services.controller.cuts.segments_between(stream, start, end)):
+    between = sorted(await services.controller.cuts.segments_between(stream, start, end))
+    # Those that the end does not name lie before it, hence are sealed: all of them is read.
+    whole = [segment for segment in between if segment not in end.positions]
+    known = await infos(services, stream, whole)
+    for segment in between:
         low = max(0, start.positions.get(segment, 0))
         high = end.positions.get(segment)
         if high is None:
-            # Between start and end, hence sealed: read all of it.
-            high = (await services.segments.info(segment_name(stream, segment))).length
+            info = known[segment]
+            if info is None:
+                raise SegmentNotFoundError("segment was deleted while the read was planned", segment=segment)
+            high = info.length
         if low < high:
             ranges.append((segment, low, high))
     return ranges
@@ -206,6 +216,7 @@ async def plan_shares(
         holder=holder,
         with_times=with_times,
         fresh=fresh,
+        direct_min_bytes=_DIRECT_MIN_BYTES if fresh and len(ranges) > _SEGMENTS_AT_ONCE else 0,
         goal_bytes=max(1, -(-total // shares)),
         wanted=wanted,
     )
@@ -242,6 +253,7 @@ class _Cover:
     holder: str
     with_times: bool
     fresh: bool
+    direct_min_bytes: int
     goal_bytes: int
     wanted: Wanted | None
     leased: bool = False
@@ -297,8 +309,12 @@ class _Cover:
     async def _is_leased(self, name: str, low: int, high: int) -> bool:
         """Lease the chunks of the range. False: there are none yet, or the store has no lease left."""
         segments = self.services.segments
+        if self.refused:
+            return False
+        if high - low < self.direct_min_bytes and not self.options.only_direct:
+            return False
         # Bytes are tiered in order: if the first byte is in no chunk, the others are not either.
-        if self.refused or (self.fresh and not await segments.chunk_ranges(name, low, low + 1)):
+        if self.fresh and not await segments.chunk_ranges(name, low, low + 1):
             return False
         try:
             await segments.lease_chunks(name, self.lease, until_ms=self.until_ms, holder=self.holder)

@@ -65,6 +65,14 @@ CHECKS: Sequence[Check] = (
         command=_module(_SIM, "--seeds", "{}", "--from", "20000", "--keep-going"),
     ),
     Check(
+        name="rates",
+        what="the same with a stream that scales by rate and writers that note times",
+        minutes=8,
+        count=80,
+        least=10,
+        command=_module(_SIM, "--rates", "--seeds", "{}", "--from", "60000", "--keep-going"),
+    ),
+    Check(
         name="retention",
         what="months of retention under crashes and clocks that jump",
         minutes=12,
@@ -179,7 +187,7 @@ PROMISES: Sequence[Promise] = (
     Promise("B6", "a flipped bit gives an error, never wrong bytes", ("flips", "units")),
     Promise("B7", "recovery may be cut short anywhere and repeated", ("simulation", "states", "calls")),
     Promise("B8", "the log forgets only what is durable in tier 2", ("simulation", "planted", "states")),
-    Promise("O1", "order per key and writer, across splits and merges", ("simulation", "kills", "official")),
+    Promise("O1", "order per key and writer, across splits and merges", ("simulation", "rates", "kills", "official")),
     Promise("O3", "a place in a segment holds the same bytes forever", ("simulation", "states", "kills")),
     Promise("O5", "conditional appends and tables: compare and set loses nothing", ("simulation", "kills")),
     Promise("E1", "an event is stored at most once", ("simulation", "planted", "kills", "official", "spark kills")),

@@ -38,7 +38,7 @@ from penstock.testing.simulation import segment_actors as on_segments
 from penstock.testing.simulation import stream_actors as on_stream
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env
 from penstock.testing.simulation.checker import check
-from penstock.testing.simulation.config import draw_config
+from penstock.testing.simulation.config import RateSettings, draw_config
 from penstock.testing.simulation.driver import actors_of, drain, read_all, until
 from penstock.testing.simulation.history import History
 from tests.crash.forced import force_all
@@ -51,6 +51,8 @@ T = TypeVar("T")
 _RESTLESS = 0.6
 _PAUSED = 0.25
 _LIFE_S = 2.0
+RATES = RateSettings(minute_ms=20, target_rate=4, factor=3, watermark_ms=1000)
+"""Minutes so short that a life of a server has time to find a segment cold. The period of watermarks is the server's."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +65,12 @@ class Result:
     pauses: int = 0
     acked: int = 0
     reads: int = 0
+    bounded: int = 0
+    """Events that were read after a bound of times."""
+    noted: int = 0
+    """Writers that noted times."""
+    epochs: int = 0
+    """How often the segments of the stream changed."""
     slowest_start_s: float = 0.0
     took_s: float = 0.0
     anomalies: list[str] = field(default_factory=list)
@@ -105,9 +113,12 @@ class _Cluster:
         )
 
 
-async def run(data: Path, *, cycles: int, seed: int, planted: str | None = None) -> Result:
+async def run(
+    data: Path, *, cycles: int, seed: int, planted: str | None = None, rates: RateSettings | None = None
+) -> Result:
     """Forced histories, so many more lives of a server on ``data``, and a last one in which everything must come to its end.
-    Raises UnavailableError where not even the first one starts. ``planted``: see ``Nursery``."""
+    Raises UnavailableError where not even the first one starts. ``planted``: see ``Nursery``. ``rates``: the stream
+    scales by rate, and its writers note times."""
     result = Result()
     began = time.monotonic()
     loop = _Loop(seed)
@@ -121,10 +132,12 @@ async def run(data: Path, *, cycles: int, seed: int, planted: str | None = None)
         think_s=0.12,
         latency_s=0.002,
         event_bytes=200,
+        rates=rates,
     )
+    minute_ms = 60_000 if rates is None else rates.minute_ms
     controller_port, store_port = free_ports(2)
     async with AsyncExitStack() as stack:
-        nursery = stack.enter_context(Nursery(data, controller_port, store_port, planted=planted))
+        nursery = stack.enter_context(Nursery(data, controller_port, store_port, planted=planted, minute_ms=minute_ms))
         # Not counted among the restarts: it waits for the imports.
         await asyncio.to_thread(nursery.start, restless=True)
         controller = await stack.enter_async_context(dial_controller(f"127.0.0.1:{controller_port}", patience_s=60))
@@ -138,6 +151,7 @@ async def run(data: Path, *, cycles: int, seed: int, planted: str | None = None)
     history_anomalies = check(history)
     result.anomalies += [str(item) for item in history_anomalies]
     result.acked, result.reads = history.acked, sum(len(item.reads) for item in history.readings)
+    result.bounded, result.noted = len(history.bounds), len(history.timed)
     result.took_s, result.last = time.monotonic() - began, list(history.last)
     return result
 
@@ -162,6 +176,7 @@ async def _work(env: Env, nursery: Nursery, cycles: int, result: Result) -> None
         for _ in range(cycles):
             await _one_cycle(nursery, history, rng, result)
         history.note("no more kills")
+        result.epochs = (await env.insist(lambda: env.controller.streams.describe(STREAM))).epoch
         await drain(env, actors, auditor)
         await asyncio.to_thread(nursery.kill)
         await _start(nursery, result, restless=True)
@@ -214,17 +229,20 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.kills", description=__doc__)
     parser.add_argument("--cycles", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rates", action="store_true", help="scale the stream by rate, and let writers note times")
     parser.add_argument("--disk", action="store_true", help="on the disk of TMPDIR, not in memory")
     chosen = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(dir=None if chosen.disk else scratch(), prefix="penstock-kills-") as name:
-        result = asyncio.run(run(Path(name) / "data", cycles=chosen.cycles, seed=chosen.seed))
+        rates = RATES if chosen.rates else None
+        result = asyncio.run(run(Path(name) / "data", cycles=chosen.cycles, seed=chosen.seed, rates=rates))
     for line in result.anomalies[:20]:
         sys.stdout.write(f"{line}\n"[:800])
     if result.anomalies:
         sys.stdout.write("\n".join(line[:200] for line in result.last[-60:]) + "\n")
     sys.stdout.write(
         f"{result.cycles} kills and {result.forced} forced ones, {result.pauses} pauses, "
-        f"{result.acked} acknowledgements and {result.reads} reads checked, "
+        f"{result.acked} acknowledgements and {result.reads} reads checked, {result.epochs} changes of segments, "
+        f"{result.bounded} reads after a bound of times, "
         f"slowest start {result.slowest_start_s:.2f} s, {len(result.anomalies)} anomalies, {result.took_s:.0f} s\n"
     )
     return 1 if result.anomalies else 0

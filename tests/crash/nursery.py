@@ -32,14 +32,18 @@ class Nursery:
     """Starts servers on one data directory and two ports. Use it in a ``with`` block, which ends them.
 
     ``planted``: ``module:function`` of a bug, a patch that every server enters: what looks on must see it.
+    ``minute_ms``: how long a minute of scaling by rate lasts.
     """
 
-    def __init__(self, data: Path, controller_port: int, store_port: int, *, planted: str | None = None) -> None:
+    def __init__(
+        self, data: Path, controller_port: int, store_port: int, *, planted: str | None = None, minute_ms: int = 60_000
+    ) -> None:
         self._settings = {
             "data": str(data),
             "controller_port": controller_port,
             "store_port": store_port,
             "planted": planted,
+            "minute_ms": minute_ms,
         }
         self._gate = data.with_name(data.name + ".hold")
         self.log = data.with_name(data.name + ".log")
@@ -146,7 +150,12 @@ def _serve(order: Mapping[str, Any], ready: int) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     settings = StandaloneSettings(
-        store=EmbeddedSettings(data=Path(order["data"]), memory_bytes=96 << 20, log_bytes=120 << 20),
+        store=EmbeddedSettings(
+            data=Path(order["data"]),
+            memory_bytes=96 << 20,
+            log_bytes=120 << 20,
+            scaling_minute_ms=order["minute_ms"],
+        ),
         controller_port=order["controller_port"],
         store_port=order["store_port"],
         http_port=0,

@@ -12,6 +12,7 @@ import planted_core
 import planted_erasure
 import planted_heads
 import planted_more
+import planted_rates
 import planted_retention
 import planted_spark
 import pytest
@@ -23,6 +24,7 @@ MODULES = (
     planted_erasure,
     planted_heads,
     planted_more,
+    planted_rates,
     planted_retention,
     planted_spark,
 )

@@ -9,6 +9,7 @@ import time
 from penstock.testing.simulation.config import at_pace, draw_config
 from penstock.testing.simulation.control.run import run_control_seed
 from penstock.testing.simulation.driver import RunResult, run_seed
+from penstock.testing.simulation.rate_actors import with_rates
 from penstock.testing.simulation.retention.run import run_retention_seed
 
 _SHOWN = 60  # lines of history before an anomaly
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--control", action="store_true", help="instead: the control plane with late answers in each seed"
     )
+    parser.add_argument("--rates", action="store_true", help="scale the stream by rate, and let writers note times")
     chosen = parser.parse_args(argv)
     if chosen.control:
         return _control(chosen)
@@ -42,7 +44,8 @@ def main(argv: list[str] | None = None) -> int:
     for seed in range(chosen.first, chosen.first + chosen.seeds):
         if time.perf_counter() - began > chosen.minutes * 60:
             break
-        config = at_pace(draw_config(seed), chosen.pace)
+        drawn = draw_config(seed)
+        config = at_pace(with_rates(drawn) if chosen.rates else drawn, chosen.pace)
         result = run_seed(seed, seconds=chosen.seconds * chosen.pace, config=config)
         results.append(result)
         if result.anomalies:
@@ -114,6 +117,10 @@ def _report(result: RunResult, *, short: bool) -> None:
 
 def _summary(results: list[RunResult], failed: list[int], wall_s: float) -> None:
     virtual_s = sum(item.virtual_s for item in results)
+    if any(item.counts.get("watermarks") for item in results):
+        kinds = ("scaling_splits", "scaling_merges", "stream_scales", "watermarks")
+        counts = [f"{sum(item.counts.get(kind, 0) for item in results)} {kind.replace('_', ' ')}" for kind in kinds]
+        sys.stdout.write(f"{', '.join(counts)}, {sum(item.bounded for item in results)} events read after a bound\n")
     sys.stdout.write(
         f"{len(results)} seeds, {virtual_s / 3600:.2f} simulated hours, {sum(item.crashes for item in results)} crashes, "
         f"{sum(item.recoveries for item in results)} recoveries, {sum(item.acked for item in results)} acknowledgements "

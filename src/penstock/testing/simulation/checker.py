@@ -37,6 +37,7 @@ def check(history: History) -> list[Anomaly]:
     found += _check_counters(history)
     found += _check_lives(history)
     found += _check_heads(history)
+    found += _check_times(history)
     return found
 
 
@@ -233,4 +234,22 @@ def _check_heads(history: History) -> list[Anomaly]:
             again = [segment for segment in after if segment in passed]
             if back or again:
                 found.append(Anomaly("head moved back", f"{stream} from {before} to {after}"))
+    return found
+
+
+def _check_times(history: History) -> list[Anomaly]:
+    """No event comes after a bound of times that covers it."""
+    times = {
+        data: (time_ms, writer)
+        for writer in history.timed
+        for data, time_ms in writer.times.items()
+        if time_ms <= writer.noted
+    }
+    found: list[Anomaly] = []
+    for data, lower_ms in history.bounds:
+        if data in times and times[data][0] <= lower_ms:
+            time_ms, writer = times[data]
+            found.append(
+                Anomaly("late event", f"{writer.name} wrote {data[:40]!r} at {time_ms}, read after {lower_ms}")
+            )
     return found

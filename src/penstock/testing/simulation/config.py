@@ -23,6 +23,16 @@ class FaultRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RateSettings:
+    """A run whose stream scales by rate, with minutes of ``minute_ms``, and whose writers note times. Events/s."""
+
+    minute_ms: int
+    target_rate: int
+    factor: int
+    watermark_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimConfig:
     """One run. ``wire``: clients use the wire server; else they call the store in the same process.
 
@@ -50,6 +60,7 @@ class SimConfig:
     transactions: int
     segments: int
     faults: FaultRates
+    rates: RateSettings | None = None
 
 
 def draw_config(seed: int) -> SimConfig:

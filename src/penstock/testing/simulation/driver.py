@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.testing.simulation import erase_actors as on_erasures
 from penstock.testing.simulation import head_actors as on_heads
+from penstock.testing.simulation import rate_actors as on_rates
 from penstock.testing.simulation import segment_actors as on_segments
 from penstock.testing.simulation import stream_actors as on_stream
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env
@@ -43,6 +44,8 @@ class RunResult:
     steps: int
     counts: dict[str, int] = field(default_factory=dict)
     last: Sequence[str] = ()
+    bounded: int = 0
+    """Events that were read after a bound of times."""
 
 
 @contextmanager
@@ -90,6 +93,7 @@ def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = Non
         steps=loop.steps,
         counts=cluster.figures.counts,
         last=list(history.last),
+        bounded=len(history.bounds),
     )
 
 
@@ -160,6 +164,8 @@ def actors_of(env: Env, tables: Sequence[str]) -> list[tuple[str, Coroutine[Any,
     add("batches", on_stream.write_batches)
     add("rereader", on_stream.reread_stream)
     add("scaler", on_stream.scale_stream)
+    if config.rates is not None:
+        add("segments-watch", on_rates.watch_segments)
     add("truncator", on_stream.truncate_stream)
     add("streams", on_stream.live_streams)
     for number in range(2):
@@ -204,6 +210,7 @@ async def drain(env: Env, actors: Sequence[asyncio.Task[None]], auditor: asyncio
     """Everything that has begun must end by itself, and the subscriber must see all of it."""
     env.stopping.set()
     await until(env, actors, DRAIN_S)
+    await on_rates.check_rest(env)
     await on_stream.finish_stream(env)
     await until(env, [auditor], DRAIN_S)
 

@@ -123,6 +123,18 @@ class Erasure:
 
 
 @dataclass(slots=True, eq=False)
+class TimedWriter:
+    """A writer that notes times: the time of each event, and the last time that was certainly noted behind them.
+
+    No bound may cover an event before it is read, unless the writer ended before it noted the event's time.
+    """
+
+    name: str
+    times: dict[bytes, int] = field(default_factory=dict)
+    noted: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Increment:
     """A compare-and-set of a counter from ``value - 1`` to ``value``."""
 
@@ -182,6 +194,9 @@ class History:
         self.sights: list[Sight] = []
         self.erasures: list[Erasure] = []
         self.heads: dict[str, list[Mapping[SegmentId, int]]] = {}
+        self.timed: list[TimedWriter] = []
+        self.bounds: list[tuple[bytes, int]] = []
+        """Events, each with the lower bound of times that its reader had been given before it."""
         self.violations: list[Anomaly] = []
         self.last: deque[str] = deque(maxlen=LAST_EVENTS)
         self.acked = 0
@@ -281,6 +296,17 @@ class History:
         """The erasure was finally refused."""
         erasure.refused = True
         self.note(f"not erased {erasure.name}: {error}")
+
+    # --- times ----------------------------------------------------------------------------------------------------
+
+    def timed_writer(self, name: str) -> TimedWriter:
+        """The writer has noted its first time."""
+        made = TimedWriter(name)
+        self.timed.append(made)
+        return made
+
+    def read_after_bound(self, data: bytes, lower_ms: int) -> None:
+        self.bounds.append((data, lower_ms))
 
     # --- tables ---------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from penstock.model.errors import (
     WriterInUseError,
 )
 from penstock.model.names import StreamName, segment_name, transaction_segment_name
-from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, RetentionType, StreamConfig
 from penstock.model.queries import QuerySource
 from penstock.model.segments import KeyRange, SegmentRange
 from penstock.ports.control.groups import ReaderGroupConfig
@@ -38,6 +38,7 @@ from penstock.ports.data.imports import ChunkImports, ImportedChunk
 from penstock.ports.data.service import SegmentService
 from penstock.testing.simulation.actors import SCOPE, STREAM, Env, RawWriter, event
 from penstock.testing.simulation.history import Group, Outcome, Reading, Write
+from penstock.testing.simulation.rate_actors import AGGREGATION_MS, NotedTimes, Windows, scaling_policy
 from penstock.testing.simulation.segment_actors import write_chunks
 
 _SUBSCRIBER = "auditor"
@@ -48,8 +49,9 @@ _SEGMENTS_MAX = 6
 async def prepare_stream(env: Env) -> None:
     """Create the stream and its subscriber. Data is kept until the subscriber has acknowledged it."""
     config = StreamConfig(
-        scaling=ScalingPolicy(min_segments=env.config.segments),
+        scaling=scaling_policy(env.config),
         retention=RetentionPolicy(type=RetentionType.SIZE, minimum=0),
+        timestamp_aggregation_ms=0 if env.config.rates is None else AGGREGATION_MS,
     )
 
     async def create() -> None:
@@ -95,7 +97,9 @@ async def write_stream(env: Env, name: str) -> None:
         )
         number = 0
         try:
+            times = NotedTimes(env, writer_name)
             async with store.stream(STREAM).writer(settings) as writer:
+                await times.begin(writer)
                 for _ in range(rng.randrange(1, 30)):
                     batch: list[Write] = []
                     for _ in range(rng.randrange(1, 6)):
@@ -103,13 +107,16 @@ async def write_stream(env: Env, name: str) -> None:
                         key = f"key{rng.randrange(config.keys)}"
                         data = event(config, str(STREAM), writer_name, number, key, rng)
                         batch.append(history.write(str(STREAM), writer_name, number, key, data))
+                        times.wrote(data)
                         await writer.write(data, key)
                     await writer.flush()
                     for item in batch:
                         history.acknowledged(item)
+                    await times.note(writer)
                     await env.pause(rng)
                     if env.stopping.is_set():
                         break
+                await times.note(writer, last=True)
         except RETRYABLE as error:
             history.note(f"writer {writer_name} failed: {error}")
 
@@ -258,11 +265,13 @@ async def audit_stream(env: Env, reading: Reading) -> None:
     rng = env.rng("auditor")
     store = env.store("auditor")
     start: StreamCut | None = env.acknowledged
+    lives = 0
     while True:
         reader = store.stream(STREAM).reader(start=start)
+        lives += 1
         try:
             async with reader:
-                if await _audit(env, reader, reading, rng):
+                if await _audit(env, reader, reading, Windows(env, f"auditor.{lives}"), rng):
                     reading.complete = True
                     return
         except TruncatedError as error:
@@ -274,11 +283,13 @@ async def audit_stream(env: Env, reading: Reading) -> None:
         start = reader.position()
 
 
-async def _audit(env: Env, reader: AsyncReader, reading: Reading, rng: random.Random) -> bool:
+async def _audit(env: Env, reader: AsyncReader, reading: Reading, windows: Windows, rng: random.Random) -> bool:
     """Returns whether the end was reached."""
     while (block := await reader.next_block()) is not None:
         for item in block:
             env.history.read(reading, segment_name(STREAM, item.segment), item.offset, item.data)
+            windows.read(item.data)
+        await windows.look(reader)
         if rng.random() < 0.3:
             cut = reader.position()
             try:

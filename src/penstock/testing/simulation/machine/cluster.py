@@ -305,11 +305,12 @@ class Cluster:
 
     def controller_settings(self) -> ControllerSettings:
         """Settings of the controller of every node."""
+        rates = self.config.rates
         return ControllerSettings(
             sweep_ms=self.config.sweep_ms,
             retention_cycle_ms=self.config.retention_cycle_ms,
-            scaling_minute_ms=None,
-            watermark_ms=None,
+            scaling_minute_ms=None if rates is None else rates.minute_ms,
+            watermark_ms=None if rates is None else rates.watermark_ms,
         )
 
     def prepare_store(self, store: SegmentStore) -> None:

@@ -64,14 +64,14 @@ class JavaClient:
         ]
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, scenario: str, steps: Steps | None = None) -> dict[str, Any]:
+    def run(self, scenario: str, steps: Steps | None = None, *, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         """What the scenario saw. ``steps`` answers its lines in between."""
         if self._process is None:
             with self._log.open("ab") as errors:
                 self._process = subprocess.Popen(
                     self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
                 )
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         line = self._ask(scenario, deadline)
         while "step" in line:
             assert steps is not None, line

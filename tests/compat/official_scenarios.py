@@ -7,8 +7,10 @@ Prints one JSON object with what the client saw.
 
 import asyncio
 import json
+import math
 import os
 import sys
+import time
 
 import pravega_client
 
@@ -296,6 +298,50 @@ def scaling_by_rate(manager):
             for key in range(20)
         ),
     }
+
+
+def crowd_writer(manager):
+    """Writes with a load that doubles each second, as the first line says; writes the last events after the second."""
+    scope, doublings, count, last = sys.stdin.readline().split()
+    doublings, count, last = int(doublings), int(count), int(last)
+    writer = manager.create_writer(scope, "st")
+
+    def write(begin, end):
+        for number in range(begin, end):
+            key = f"official.k{number % 50}"
+            writer.write_event(f"{key}:{number}", routing_key=key)
+        return max(begin, end)
+
+    written, began_s = 0, time.monotonic()
+    while written < count:
+        seconds = time.monotonic() - began_s
+        grown = min(seconds, doublings)
+        due = (2**grown - 1) / math.log(2) + (seconds - grown) * 2**doublings
+        written = write(written, min(count, int(due)))
+        time.sleep(0.02)
+    writer.flush()
+    print(json.dumps({"written": written}), flush=True)
+    sys.stdin.readline()
+    write(count, count + last)
+    writer.flush()
+    return {"written": count + last}
+
+
+def crowd_reader(manager):
+    """Reads as many events as the first line says, however long that takes."""
+    scope, expected = sys.stdin.readline().split()
+    reader = manager.create_reader_group("official", scope, "st").create_reader("r1")
+    KEPT.append(reader)
+
+    async def go():
+        found = []
+        while len(found) < int(expected):
+            part = await reader.get_segment_slice_async()
+            found.extend(bytes(event.data()).decode() for event in part)
+            reader.release_segment(part)
+        return found
+
+    return {"found": asyncio.run(go())}
 
 
 def audit(manager):

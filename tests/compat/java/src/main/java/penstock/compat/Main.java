@@ -65,6 +65,7 @@ public final class Main {
         SCENARIOS.put("tables", Tables::tables);
         SCENARIOS.put("table-iterators", Tables::iterators);
         SCENARIOS.put("scaling", Scaling::scaling);
+        SCENARIOS.put("crowd", Crowd::crowd);
         SCENARIOS.put("scaling-calls", Scaling::calls);
         SCENARIOS.put("subscribers", Retention::subscribers);
         SCENARIOS.put("automatic-release", Retention::automatic);

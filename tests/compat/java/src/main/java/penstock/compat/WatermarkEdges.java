@@ -52,7 +52,7 @@ final class WatermarkEdges {
     }
 
     /** A reader and the bounds that it is given. They must not go back, and no event that they cover may come late. */
-    private static final class Follower {
+    static final class Follower {
         final EventStreamReader<String> reader;
         final Stream stream;
         final TreeSet<Long> lowers = new TreeSet<>();
@@ -62,6 +62,10 @@ final class WatermarkEdges {
         int late;
         int count;
         boolean overtaken;
+        /** The time of an event with number 0. */
+        long origin;
+        /** Takes all events, if it is set. */
+        List<String> events;
         /** Times up to it are not looked at: of events from before a writer was forgotten or a bound was known. */
         long exempt = Long.MIN_VALUE;
 
@@ -74,8 +78,13 @@ final class WatermarkEdges {
             String event = next();
             if (event != null) {
                 count++;
-                long time = Long.parseLong(event.split(":")[1]);
-                late += lower != null && time <= lower && time > exempt ? 1 : 0;
+                long time = origin + Long.parseLong(event.split(":")[1]);
+                // Writers of other clients note nothing.
+                boolean noted = !event.startsWith("official");
+                late += noted && lower != null && time <= lower && time > exempt ? 1 : 0;
+                if (events != null) {
+                    events.add(event);
+                }
             }
             TimeWindow window = reader.getCurrentTimeWindow(stream);
             Long now = window.getLowerTimeBound();
@@ -135,7 +144,7 @@ final class WatermarkEdges {
         return Stream.of(session.scope, "st");
     }
 
-    private static Follower follower(Session session, EventStreamClientFactory events, Stream stream, String group)
+    static Follower follower(Session session, EventStreamClientFactory events, Stream stream, String group)
             throws Exception {
         session.group(session.groups(), group, stream);
         return new Follower(session.reader(events, "r-" + group, group), stream);

@@ -50,7 +50,7 @@ class Crowd:
     def _run(self, work: object) -> None:
         try:
             work()  # type: ignore[operator]
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - reported to the test
             self.failures.append(error)
 
     def _write(self) -> None:

@@ -24,6 +24,9 @@ AGGREGATION_MS = 1 << 40
 
 _COME_TO_REST_S = 60.0
 
+_LOG_FILE_BYTES = 384 << 10
+"""Room for the record of past truncations. With this many segments it reaches its limit of 8,000 positions."""
+
 
 def with_rates(config: SimConfig) -> SimConfig:
     """The same run, with a stream that scales by rate and writers that note times."""
@@ -34,7 +37,7 @@ def with_rates(config: SimConfig) -> SimConfig:
         factor=rng.choice((2, 3, 4)),
         watermark_ms=rng.choice((100, 300, 1000)),
     )
-    return replace(config, rates=rates)
+    return replace(config, rates=rates, log_file_bytes=max(config.log_file_bytes, _LOG_FILE_BYTES))
 
 
 def scaling_policy(config: SimConfig) -> ScalingPolicy:

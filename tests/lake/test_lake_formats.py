@@ -10,6 +10,8 @@ import pytest
 from lake_world import DEFINITION, SCHEMA, address_of, cut_at, offset_of, rows_of, table_of, written
 
 from penstock.model.errors import ConflictError, InvalidArgumentError, UnsupportedError
+from penstock.spark.jobs.export.files import ExportDirectory
+from penstock.spark.jobs.table_files import TableDirectory
 from penstock.spark.lake.iceberg import open_catalog
 from penstock.spark.lake.opening import TableAddress, open_table
 from penstock.spark.lake.place import Place
@@ -105,12 +107,12 @@ def test_an_iceberg_tag_on_an_old_version_stops_an_erasure(tmp_path: Path) -> No
     with plain.manage_snapshots() as manage:
         manage.create_tag(current.snapshot_id, "audit")
     with pytest.raises(ConflictError, match="branch or tag"):
-        erase(table, "e", {0: [(0, 10)]})
+        erase(table, "e", {0: [0]})
     assert not table.is_applied("e")
     plain.refresh()
     with plain.manage_snapshots() as manage:
         manage.remove_tag("audit")
-    erase(table, "e", {0: [(0, 10)]})
+    erase(table, "e", {0: [0]})
     assert table.is_applied("e")
     assert state.cut == cut_at(30)
 
@@ -162,6 +164,12 @@ def test_a_slow_parquet_run_cannot_reuse_the_number_of_a_deleted_commit(tmp_path
 def test_an_address_that_is_none_is_refused(address: TableAddress, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         open_table(address)
+
+
+@pytest.mark.parametrize("directory", [ExportDirectory, TableDirectory])
+def test_a_job_that_renames_directories_refuses_a_bucket_and_names_the_other_job(directory: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="spark lake"):
+        directory(Path("s3://bucket/table"))
 
 
 def test_a_store_without_conditional_writes_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

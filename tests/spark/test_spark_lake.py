@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import datetime
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 from job_world import source_options
 from pyspark.errors import PySparkException
 from spark_world import World
+from typer.testing import CliRunner
 
+from penstock.app.cli.main import app
 from penstock.model.errors import ConflictError, InvalidArgumentError, PenstockError, WriterInUseError
 from penstock.model.names import StreamName
+from penstock.spark.cli import erase as cli_erase
 from penstock.spark.cli.session import typed
 from penstock.spark.jobs.lake import job as lake_job
 from penstock.spark.jobs.lake.job import LakeRequest, append_to_table, follow_with_table
@@ -170,3 +175,54 @@ def test_what_does_not_fit_is_refused_and_nothing_is_half_done(
             append_to_table(spark, wanted)
     assert isinstance(open_table(request.address), DeltaLakeTable)
     assert len(rows_in(request)) == 3
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind == "delta" else SLOW) for kind in FORMATS])
+def test_an_erasure_lists_the_table_and_reaches_every_file_of_it(
+    kind: str, spark: Any, address: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_erase, "spark_session", lambda *_, **__: nullcontext(spark))
+    stream = world.create(f"erased{kind}", 2)
+    (tmp_path / "lake").mkdir()
+    request = request_of(kind, address, stream, tmp_path / "lake", schema=None, partition=None, time="append_time")
+    for start in (0, 20, 40):
+        world.write(stream, [event(n) for n in range(start, start + 20)])
+        append_to_table(spark, request)
+    (tmp_path / "values").write_text("n7\nn25\n")
+    settings = [f"--catalog={name}={value}" for name, value in request.address.catalog.items()]
+
+    def command(*more: str) -> Any:
+        words = ["spark", "erase", str(stream), "--json-field", "name", "--values-from", str(tmp_path / "values")]
+        words += ["--reason", "request 17", "--owner", "ann", "--id", f"r17{kind}", "--yes", "--controller", address]
+        return CliRunner().invoke(app, [*words, *more])
+
+    found = command()
+    assert found.exit_code == 0, found.output
+    assert f"rows of a table, until penstock spark erase --tables deletes them: {request.address.registered()}" in (
+        found.output
+    )
+    assert events_left(tmp_path / "lake") >= {7, 25}
+    if kind == "iceberg":
+        found = command("--tables", "--catalog", "type=sql", "--catalog", f"uri=sqlite:///{tmp_path}/other.db")
+        assert isinstance(found.exception, ConflictError), found.output
+        assert "pending" in found.output
+    found = command("--tables", *settings)
+    assert found.exit_code == 0, found.output
+    assert "done, 2 rows" in found.output
+    assert events_left(tmp_path / "lake") == set(range(60)) - {7, 25}
+    again = command("--tables", "--json", *settings)
+    (table,) = json.loads(again.output)["tables"]
+    assert (table["state"], table["rows"]) == ("done", 0)
+    # The stream continues in the table.
+    world.write(stream, [event(n) for n in range(60, 70)])
+    append_to_table(spark, request)
+    assert events_left(tmp_path / "lake") == set(range(70)) - {7, 25}
+
+
+def events_left(root: Path) -> set[int]:
+    """Numbers of the events in all Parquet files below the directory, of any version of the table."""
+    found: set[int] = set()
+    for path in root.rglob("penstock-*.parquet"):
+        rows = pq.read_table(str(path), partitioning=None)
+        found |= {json.loads(text)["id"] for text in rows.column("event").to_pylist()}
+    return found

@@ -232,6 +232,14 @@ class AsyncErasures:
         lists = await self._lists(erasure)
         return lists.ranges, lists.chunks
 
+    async def offsets(self, erasure: str) -> dict[SegmentId, Sequence[int]]:
+        """The offsets at which the erased events begin, by segment, in order: for copies of the stream to erase their own.
+
+        Raises NotFoundError.
+        """
+        lists = await self._lists(erasure)
+        return {segment: sorted(offsets) for segment, offsets in lists.offsets.items()}
+
     async def _lists(self, erasure: str) -> Lists:
         lists = Lists()
         number, count = 0, 1

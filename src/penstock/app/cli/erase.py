@@ -297,7 +297,8 @@ def print_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
     for item in receipt["remains"]:
         until = f", until {moment(item['until_ms'])}" if "until_ms" in item else ""
         size = f" ({format_size(item['bytes'])})" if "bytes" in item else ""
-        print(f"  {item['what']}{size}{until}")
+        table = f": {item['table']}" if "table" in item else ""
+        print(f"  {item['what']}{table}{size}{until}")
 
 
 def state_line(state: Mapping[str, Any]) -> str:

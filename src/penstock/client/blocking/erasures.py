@@ -19,5 +19,6 @@ class Erasures(Blocking[AsyncErasures]):
 
     show = blocking(AsyncErasures.show)
     wait = blocking(AsyncErasures.wait)
+    offsets = blocking(AsyncErasures.offsets)
     withdraw = blocking(AsyncErasures.withdraw)
     verify = blocking(AsyncErasures.verify)

@@ -13,6 +13,7 @@ from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import load_deleted, placed_at
 from penstock.controller.grace.records import load_grace
+from penstock.controller.retention.facts import load_subscribers
 from penstock.controller.retention.holds import Placed
 from penstock.controller.stream_view import StreamView
 from penstock.core.segments.erasure import Range, joined, size_of
@@ -25,6 +26,7 @@ from penstock.core.segments.erasure_receipt import (
     request_digest,
 )
 from penstock.core.streams.history import StreamHistory
+from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
@@ -244,6 +246,7 @@ async def remains_of(
                 "until_ms": max(item.due_ms for item in graced),
             }
         )
+    found += await _tables(ctx, view)
     spaces = await ctx.segments.spaces(await _segment_names(ctx, view))
     leased = [space for space in spaces.values() if space.leased_bytes]
     if leased:
@@ -255,6 +258,19 @@ async def remains_of(
             }
         )
     return found
+
+
+async def _tables(ctx: Context, view: StreamView) -> list[dict[str, Any]]:
+    """The tables that are subscribers of the stream. They have copies of its events."""
+    records = await load_subscribers(ctx, view)
+    tables = sorted(item.query for item in records.values() if item.query.startswith(TABLE_PREFIX))
+    return [
+        {
+            "what": "rows of a table, until penstock spark erase --tables deletes them",
+            "table": name.removeprefix(TABLE_PREFIX),
+        }
+        for name in tables
+    ]
 
 
 async def _segment_names(ctx: Context, view: StreamView) -> list[str]:

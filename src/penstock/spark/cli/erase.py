@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.app.cli.common.loss import confirm, refusal
 from penstock.app.cli.common.options import DDL, VALUES, DryRunOption, OwnerOption, ReasonOption, YesOption
-from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, say
+from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, print_json, say
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller, owner_of
 from penstock.app.cli.erase import (
     ErasureIdOption,
@@ -23,9 +23,15 @@ from penstock.app.cli.erase import (
 )
 from penstock.app.erasing import values_from
 from penstock.core.units import counted
-from penstock.model.errors import InvalidArgumentError
-from penstock.spark.cli.session import ConfOption, MasterOption, spark_session
+from penstock.model.errors import ConflictError, InvalidArgumentError
+from penstock.model.names import StreamName
+from penstock.spark.cli.lake import CatalogOption, StorageOption
+from penstock.spark.cli.session import ConfOption, MasterOption, pairs, spark_session
 from penstock.spark.matching import Contains, JsonField, Match, Where
+
+if TYPE_CHECKING:
+    from penstock.spark.jobs.erase import EraseReport
+    from penstock.spark.jobs.erase_tables import TableErasure
 
 JsonFieldOption = Annotated[
     str | None,
@@ -62,6 +68,14 @@ WhereOption = Annotated[
 ]
 
 
+TablesOption = Annotated[
+    bool,
+    typer.Option(
+        "--tables", help="Then also delete the events from all tables that penstock spark lake made of the stream."
+    ),
+]
+
+
 def erase(
     stream: StreamArgument,
     reason: ReasonOption,
@@ -72,6 +86,9 @@ def erase(
     where: WhereOption = None,
     owner: OwnerOption = None,
     erasure: ErasureIdOption = None,
+    tables: TablesOption = False,
+    storage: StorageOption = None,
+    catalog: CatalogOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     controller: ControllerOption = None,
@@ -89,13 +106,18 @@ def erase(
     If a hold covers any of them, nothing is blanked and the exit status is 10. The erasure continues by itself when no
     hold covers them. The same command with --id then prints the receipt, or that it is still deferred.
 
+    Tables of the stream are listed as pending. With --tables, their rows of these events are deleted, in all versions and
+    files; older versions of the tables end. The same command with --id and --tables does it later.
+
     \b
     Examples:
       penstock spark erase demo/clicks --json-field user.id --values-from ids.txt --reason "request 17" --dry-run
       penstock spark erase demo/clicks --schema "user string, age int" --where "user = 'ann' and age < 18" --reason "r 18"
     """
     from penstock.spark.jobs.erase import erase as run
+    from penstock.spark.jobs.erase_tables import TableSettings, erase_in_tables
 
+    settings = TableSettings(storage=pairs(storage, "--storage"), catalog=pairs(catalog, "--catalog"))
     match = match_of(json_field, anywhere, values, schema, where)
     if not (dry_run or yes or sys.stdin.isatty()):
         # A search takes long: refuse before it, not after.
@@ -113,15 +135,48 @@ def erase(
             confirm=None if yes else lambda found: _confirm(stream, found, line, as_json=json),
             progress=lambda state: line.show(state_line(state)),
         )
+        in_tables: Sequence[TableErasure] = ()
+        if tables and report.receipt is not None:
+            line.show("state tables")
+            name = StreamName.parse(stream)
+            address = controller or default_controller()
+            in_tables = erase_in_tables(spark, name, report.receipt["erasure"], controller=address, settings=settings)
+    if report.receipt is not None and tables:
+        _show_tables(report.receipt, in_tables, as_json=json)
+    else:
+        _show(report, as_json=json)
+
+
+def _show(report: EraseReport, *, as_json: bool) -> None:
     if report.receipt is not None:
-        print_receipt(report.receipt, as_json=json)
+        print_receipt(report.receipt, as_json=as_json)
     elif report.state == "deferred":
-        what = f"erasure {report.erasure}, {counted(report.events, 'event')} of {stream}: {deferred_by(report.holds)}"
-        say(f"{what}; it continues when no hold covers them", as_json=json, **report.as_json())
+        what = f"{counted(report.events, 'event')} of {report.stream}: {deferred_by(report.holds)}"
+        text = f"erasure {report.erasure}, {what}; it continues when no hold covers them"
+        say(text, as_json=as_json, **report.as_json())
         raise typer.Exit(DEFERRED_STATUS)
     else:
-        found = would_erase(stream, report.events, report.bytes, report.holds)
-        say(found, as_json=json, **report.as_json())
+        found = would_erase(report.stream, report.events, report.bytes, report.holds)
+        say(found, as_json=as_json, **report.as_json())
+
+
+def _show_tables(receipt: Mapping[str, Any], found: Sequence[TableErasure], *, as_json: bool) -> None:
+    """Print the receipt, and how the erasure stands in each table. Raises ConflictError if it is pending in one."""
+    if as_json:
+        print_json({"receipt": dict(receipt), "tables": [item.as_json() for item in found]})
+    else:
+        print_receipt(receipt, as_json=False)
+        print("tables:" if found else "no table is a subscriber of the stream")
+    for item in () if as_json else found:
+        did = f"{counted(item.rows, 'row')} and {counted(item.files, 'file')} deleted"
+        print(f"  {item.table}: {item.state}, {item.why or did}")
+    pending = [item.table for item in found if item.state == "pending"]
+    if pending:
+        raise ConflictError(
+            "the erasure is pending in a table; correct the reason, then run the same command with the same --id",
+            erasure=receipt["erasure"],
+            table=pending[0],
+        )
 
 
 def _confirm(stream: str, found: Mapping[str, Any], line: ProgressLine, *, as_json: bool) -> None:

@@ -14,19 +14,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.model.errors import CorruptDataError, DirectoryInUseError, VersionTooNewError
+from penstock.model.errors import CorruptDataError, DirectoryInUseError, InvalidArgumentError, VersionTooNewError
 
 VERSION = 1
 OWN = "_penstock"
 """Directory for a job's own files. Readers of Parquet skip names that begin with an underscore."""
 
 
+_URL = re.compile(r"(s3a?|gs|az|abfss?|hdfs):/")
 _PATTERN = re.compile(r"[{}\[\]*?\\]")
 
 
 def literal(path: str | Path) -> str:
     """Escape the path for Spark's file readers, which expect patterns: ``data[1].json`` would mean ``data1.json``."""
     return _PATTERN.sub(lambda found: f"\\{found[0]}", str(path))
+
+
+def on_disk(path: Path) -> Path:
+    """The absolute path. Raises InvalidArgumentError for a URL: these jobs rename directories, which buckets lack."""
+    if _URL.match(str(path)):
+        raise InvalidArgumentError(
+            "this job writes to a directory; penstock spark lake --format parquet writes to a bucket", output=path
+        )
+    return path.absolute()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
 )
-from penstock.spark.jobs.job_files import OWN, VERSION, locked, read_versioned, sync, write_json
+from penstock.spark.jobs.job_files import OWN, VERSION, locked, on_disk, read_versioned, sync, write_json
 
 _LINK = "current"
 
@@ -46,7 +46,7 @@ class TableDirectory:
     """A table by its path."""
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory.absolute()
+        self.path = on_disk(directory)
         self.current = self.path / _LINK
         self._versions = self.path / "versions"
 

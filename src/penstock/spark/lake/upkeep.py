@@ -14,8 +14,8 @@ from penstock.spark.lake.place import Place
 from penstock.spark.lake.port import OFFSET, SEGMENT, Change, CommittedTable, DataFile, TableState
 from penstock.spark.lake.rows import FilePlan, RowWriter, read_rows
 
-Ranges: TypeAlias = Mapping[int, Sequence[tuple[int, int]]]
-"""Erased ranges by segment: ``start <= offset < end``, in order, without overlaps."""
+Erased: TypeAlias = Mapping[int, Sequence[int]]
+"""The offsets at which erased events begin, by segment."""
 
 Rewritten: TypeAlias = "Sequence[DataFile] | None"
 """The files that replace a group. None: the group stays."""
@@ -33,7 +33,7 @@ class Rewrite:
 
     place: Place
     sequence: int
-    erased: Ranges | None = None
+    erased: Erased | None = None
 
     def __call__(self, group: Sequence[DataFile]) -> Rewritten:
         """The new files of the group, which has files of one partition."""
@@ -106,7 +106,7 @@ def compact(table: CommittedTable, *, target_bytes: int, run: Runner = run_here)
     return Upkeep(removed=len(removed), added=len(added), state=table.commit(state, change))
 
 
-def erase(table: CommittedTable, erasure: str, erased: Ranges, *, run: Runner = run_here) -> Upkeep:
+def erase(table: CommittedTable, erasure: str, erased: Erased, *, run: Runner = run_here) -> Upkeep:
     """Delete the rows of erased events, end all older versions and delete their files, then record the erasure.
 
     May be repeated after a crash at any point. A run of the job that has read the events but not committed cannot commit
@@ -135,14 +135,13 @@ def _state(table: CommittedTable) -> TableState:
     return found
 
 
-def _is_erased(rows: pa.Table, erased: Ranges) -> np.ndarray:
-    """For each row, whether its event begins in an erased range."""
+def _is_erased(rows: pa.Table, erased: Erased) -> np.ndarray:
+    """For each row, whether its event was erased."""
     segments = rows.column(SEGMENT).to_numpy()
     offsets = rows.column(OFFSET).to_numpy()
     found = np.zeros(rows.num_rows, bool)
-    for segment, ranges in erased.items():
-        starts = np.array([start for start, _ in ranges], np.int64)
-        ends = np.array([end for _, end in ranges], np.int64)
-        at = np.searchsorted(starts, offsets, side="right") - 1
-        found |= (segments == segment) & (at >= 0) & (offsets < ends[np.maximum(at, 0)])
+    for segment in np.unique(segments):
+        wanted = erased.get(int(segment))
+        if wanted is not None:
+            found |= (segments == segment) & np.isin(offsets, np.asarray(wanted, np.int64))
     return found

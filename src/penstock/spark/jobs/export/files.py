@@ -24,7 +24,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
 )
 from penstock.model.segments import SegmentId
-from penstock.spark.jobs.job_files import OWN, VERSION, locked, read_versioned, sync, write_json
+from penstock.spark.jobs.job_files import OWN, VERSION, locked, on_disk, read_versioned, sync, write_json
 from penstock.spark.reading.plan import Block, Piece
 
 _SHARES_A_GROUP = 64  # shares per row group of the plan
@@ -62,7 +62,7 @@ class ExportDirectory:
     """The directory of one export. ``output`` is its final path."""
 
     def __init__(self, output: Path) -> None:
-        self.output = output.absolute()
+        self.output = on_disk(output)
         if self.output.name in ("", ".."):
             raise InvalidArgumentError("the output must be a directory of its own, below another one", output=output)
         self.staging = self.output.with_name(f".{self.output.name}.exporting")

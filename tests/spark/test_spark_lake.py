@@ -219,6 +219,51 @@ def test_an_erasure_lists_the_table_and_reaches_every_file_of_it(
     assert events_left(tmp_path / "lake") == set(range(70)) - {7, 25}
 
 
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind == "delta" else SLOW) for kind in FORMATS])
+def test_a_table_of_keys_has_the_latest_event_of_each(
+    kind: str, spark: Any, address: str, world: World, tmp_path: Path
+) -> None:
+    stream = world.create(f"keys{kind}", 1)
+    schema = "k STRING, n BIGINT, gone BOOLEAN"
+    how = {"schema": schema, "time": "append_time", "key": "k", "delete_when": "gone", "compact_at": 0}
+    request = request_of(kind, address, stream, tmp_path, **how)
+    latest: dict[str, int] = {}
+
+    def write(changes: list[tuple[str | None, bool]]) -> None:
+        events = []
+        for number, (key, gone) in enumerate(changes, start=len(latest) * 1000):
+            if gone and key is not None:
+                latest.pop(key, None)
+            elif key is not None:
+                latest[key] = number
+            # World routes by what comes before the first colon: one routing key for all.
+            events.append(json.dumps({"k": key, "n": number, "gone": gone}).encode())
+        world.write(stream, events)
+        append_to_table(spark, request)
+        rows = duckdb.from_arrow(open_table(request.address).read())
+        found = rows.query("found", "select key, k, n from found").fetchall()
+        assert sorted(found) == sorted((key, key, n) for key, n in latest.items())
+
+    with pytest.raises(InvalidArgumentError, match="reserves"):
+        append_to_table(spark, replace(request, schema="key STRING, k STRING"))
+    write([("a", False), ("b", False), ("a", False), (None, False), ("c", False), ("d", True)])
+    write([("b", False), ("c", True), ("e", False)])
+    write([("a", True), ("b", True), ("e", True)])
+    write([("z", False)])
+    assert append_to_table(spark, request).events == 0
+    before = open_table(request.address).state()
+    world.write(stream, [b'{"k": "z", "n": "bad"}', b"no json", b'{"k": "z", "n": 77, "gone": false}'])
+    with pytest.raises(PySparkException, match="does not fit the schema"):
+        append_to_table(spark, request)
+    assert open_table(request.address).state() == before
+    append_to_table(spark, replace(request, bad_events="null"))
+    assert open_table(request.address).read().column("n").to_pylist() == [77]
+    with pytest.raises(ConflictError, match="differing=key"):
+        append_to_table(spark, replace(request, key="n"))
+    with pytest.raises(InvalidArgumentError, match="give a key"):
+        append_to_table(spark, replace(request, key=None))
+
+
 def events_left(root: Path) -> set[int]:
     """Numbers of the events in all Parquet files below the directory, of any version of the table."""
     found: set[int] = set()

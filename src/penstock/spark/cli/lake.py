@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.common.options import DDL, FROM, DryRunOption
+from penstock.app.cli.common.options import DDL, FROM, KEY_BY, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.core.units import counted, format_size
@@ -59,6 +59,21 @@ BadOption = Annotated[
         help="An event that does not fit the schema fails the run, or has null in its columns.",
     ),
 ]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key-by", metavar="SQL", help=f"Keep only the latest event of each key. {KEY_BY}", show_default=False
+    ),
+]
+DeleteWhenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--delete-when",
+        metavar="SQL",
+        help="With --key-by: an event deletes its key from the table if this expression is true.",
+        show_default=False,
+    ),
+]
 FollowOption = Annotated[bool, typer.Option("--follow", help="Continue with new events until interrupted.")]
 EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", help="Pause between commits, with --follow.")]
 CompactOption = Annotated[
@@ -104,6 +119,8 @@ def lake(
     schema: SchemaOption = None,
     partition: PartitionOption = None,
     time: TimeOption = "append_time",
+    key: KeyOption = None,
+    delete_when: DeleteWhenOption = None,
     bad_events: BadOption = "fail",
     follow: FollowOption = False,
     every: EveryOption = 10.0,
@@ -147,6 +164,8 @@ def lake(
         partition=partition,
         time=time,
         subscriber=subscriber,
+        key=key,
+        delete_when=delete_when,
         bad_events=bad_events,
         compact_at=compact_at,
     ).checked()

@@ -23,6 +23,7 @@ from penstock.spark.lake.port import (
     DATE,
     HOUR,
     OFFSET,
+    OWN_PREFIX,
     PERIODS,
     SEGMENT,
     Change,
@@ -60,7 +61,7 @@ class DeltaLakeTable:
     def state(self) -> TableState | None:
         table = self._open()
         if table is None:
-            strange = [path for path in self._place.paths() if not is_leftover(path, sequence=1)]
+            strange = [path for path in self._place.paths() if not path.startswith(OWN_PREFIX)]
             if strange:
                 raise AlreadyExistsError(
                     "the directory is not empty and is no Delta table; name another",

@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.model.errors import AlreadyExistsError, ConflictError, CorruptDataError, VersionTooNewError
 from penstock.spark.lake.place import Place
 from penstock.spark.lake.port import (
+    OWN_PREFIX,
     Change,
     DataFile,
     TableDefinition,
@@ -23,7 +24,7 @@ from penstock.spark.lake.port import (
 from penstock.spark.lake.rows import read_rows, with_partition
 
 VERSION = 1
-_COMMITS = "_penstock/commits/"
+_COMMITS = f"{OWN_PREFIX}commits/"
 _KEPT = 3
 """Commits that are kept. A reader that has listed them still finds the newest one for two commits."""
 
@@ -44,7 +45,7 @@ class ParquetTable:
     def state(self) -> TableState | None:
         numbers = self._numbers()
         if not numbers:
-            strange = [path for path in self._place.paths() if not path.startswith("_penstock/")]
+            strange = [path for path in self._place.paths() if not path.startswith(OWN_PREFIX)]
             if strange:
                 raise AlreadyExistsError(
                     "the directory is not empty and is no table; name another", table=self._place.url, file=strange[0]

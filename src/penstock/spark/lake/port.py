@@ -13,7 +13,7 @@ from penstock.model.errors import ConflictError
 from penstock.spark.lake.place import Place
 
 FORMATS = ("delta", "iceberg", "parquet")
-SEGMENT, OFFSET, APPEND_TIME = "segment_id", "offset", "append_time"
+KEY, SEGMENT, OFFSET, APPEND_TIME = "key", "segment_id", "offset", "append_time"
 POSITION = (SEGMENT, OFFSET, APPEND_TIME)
 """The columns that every table has. Erasures find rows by the first two."""
 DATE, HOUR = "date", "hour"
@@ -21,6 +21,9 @@ DATE, HOUR = "date", "hour"
 
 PERIODS: Mapping[str | None, tuple[str, ...]] = {None: (), "day": (DATE,), "hour": (DATE, HOUR)}
 """By period, the columns of its partitions."""
+
+OWN_PREFIX = "_penstock/"
+"""Directory of what is no data file. Readers of Parquet pass over names that begin with an underscore."""
 
 _NAME = re.compile(r"penstock-(\d{12})-")
 
@@ -32,6 +35,8 @@ class TableDefinition:
     stream: ``scope/stream``. subscriber: the name under which the table holds the stream.
     schema: DDL of the columns of JSON events; None: the table has the binary column ``event``.
     partition: ``day``, ``hour`` or None; of the timestamp in the column ``time``.
+    key: an expression; the table has the latest event of each key, in the column ``key`` too. None: all events.
+    delete_when: a condition; an event for which it is true deletes its key.
     """
 
     stream: str
@@ -39,10 +44,12 @@ class TableDefinition:
     schema: str | None = None
     partition: str | None = None
     time: str = APPEND_TIME
+    key: str | None = None
+    delete_when: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, with the version of their meaning."""
-        names = ("stream", "subscriber", "schema", "partition", "time")
+        names = ("stream", "subscriber", "schema", "partition", "time", "key", "delete_when")
         return {"version": 1, **{name: getattr(self, name) for name in names}}
 
 

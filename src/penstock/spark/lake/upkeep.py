@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.model.errors import NotFoundError
 from penstock.spark.lake.place import Place
-from penstock.spark.lake.port import OFFSET, SEGMENT, Change, CommittedTable, DataFile, TableState
+from penstock.spark.lake.port import KEY, OFFSET, SEGMENT, Change, CommittedTable, DataFile, TableState
 from penstock.spark.lake.rows import FilePlan, RowWriter, read_rows
 
 Erased: TypeAlias = Mapping[int, Sequence[int]]
@@ -26,31 +27,43 @@ Runner: TypeAlias = "Callable[[Rewrite, Sequence[Sequence[DataFile]]], Sequence[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """Writes the rows of a group of files to one file, without the erased rows. Plain values, for tasks.
+    """Writes the rows of a group of files to one file, without some of them. Plain values, for tasks.
 
-    ``erased``: a group without such rows stays; None: each group is rewritten.
+    ``erased``: drop the rows of these events; ``keys``: drop the rows of these keys. A group without such rows stays. If
+    both are None, each group is rewritten.
     """
 
     place: Place
     sequence: int
     erased: Erased | None = None
+    keys: frozenset[str] | None = None
 
     def __call__(self, group: Sequence[DataFile]) -> Rewritten:
         """The new files of the group, which has files of one partition."""
-        if self.erased is not None and not any(self._has_erased(file) for file in group):
+        columns = self._columns()
+        if columns and not any(self._dropped(read_rows(self.place, file, columns)).any() for file in group):
             return None
         prefix = group[0].path[: group[0].path.rfind("/") + 1]
         plan = FilePlan(place=self.place, prefix=prefix, sequence=self.sequence, partition=None, time="")
         with RowWriter(plan) as writer:
             for file in group:
                 rows = read_rows(self.place, file)
-                kept = rows if self.erased is None else rows.filter(pa.array(~_is_erased(rows, self.erased)))
+                kept = rows.filter(pa.array(~self._dropped(rows))) if columns else rows
                 if kept.num_rows:
                     writer.add_to((), kept)
             return [replace(file, partition=group[0].partition) for file in writer.close()]
 
-    def _has_erased(self, file: DataFile) -> bool:
-        return bool(_is_erased(read_rows(self.place, file, [SEGMENT, OFFSET]), self.erased or {}).any())
+    def _columns(self) -> list[str]:
+        """The columns that decide which rows are dropped; none if no row is."""
+        return [*([] if self.erased is None else [SEGMENT, OFFSET]), *([] if self.keys is None else [KEY])]
+
+    def _dropped(self, rows: pa.Table) -> np.ndarray:
+        found = np.zeros(rows.num_rows, bool)
+        if self.erased is not None:
+            found |= _is_erased(rows, self.erased)
+        if self.keys is not None:
+            found |= pc.is_in(rows.column(KEY), value_set=pa.array(sorted(self.keys), pa.string())).to_numpy()
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +117,26 @@ def compact(table: CommittedTable, *, target_bytes: int, run: Runner = run_here)
     removed = [file for group in groups for file in group]
     change = Change(cut=state.cut, added=added, removed=removed, is_rearranged=True)
     return Upkeep(removed=len(removed), added=len(added), state=table.commit(state, change))
+
+
+def replace_keys(
+    table: CommittedTable,
+    state: TableState,
+    keys: frozenset[str],
+    *,
+    fresh: Sequence[DataFile],
+    cut: str,
+    run: Runner = run_here,
+) -> TableState:
+    """Commit ``fresh`` files in place of all rows of these keys, and move the table to ``cut``. Reads the keys of each file.
+
+    Raises ConflictError (another commit came first; nothing has changed).
+    """
+    files = table.files() if keys else []
+    results = run(Rewrite(place=table.place, sequence=state.sequence + 1, keys=keys), [[file] for file in files])
+    removed = [file for file, found in zip(files, results, strict=True) if found is not None]
+    added = [file for found in results for file in found or ()]
+    return table.commit(state, Change(cut=cut, added=[*added, *fresh], removed=removed))
 
 
 def erase(table: CommittedTable, erasure: str, erased: Erased, *, run: Runner = run_here) -> Upkeep:

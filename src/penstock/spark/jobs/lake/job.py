@@ -17,12 +17,14 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError
 from penstock.model.names import StreamName, check_name
 from penstock.spark.connect import Connector, Services, dial, link
+from penstock.spark.jobs.lake.keys import DELETED, check_names, latest_of_keys, with_keys
 from penstock.spark.jobs.lake.task import BAD, RESULT, LakeTask, files_of, on_spark
 from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
 from penstock.spark.jobs.table_subscriber import publish_table
 from penstock.spark.lake.opening import TableAddress, open_table
 from penstock.spark.lake.port import (
     APPEND_TIME,
+    KEY,
     PERIODS,
     POSITION,
     Change,
@@ -31,7 +33,7 @@ from penstock.spark.lake.port import (
     TableState,
 )
 from penstock.spark.lake.rows import FilePlan
-from penstock.spark.lake.upkeep import compact, small_groups
+from penstock.spark.lake.upkeep import compact, replace_keys, small_groups
 from penstock.spark.options import parse_read
 from penstock.spark.reading.planning import batch_ranges, resolve
 
@@ -47,6 +49,9 @@ class LakeRequest:
     read: options of the source: ``controller``, ``stream``, …; ``start_stream_cut`` for the first run.
     schema: Spark's DDL of the events' JSON, whose columns the table has. None: the table has the binary column ``event``.
     partition: ``day`` or ``hour`` of the timestamp in the column ``time``; None: no partitions.
+    key: an expression over the columns; the table has the latest event of each key. Events with equal keys must have equal
+        routing keys, because only then do they have an order. None: the table has all events.
+    delete_when: a condition over the columns. An event for which it is true deletes its key from the table.
     bad_events: what happens to an event that does not fit the schema: ``fail`` the run, or ``null`` in its columns.
     compact_at: merge small files when there are so many of them; 0: never. compact_bytes: size of the merged ones.
     """
@@ -57,6 +62,8 @@ class LakeRequest:
     partition: str | None = None
     time: str = APPEND_TIME
     subscriber: str | None = None
+    key: str | None = None
+    delete_when: str | None = None
     bad_events: str = "fail"
     compact_at: int = 64
     compact_bytes: int = 128 << 20
@@ -73,6 +80,10 @@ class LakeRequest:
             )
         if self.subscriber is not None:
             check_name("stream", self.subscriber)
+        if self.key is not None and not self.key.strip():
+            raise InvalidArgumentError("the expression for the key is empty")
+        if self.delete_when is not None and self.key is None:
+            raise InvalidArgumentError("only a table of keys has deletions; give a key")
         return self
 
     def definition(self, stream: StreamName) -> TableDefinition:
@@ -84,6 +95,8 @@ class LakeRequest:
             schema=self.schema,
             partition=self.partition,
             time=self.time,
+            key=self.key,
+            delete_when=self.delete_when,
         )
 
 
@@ -91,7 +104,8 @@ class LakeRequest:
 class LakeReport:
     """The result of one step or, with ``dry_run``, what it would read.
 
-    ``events`` between the cuts ``start`` and ``end`` are in ``files`` new files, in commit ``sequence`` of the table.
+    ``events`` between the cuts ``start`` and ``end`` are in ``files`` new files, in commit ``sequence`` of the table; of a
+    table of keys, only the latest one of each key.
     ``merged``: small files that were replaced by larger ones.
     """
 
@@ -179,8 +193,7 @@ class _Run:
         files: list[DataFile] = []
         if start != end:
             with repeat_in_background(task_progress(self._spark, on_progress, "tasks"), every_s=_PROGRESS_S):
-                files = self._write(rows, schema, state)
-            state = self._table.commit(state, Change(cut=end.to_text(), added=files))
+                state, files = self._append(rows, schema, state, end.to_text())
             self._publish(end)
         merged = self._compact() if files else 0
         return self._report(state, start, end, size, files, merged=merged, dry_run=False)
@@ -235,7 +248,7 @@ class _Run:
         else:
             fields = StructType.fromDDL(request.schema)
             names = fields.fieldNames()
-            self._check_names(names)
+            check_names(names, key=request.key)
             whole = StructType([*fields.fields]).add(BAD, StringType())
             # Spark puts the text of an event that does not fit into this column.
             value = fn.from_json(fn.col("event").cast("string"), whole, {"columnNameOfCorruptRecord": BAD})
@@ -243,21 +256,15 @@ class _Run:
             columns = [fn.col("_value").getField(name).alias(name) for name in names]
             bad = fn.col("_value").isNull() | fn.col("_value").getField(BAD).isNotNull()
             rows = parsed.select(*columns, *POSITION, bad.alias(BAD))
+        if request.key is not None:
+            rows = with_keys(rows, request.key, request.delete_when)
+            names = [KEY, *(name for name in names if name != KEY)]
         time_field = next((item for item in rows.schema if item.name == request.time), None)
         if time_field is None or not isinstance(time_field.dataType, TimestampType):
             raise InvalidArgumentError("partitions need a column of type TIMESTAMP", column=request.time)
         plain = StructType([rows.schema[name] for name in [*names, *POSITION]])
         schema = to_arrow_schema(plain, timezone="UTC")
         return rows, pa.schema([item.with_nullable(True) for item in schema])
-
-    def _check_names(self, names: list[str]) -> None:
-        # Spark ignores the case of names.
-        reserved = {*POSITION, *PERIODS["hour"], BAD}
-        clash = sorted(name for name in names if name.lower() in reserved)
-        if clash:
-            raise InvalidArgumentError("the table reserves these column names", columns=", ".join(clash))
-        if len({name.lower() for name in names}) != len(names):
-            raise InvalidArgumentError("the schema has a column twice", columns=", ".join(names))
 
     def _read(self, start: StreamCut, end: StreamCut) -> Any:
         ours = {
@@ -270,6 +277,21 @@ class _Run:
             name: value for name, value in self._request.read.items() if name.lower().replace("_", "") not in plain
         }
         return self._spark.read.format("penstock").options(**given, **ours).load()
+
+    def _append(self, rows: Any, schema: pa.Schema, state: TableState, cut: str) -> tuple[TableState, list[DataFile]]:
+        if self._request.key is None:
+            files = self._write(rows, schema, state)
+            return self._table.commit(state, Change(cut=cut, added=files)), files
+        from pyspark.sql import functions as fn
+
+        latest = latest_of_keys(rows, bad_first=self._request.bad_events == "fail").persist()
+        try:
+            keys = frozenset(latest.select(KEY).toArrow().column(KEY).to_pylist())
+            files = self._write(latest.where(~fn.col(DELETED) | fn.col(BAD)), schema, state)
+        finally:
+            latest.unpersist()
+        run = on_spark(self._spark)
+        return replace_keys(self._table, state, keys, fresh=files, cut=cut, run=run), files
 
     def _write(self, rows: Any, schema: pa.Schema, state: TableState) -> list[DataFile]:
         request = self._request

@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-fast test-pulsar-admin test-java setup-s3 test-s3 test-prometheus setup-peers lint format docs bench soak proto lock clean
+.PHONY: help setup demo test test-fast test-pulsar-admin test-java test-registry setup-s3 test-s3 test-prometheus setup-peers lint format docs bench soak proto lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make test-s3 run the tests of tier 2 against two real S3 servers (Swift; Versity's, built with Go in minutes)"
 	@echo "make test-java  run Pravega's own Java client against a server (JDK, Maven, 100 MB of jars)"
 	@echo "make test-prometheus  let a real Prometheus scrape a server and evaluate the alerts (Debian's package, 100 MB)"
+	@echo "make test-registry  run the tests of schema registries against Apicurio Registry (Maven, 160 MB)"
 	@echo "make setup-s3  only fetch and build those two servers"
 	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"
@@ -38,6 +39,9 @@ test-pulsar-admin: setup
 
 test-java: setup
 	$(BIN)/python -m pytest -q -m java tests/compat
+
+test-registry: setup
+	$(BIN)/python scripts/schema_registry.py
 
 setup-s3: setup
 	@$(BIN)/python scripts/s3_servers.py

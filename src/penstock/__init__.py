@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.readers import GroupReader, Reader
     from penstock.client.blocking.stores import Store, Stream
     from penstock.client.blocking.tables import Table
+    from penstock.client.blocking.typed import TypedReader, TypedWriter
     from penstock.client.blocking.writers import Transaction, Writer
     from penstock.client.byte_stream import AsyncByteStream
     from penstock.client.erasure import AsyncErasures
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
     from penstock.client.reading.reader import AsyncReader
     from penstock.client.reading.reader_group import AsyncReaderGroup
     from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
+    from penstock.client.serializing.avro import AvroSerializer
+    from penstock.client.serializing.confluent import ConfluentSchemaRegistry
+    from penstock.client.serializing.events import TypedEvent
+    from penstock.client.serializing.memory import MemorySchemaRegistry
+    from penstock.client.serializing.plain import BytesSerializer, JsonSerializer, TextSerializer
+    from penstock.client.serializing.protobuf import ProtobufSerializer
+    from penstock.client.serializing.serializer import Serializer
+    from penstock.client.serializing.typed_reader import AsyncTypedReader
+    from penstock.client.serializing.typed_writer import AsyncTypedWriter
     from penstock.client.store import AsyncStore
     from penstock.client.stream import AsyncStream
     from penstock.client.tables.entries import Entry, Insert, Put, Remove, Replace
@@ -42,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.client.writing.settings import WriterOptions, WriterSettings
     from penstock.client.writing.transaction import AsyncTransaction
     from penstock.client.writing.writer import AsyncWriter
+    from penstock.codec.schema_ids import IdStyle
     from penstock.model import errors
     from penstock.model.callers import Caller, calling
     from penstock.model.cuts import StreamCut
@@ -66,6 +77,7 @@ if TYPE_CHECKING:
     )
     from penstock.model.segments import KeyRange, SegmentId
     from penstock.ports.control.watermarks import TimeWindow
+    from penstock.ports.schemas import RegisteredSchema, Schema, SchemaKind, SchemaReference, SchemaRegistry
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
@@ -77,6 +89,7 @@ _HOMES = {
     "client.blocking.readers": "GroupReader Reader",
     "client.blocking.stores": "Store Stream",
     "client.blocking.tables": "Table",
+    "client.blocking.typed": "TypedReader TypedWriter",
     "client.blocking.writers": "Transaction Writer",
     "client.byte_stream": "AsyncByteStream",
     "client.erasure": "AsyncErasures",
@@ -86,6 +99,15 @@ _HOMES = {
     "client.reading.reader": "AsyncReader",
     "client.reading.reader_group": "AsyncReaderGroup",
     "client.retention": "AsyncHolds AsyncLevelPolicy AsyncRetention",
+    "client.serializing.avro": "AvroSerializer",
+    "client.serializing.confluent": "ConfluentSchemaRegistry",
+    "client.serializing.events": "TypedEvent",
+    "client.serializing.memory": "MemorySchemaRegistry",
+    "client.serializing.plain": "BytesSerializer JsonSerializer TextSerializer",
+    "client.serializing.protobuf": "ProtobufSerializer",
+    "client.serializing.serializer": "Serializer",
+    "client.serializing.typed_reader": "AsyncTypedReader",
+    "client.serializing.typed_writer": "AsyncTypedWriter",
     "client.store": "AsyncStore",
     "client.stream": "AsyncStream",
     "client.tables.entries": "Entry Insert Put Remove Replace",
@@ -93,6 +115,7 @@ _HOMES = {
     "client.writing.settings": "WriterOptions WriterSettings",
     "client.writing.transaction": "AsyncTransaction",
     "client.writing.writer": "AsyncWriter",
+    "codec.schema_ids": "IdStyle",
     "model.callers": "Caller calling",
     "model.cuts": "StreamCut",
     "model.errors": "PenstockError",
@@ -105,6 +128,7 @@ _HOMES = {
     ),
     "model.segments": "KeyRange SegmentId",
     "ports.control.watermarks": "TimeWindow",
+    "ports.schemas": "RegisteredSchema Schema SchemaKind SchemaReference SchemaRegistry",
 }
 
 _MODULES = {"answers": "answers", "errors": "model.errors"}
@@ -124,12 +148,17 @@ __all__ = [
     "AsyncStream",
     "AsyncTable",
     "AsyncTransaction",
+    "AsyncTypedReader",
+    "AsyncTypedWriter",
     "AsyncWriter",
+    "AvroSerializer",
     "Backlog",
     "Block",
     "ByteStream",
+    "BytesSerializer",
     "Caller",
     "Combine",
+    "ConfluentSchemaRegistry",
     "EffectivePolicy",
     "EmbeddedOptions",
     "Entry",
@@ -138,20 +167,25 @@ __all__ = [
     "GroupReader",
     "HoldInfo",
     "Holds",
+    "IdStyle",
     "Idle",
     "IdleWhen",
     "Insert",
+    "JsonSerializer",
     "KeyRange",
     "Level",
     "LevelPolicy",
     "Measure",
+    "MemorySchemaRegistry",
     "OnExceed",
     "PenstockError",
     "PolicyDocument",
+    "ProtobufSerializer",
     "Put",
     "Reader",
     "ReaderGroup",
     "Record",
+    "RegisteredSchema",
     "Remove",
     "Replace",
     "Retain",
@@ -160,15 +194,24 @@ __all__ = [
     "RetentionType",
     "ScaleType",
     "ScalingPolicy",
+    "Schema",
+    "SchemaKind",
+    "SchemaReference",
+    "SchemaRegistry",
     "SegmentId",
+    "Serializer",
     "Store",
     "Stream",
     "StreamConfig",
     "StreamCut",
     "StreamName",
     "Table",
+    "TextSerializer",
     "TimeWindow",
     "Transaction",
+    "TypedEvent",
+    "TypedReader",
+    "TypedWriter",
     "Unsubscribed",
     "Verification",
     "Writer",

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, assert_type, reveal_type
 from uuid import UUID
 
+import msgspec
+
 import penstock
 import penstock.client
 from penstock.spark.session import configure, settings
@@ -55,6 +57,43 @@ def writing(stream: penstock.Stream) -> None:
     stream.writer(penstock.WriterSettings(deadline_s=5)).close()
     options: penstock.WriterOptions = {"max_in_flight": 2}
     stream.writer(**options).close()
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+def typed_streams(stream: penstock.Stream) -> None:
+    registry = penstock.ConfluentSchemaRegistry("http://localhost:8081", token="t")
+    serializer = penstock.AvroSerializer({"type": "string"}, Order, registry=registry, subject="s")
+    assert_type(serializer, penstock.AvroSerializer[Order])
+    assert_type(penstock.AvroSerializer({"type": "string"}), penstock.AvroSerializer[dict[str, Any]])
+    with stream.writer(serializer=serializer, records=True, block_bytes=1 << 16) as writer:
+        assert_type(writer, penstock.TypedWriter[Order])
+        writer.write(Order(number=1), "k", headers={"a": "1"}, timestamp_ms=5)
+        writer.write_many([Order(number=1)], [b"k"])
+    with stream.reader(serializer=serializer, records=True, start="head") as reader:
+        assert_type(reader, penstock.TypedReader[Order])
+        for event in reader:
+            assert_type(event.value, Order)
+            assert_type(event.record.key, bytes | None)
+    text = stream.reader(serializer=penstock.TextSerializer()).read()
+    assert_type(text, penstock.TypedEvent[str] | None)
+    with stream.writer() as plain:
+        plain.write(penstock.Record("value", key="k", headers=[("a", b"1")]))
+    with stream.reader() as events:
+        assert_type([event.record.headers for event in events], list[tuple[tuple[str, bytes | None], ...]])
+
+
+async def typed_async_streams(stream: penstock.AsyncStream) -> None:
+    serializer = penstock.JsonSerializer(Order, registry=penstock.MemorySchemaRegistry(), subject="s")
+    async with stream.writer(serializer=serializer) as writer:
+        assert_type(writer, penstock.AsyncTypedWriter[Order])
+        await writer.write(Order(number=1))
+    async with stream.reader(serializer=serializer) as reader:
+        assert_type(reader, penstock.AsyncTypedReader[Order])
+        assert_type([event.value async for event in reader], list[Order])
+    assert_type(stream.writer(), penstock.AsyncWriter)
 
 
 def transactions(stream: penstock.Stream) -> None:

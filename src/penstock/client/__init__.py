@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.readers import GroupReader, Reader
     from penstock.client.blocking.stores import Store, Stream
     from penstock.client.blocking.tables import Table
+    from penstock.client.blocking.typed import TypedReader, TypedWriter
     from penstock.client.blocking.writers import Transaction, Writer
     from penstock.client.byte_stream import AsyncByteStream
     from penstock.client.erasure import AsyncErasures
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     from penstock.client.reading.reader import AsyncReader
     from penstock.client.reading.reader_group import AsyncReaderGroup
     from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
+    from penstock.client.serializing.avro import AvroSerializer
+    from penstock.client.serializing.confluent import ConfluentSchemaRegistry
+    from penstock.client.serializing.events import TypedEvent
+    from penstock.client.serializing.memory import MemorySchemaRegistry
+    from penstock.client.serializing.plain import BytesSerializer, JsonSerializer, TextSerializer
+    from penstock.client.serializing.protobuf import ProtobufSerializer
+    from penstock.client.serializing.serializer import Serializer
+    from penstock.client.serializing.typed_reader import AsyncTypedReader
+    from penstock.client.serializing.typed_writer import AsyncTypedWriter
     from penstock.client.store import AsyncStore
     from penstock.client.stream import AsyncStream
     from penstock.client.tables.entries import Entry, Insert, Put, Remove, Replace
@@ -46,26 +56,39 @@ __all__ = [
     "AsyncStream",
     "AsyncTable",
     "AsyncTransaction",
+    "AsyncTypedReader",
+    "AsyncTypedWriter",
     "AsyncWriter",
+    "AvroSerializer",
     "Block",
     "ByteStream",
+    "BytesSerializer",
+    "ConfluentSchemaRegistry",
     "Entry",
     "Erasures",
     "Event",
     "GroupReader",
     "Holds",
-    "LevelPolicy",
     "Insert",
+    "JsonSerializer",
+    "LevelPolicy",
+    "MemorySchemaRegistry",
+    "ProtobufSerializer",
     "Put",
     "Reader",
     "ReaderGroup",
     "Remove",
     "Replace",
     "Retention",
+    "Serializer",
     "Store",
     "Stream",
     "Table",
+    "TextSerializer",
     "Transaction",
+    "TypedEvent",
+    "TypedReader",
+    "TypedWriter",
     "Verification",
     "Writer",
     "WriterOptions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, Unpack
+from typing import Any, Final, TypeVar, Unpack, overload
 
 from penstock.client.erasure import AsyncErasures, Positions
 from penstock.client.erasure_proof import Progress
@@ -24,6 +24,10 @@ from penstock.client.options import (
 from penstock.client.reading.reader import AsyncReader, OnTruncated
 from penstock.client.retention import AsyncRetention
 from penstock.client.retry import Backoff
+from penstock.client.serializing.events import TypedForm
+from penstock.client.serializing.serializer import Serializer
+from penstock.client.serializing.typed_reader import AsyncTypedReader
+from penstock.client.serializing.typed_writer import AsyncTypedWriter
 from penstock.client.writing.layout import StreamLayout
 from penstock.client.writing.settings import WriterOptions, WriterSettings
 from penstock.client.writing.transaction import AsyncTransaction
@@ -43,6 +47,8 @@ from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.ports.control.transactions import OpenTransaction
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
+
+T = TypeVar("T")
 
 
 class Unchanged:
@@ -248,14 +254,39 @@ class AsyncStream:
         """What was erased of the stream, with receipts."""
         return AsyncErasures(self.name, self._segments, self._controller, self.rng)
 
-    def writer(self, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]) -> AsyncWriter:
+    @overload
+    def writer(
+        self, settings: WriterSettings | None = None, *, serializer: None = None, **options: Unpack[WriterOptions]
+    ) -> AsyncWriter: ...
+
+    @overload
+    def writer(
+        self,
+        settings: WriterSettings | None = None,
+        *,
+        serializer: Serializer[T],
+        records: bool = False,
+        **options: Unpack[WriterOptions],
+    ) -> AsyncTypedWriter[T]: ...
+
+    def writer(
+        self,
+        settings: WriterSettings | None = None,
+        *,
+        serializer: Serializer[Any] | None = None,
+        records: bool = False,
+        **options: Unpack[WriterOptions],
+    ) -> AsyncWriter | AsyncTypedWriter[Any]:
         """A writer: use it in an ``async with`` block; without one, the first write opens it, and you close it.
 
         Without ``settings``, ``options`` are its fields: ``block_bytes``, ``linger_s``, ``max_in_flight``,
-        ``max_pending_bytes``, ``deadline_s``. Raises InvalidArgumentError for others.
+        ``max_pending_bytes``, ``deadline_s``. With a ``serializer`` it writes values; with ``records`` too, each value
+        is that of a record with a key, headers and a time. Raises InvalidArgumentError for others.
         """
         chosen = settings or settings_of(WriterSettings, "a writer", options)
-        return AsyncWriter(self.layout(), self._segments, self.rng, chosen)
+        form = form_of(serializer, records=records)
+        writer = AsyncWriter(self.layout(), self._segments, self.rng, chosen)
+        return writer if form is None else AsyncTypedWriter(writer, form)
 
     def layout(self) -> StreamLayout:
         """Where writers of this stream write to."""
@@ -264,17 +295,44 @@ class AsyncStream:
     def _name_of(self, segment: SegmentId) -> str:
         return segment_name(self.name, segment)
 
+    @overload
     def reader(
         self,
         *,
+        serializer: None = None,
         start: Start = None,
         end: Bound = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
-    ) -> AsyncReader:
+    ) -> AsyncReader: ...
+
+    @overload
+    def reader(
+        self,
+        *,
+        serializer: Serializer[T],
+        records: bool = False,
+        start: Start = None,
+        end: Bound = None,
+        until_tail: bool = False,
+        on_truncated: OnTruncated = "raise",
+    ) -> AsyncTypedReader[T]: ...
+
+    def reader(
+        self,
+        *,
+        serializer: Serializer[Any] | None = None,
+        records: bool = False,
+        start: Start = None,
+        end: Bound = None,
+        until_tail: bool = False,
+        on_truncated: OnTruncated = "raise",
+    ) -> AsyncReader | AsyncTypedReader[Any]:
         """A reader, not opened: use it in a ``with`` or ``async with`` block; without one, the first read opens it.
 
         Args:
+            serializer: None, or what decodes each event: the reader then returns events with a ``value``.
+            records: With a serializer: the values are those of records.
             start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text; or a datetime
                 with a zone. The reader then returns all events that were appended from that time on, and up to one
                 block of earlier ones for each segment (docs/how-to/replay.md).
@@ -284,10 +342,11 @@ class AsyncStream:
         Raises:
             InvalidArgumentError: Anything else; a time in the future.
         """
+        form = form_of(serializer, records=records)
         begin = start_of(start)
         if isinstance(begin, datetime):
             past_ms(begin, now_ms=self._clock.now_ms())
-        return AsyncReader(
+        reader = AsyncReader(
             self.name,
             self._segments,
             self._controller,
@@ -297,6 +356,7 @@ class AsyncStream:
             until_tail=until_tail,
             on_truncated=on_truncated,
         )
+        return reader if form is None else AsyncTypedReader(reader, form)
 
     def transaction(
         self,
@@ -327,3 +387,14 @@ class AsyncStream:
     async def open_transactions(self) -> Sequence[OpenTransaction]:
         """All transactions of the stream that have not ended: whether each is decided, and when it expires."""
         return await self._controller.transactions.list_open(self.name)
+
+
+def form_of(serializer: Serializer[Any] | None, *, records: bool) -> TypedForm[Any] | None:
+    """How a typed writer or reader treats values. Raises InvalidArgumentError: records without a serializer."""
+    if serializer is not None:
+        return TypedForm(serializer, records=records)
+    if records:
+        raise InvalidArgumentError(
+            "records=True belongs to a serializer; plain writers take a Record, and event.record reads one"
+        )
+    return None

@@ -72,6 +72,10 @@ class InvalidCutError(InvalidArgumentError):
     """A stream cut does not describe one consistent position of its stream, or lies outside the allowed range."""
 
 
+class SchemaRegistryRefusedError(InvalidArgumentError):
+    """The schema registry refuses the caller. Correct its credentials or rights. Fields: ``url``; ``status``."""
+
+
 class TimeGoesBackError(InvalidArgumentError):
     """A writer notes a time before the one that it noted last. Times of one writer only grow."""
 
@@ -114,6 +118,10 @@ class TableNotFoundError(NotFoundError):
 
 class SubscriberNotFoundError(NotFoundError):
     """The reader group is not a subscriber of the stream."""
+
+
+class SchemaNotFoundError(NotFoundError):
+    """The schema registry has no such schema or subject. Fields: ``id`` or ``subject``."""
 
 
 class KeyNotFoundError(NotFoundError):
@@ -197,6 +205,13 @@ class WriterInUseError(ConflictError):
     """
 
 
+class IncompatibleSchemaError(ConflictError):
+    """The schema does not fit the earlier ones of its subject, and was not registered. Nothing was written.
+
+    Fields: ``subject``; ``reason``, as the registry gives it.
+    """
+
+
 class ScaleConflictError(ConflictError):
     """A scale is in flight, or its segments are no longer the active ones."""
 
@@ -262,6 +277,13 @@ class ErasureWaitsError(UnavailableError):
 
 class QuotaHeldError(UnavailableError):
     """The backlog quota is reached and its policy lets writers wait. Same fields as ``QuotaExceededError``."""
+
+
+class SchemaRegistryUnavailableError(UnavailableError):
+    """The schema registry gives no answer. Events of schemas that are known already can still be read and written.
+
+    Fields: ``url``; ``status`` or ``cause``.
+    """
 
 
 class AddressInUseError(UnavailableError):

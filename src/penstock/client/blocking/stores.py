@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar, Unpack
+from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from penstock.client.blocking.byte_streams import ByteStream
@@ -22,10 +22,13 @@ from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
 from penstock.client.blocking.loop_thread import LoopThread, Opener
 from penstock.client.blocking.readers import GroupReader, Reader
 from penstock.client.blocking.tables import Table
+from penstock.client.blocking.typed import TypedReader, TypedWriter
 from penstock.client.blocking.writers import Transaction, Writer
-from penstock.client.options import settings_of
+from penstock.client.options import Bound, Start, settings_of
+from penstock.client.reading.reader import OnTruncated
+from penstock.client.serializing.serializer import Serializer
 from penstock.client.store import AsyncStore
-from penstock.client.stream import AsyncStream
+from penstock.client.stream import AsyncStream, form_of
 from penstock.client.writing.settings import WriterOptions, WriterSettings
 from penstock.model.names import StreamName
 from penstock.ports.clock import Clock
@@ -108,16 +111,92 @@ class Stream(Blocking[AsyncStream]):
         """What was erased of the stream, with receipts."""
         return Erasures(self._thread, self._inner.erasures)
 
-    def writer(self, settings: WriterSettings | None = None, **options: Unpack[WriterOptions]) -> Writer:
+    @overload
+    def writer(
+        self, settings: WriterSettings | None = None, *, serializer: None = None, **options: Unpack[WriterOptions]
+    ) -> Writer: ...
+
+    @overload
+    def writer(
+        self,
+        settings: WriterSettings | None = None,
+        *,
+        serializer: Serializer[T],
+        records: bool = False,
+        **options: Unpack[WriterOptions],
+    ) -> TypedWriter[T]: ...
+
+    def writer(
+        self,
+        settings: WriterSettings | None = None,
+        *,
+        serializer: Serializer[Any] | None = None,
+        records: bool = False,
+        **options: Unpack[WriterOptions],
+    ) -> Writer | TypedWriter[Any]:
         """A writer: use it in a ``with`` block; without one, the first write opens it, and you close it.
 
         Without ``settings``, ``options`` are its fields: ``block_bytes``, ``linger_s``, ``max_in_flight``,
-        ``max_pending_bytes``, ``deadline_s``. Raises InvalidArgumentError for others.
+        ``max_pending_bytes``, ``deadline_s``. With a ``serializer`` it writes values; with ``records`` too, each value
+        is that of a record with a key, headers and a time. Raises InvalidArgumentError for others.
         """
         chosen = settings or settings_of(WriterSettings, "a writer", options)
-        return Writer(self._thread, self._inner.layout(), self._inner.rng, chosen)
+        form = form_of(serializer, records=records)
+        writer = Writer(self._thread, self._inner.layout(), self._inner.rng, chosen)
+        return writer if form is None else TypedWriter(writer, form)
 
-    reader = counterpart_of(AsyncStream.reader, Reader)
+    @overload
+    def reader(
+        self,
+        *,
+        serializer: None = None,
+        start: Start = None,
+        end: Bound = None,
+        until_tail: bool = False,
+        on_truncated: OnTruncated = "raise",
+    ) -> Reader: ...
+
+    @overload
+    def reader(
+        self,
+        *,
+        serializer: Serializer[T],
+        records: bool = False,
+        start: Start = None,
+        end: Bound = None,
+        until_tail: bool = False,
+        on_truncated: OnTruncated = "raise",
+    ) -> TypedReader[T]: ...
+
+    def reader(
+        self,
+        *,
+        serializer: Serializer[Any] | None = None,
+        records: bool = False,
+        start: Start = None,
+        end: Bound = None,
+        until_tail: bool = False,
+        on_truncated: OnTruncated = "raise",
+    ) -> Reader | TypedReader[Any]:
+        """A reader, not opened: use it in a ``with`` or ``async with`` block; without one, the first read opens it.
+
+        Args:
+            serializer: None, or what decodes each event: the reader then returns events with a ``value``.
+            records: With a serializer: the values are those of records.
+            start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text; or a datetime
+                with a zone. The reader then returns all events that were appended from that time on, and up to one
+                block of earlier ones for each segment (docs/how-to/replay.md).
+            end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text.
+            until_tail: The same as ``end="latest"``.
+            on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
+        Raises:
+            InvalidArgumentError: Anything else; a time in the future.
+        """
+        form = form_of(serializer, records=records)
+        inner = self._inner.reader(start=start, end=end, until_tail=until_tail, on_truncated=on_truncated)
+        reader = Reader(self._thread, inner)
+        return reader if form is None else TypedReader(reader, form)
+
     transaction = counterpart_of(AsyncStream.transaction, Transaction)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import unquote
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor  # type: ignore[import-untyped]
-from google.protobuf.message import Message  # type: ignore[import-untyped]
-from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from penstock.model.callers import Caller, calling, current_caller
 from penstock.model.errors import (

@@ -1,0 +1,155 @@
+"""The blocking readers and writers of values. Values are encoded and decoded in the caller's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from penstock.client.blocking.readers import Reader
+from penstock.client.blocking.writers import Writer
+from penstock.client.reading.blocks import Event
+from penstock.client.serializing.events import TypedEvent, TypedForm
+from penstock.client.serializing.typed_writer import routing_keys, tombstone
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import DecodeError, InvalidArgumentError, VersionTooNewError
+from penstock.model.records import Given
+from penstock.ports.control.watermarks import TimeWindow
+
+T = TypeVar("T")
+
+
+class TypedReader(Generic[T]):
+    """Reads a stream as values of one type: ``stream.reader(serializer=...)``. For one thread at a time.
+
+    ``event.value`` decodes. An event of another form raises DecodeError there, and the reader goes on with the next. If
+    a schema registry is needed and gives no answer, the call for the event raises SchemaRegistryUnavailableError, and
+    the next call returns the same event: none is skipped.
+    """
+
+    def __init__(self, reader: Reader, form: TypedForm[T]) -> None:
+        self.reader = reader
+        self._form = form
+        self._pending: Event | None = None
+
+    def open(self) -> None:
+        """As ``Reader.open``."""
+        self.reader.open()
+
+    def read(self, timeout_s: float | None = None) -> TypedEvent[T] | None:
+        """The next event, or None at the end or after ``timeout_s`` seconds, which do not limit a call to the registry.
+
+        Raises SchemaRegistryUnavailableError, SchemaRegistryRefusedError (both: the event comes again), and what
+        ``Reader.read`` raises.
+        """
+        if self._pending is None:
+            self._pending = self.reader.read(timeout_s)
+        event = self._pending
+        if event is None:
+            return None
+        if self._form.needs_lookup(event.data):
+            with suppress(DecodeError, VersionTooNewError):  # ``event.value`` raises it again
+                self._form.value_of(event.data)
+        self._pending = None
+        return TypedEvent(event, self._form)
+
+    def position(self) -> StreamCut:
+        """As ``Reader.position``."""
+        return self.reader.position()
+
+    def time_window(self) -> TimeWindow:
+        """As ``Reader.time_window``."""
+        return self.reader.time_window()
+
+    def close(self) -> None:
+        """Stop reading and drop what was fetched ahead. Idempotent."""
+        self.reader.close()
+
+    def __iter__(self) -> Iterator[TypedEvent[T]]:
+        """Events one by one. After a ``break`` or an error, the next loop or ``read`` continues."""
+        while (event := self.read()) is not None:
+            yield event
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class TypedWriter(Generic[T]):
+    """Writes values of one type to a stream: ``stream.writer(serializer=...)``.
+
+    A value is encoded before anything of it is written: a value that does not fit, a schema that the registry refuses,
+    or a registry without an answer raises an error, and nothing is written. With ``records=True`` each value becomes the
+    value of a record. Everything else is as for ``Writer``.
+    """
+
+    def __init__(self, writer: Writer, form: TypedForm[T]) -> None:
+        self.writer = writer
+        self._form = form
+
+    def open(self) -> None:
+        """As ``Writer.open``."""
+        self.writer.open()
+
+    def write(
+        self,
+        value: T,
+        key: Given = None,
+        *,
+        headers: Mapping[str, Given] | Iterable[tuple[str, Given]] = (),
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Encode one value and buffer its event. ``key``: the routing key, and the key of a record. ``headers`` and
+        ``timestamp_ms`` need ``records=True``.
+
+        Raises InvalidArgumentError (the value does not fit), IncompatibleSchemaError, SchemaRegistryUnavailableError,
+        SchemaRegistryRefusedError (nothing is written), and what ``Writer.write`` raises.
+        """
+        event = self._form.event_of(self._form.serializer.encode(value), key, headers, timestamp_ms)
+        routing = routing_keys(self._form, [key])
+        self.writer.write(event, None if routing is None else routing[0])
+
+    def write_many(self, values: Sequence[T], keys: Sequence[Given] | None = None) -> None:
+        """Encode a list of values, and buffer their events in order: all of them, or none if one does not fit. ``keys``, if
+        any, has one for each value. Raises as ``write``."""
+        if keys is not None and len(keys) != len(values):
+            raise InvalidArgumentError("give a key for every value, or for none", values=len(values), keys=len(keys))
+        given: Sequence[Given] = [None] * len(values) if keys is None else keys
+        encode = self._form.serializer.encode
+        events = [self._form.event_of(encode(value), key, (), None) for value, key in zip(values, given, strict=True)]
+        self.writer.write_many(events, routing_keys(self._form, given))
+
+    def write_tombstone(self, key: Given) -> None:
+        """Write a record without a value, which stands for the deletion of its key. Needs ``records=True``."""
+        self.writer.write(tombstone(self._form, key))
+
+    def flush(self) -> None:
+        """Return once every event written so far is durable. Raises the error that ended the writer."""
+        self.writer.flush()
+
+    def note_time(self, time_ms: int) -> None:
+        """As ``Writer.note_time``."""
+        self.writer.note_time(time_ms)
+
+    def close(self) -> None:
+        """Flush and close. The writer is closed even if this raises, as ``flush`` does."""
+        self.writer.close()
+
+    def abort(self) -> None:
+        """Close without sending the buffered events."""
+        self.writer.abort()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.writer.__exit__(kind, error, trace)

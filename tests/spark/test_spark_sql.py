@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from spark_world import World, keyed
 
+import penstock
+from penstock.model.records import Record
 from penstock.spark.reasons import reason
 
 pytestmark = pytest.mark.spark
@@ -77,3 +79,25 @@ def _stream_of(frame: Any, checkpoint: Path) -> int:
     )
     assert query.awaitTermination(60)
     return sum(rows)
+
+
+def test_a_copy_of_records_keeps_their_keys(spark: Any, address: str, world: World) -> None:
+    records = [
+        Record(b"%d" % number, key=f"k{number % 5}", headers={"n": "x"}, timestamp_ms=1_757_930_000_000 + number)
+        for number in range(50)
+    ]
+    stream = world.create("records")
+    with penstock.connect(address) as store, store.stream(stream).writer() as writer:
+        writer.write_many(records)
+    given = {"controller": address, "event_format": "record"}
+    frame = spark.read.format("penstock").options(**given).load("plant/records")
+    assert frame.columns == ["key", "value", "headers", "timestamp", "scope", "stream", "segment_id", "offset"]
+    made = {**given, "default_num_segments": "3"}
+    frame.write.format("penstock").options(**made).mode("append").save("plant/records-copy")
+    copied = spark.read.format("penstock").options(**given).load("plant/records-copy").collect()
+    assert len({row.segment_id for row in copied}) > 1
+    for key in {record.key for record in records}:
+        mine = [bytes(row.value) for row in copied if bytes(row.key) == key]
+        assert mine == [record.value for record in records if record.key == key]
+    assert {(row.headers[0].key, bytes(row.headers[0].value)) for row in copied} == {("n", b"x")}
+    assert {int(row.timestamp.timestamp() * 1000) for row in copied} == {record.timestamp_ms for record in records}

@@ -6,6 +6,7 @@ types. That costs half a second in each of Spark's processes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,3 +53,36 @@ NO_BYTES = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.zeros(2,
     0
 ]
 """An empty value, as a scalar of Arrow."""
+
+
+def blobs(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+    """A column of bytes, of one of Arrow's variable-length types."""
+    plain = [value or b"" for value in values]
+    return pa.Array.from_buffers(
+        kind,
+        len(values),
+        [validity(values), _places([len(value) for value in plain], kind), pa.py_buffer(b"".join(plain))],
+    )
+
+
+def texts(values: Sequence[str | None], kind: pa.DataType) -> pa.Array:
+    """A column of text. Raises UnicodeEncodeError."""
+    return blobs([None if value is None else value.encode() for value in values], kind)
+
+
+def lists(lengths: Sequence[int | None], items: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column of lists of these lengths, which take the items in order. None: no list."""
+    places = _places([length or 0 for length in lengths], kind)
+    return pa.Array.from_buffers(kind, len(lengths), [validity(lengths), places], children=[items])
+
+
+def validity(values: Sequence[object]) -> pa.Buffer | None:
+    """The buffer that marks which values are not None; None if all are."""
+    there = np.array([value is not None for value in values], dtype=bool)
+    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+
+
+def _places(lengths: Sequence[int], kind: pa.DataType) -> pa.Buffer:
+    wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_list(kind)
+    ends = np.cumsum(np.array([0, *lengths], dtype=np.int64))
+    return pa.py_buffer(ends if wide else ends.astype(np.int32))

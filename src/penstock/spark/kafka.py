@@ -26,7 +26,7 @@ KAFKA_OPTIONS = {
     "minoffsetspertrigger": "",
     "maxtriggerdelay": "",
     "maxrecordsperpartition": "",
-    "includeheaders": "",
+    "includeheaders": "event_format (record)",
     "startingoffsetsbytimestampstrategy": "",
     "fetchoffset.numretries": "",
     "fetchoffset.retryintervalms": "",

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from penstock.model.cuts import ENDS, StreamCut
@@ -21,6 +20,7 @@ from penstock.model.queries import ANY_QUERY
 from penstock.ports.control.transactions import LEASE_MAX_MS, LEASE_MIN_MS
 from penstock.spark.choice import WHICH_STREAM, Matching, Named, StreamChoice, all_named, checked_pattern, name_of
 from penstock.spark.kafka import kafka_hint
+from penstock.spark.option_values import PlainEvents, plain_events, reads_records, size_of
 from penstock.spark.schema import EVENT, ROUTING_KEY
 
 
@@ -66,6 +66,8 @@ READ_OPTIONS = (
     "min_partitions",
     "batch_rows",
     "columns",
+    "event_format",
+    "plain_events",
     "fail_on_data_loss",
     "direct",
     "lease_seconds",
@@ -87,6 +89,7 @@ WRITE_OPTIONS = (
     "txnQuery",
     "event_column",
     "routing_key_column",
+    "event_format",
     "direct",
     "transaction_timeout_ms",
     "allow_create_scope",
@@ -98,14 +101,6 @@ WRITE_OPTIONS = (
 _SPARKS_OWN = frozenset(
     {"path", "paths", "queryname", "checkpointlocation"}
     | {"provider", "owner", "location", "external", "comment", "collation", "ismanagedlocation", "tabletype"}
-)
-_SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,19})?)\s*([a-z]*)\Z", re.IGNORECASE)
-# One letter as Spark and Java mean it; two and three as our command line does.
-_UNITS = (
-    {"": 1, "b": 1}
-    | {letter: 1 << 10 * power for power, letter in enumerate("kmgt", 1)}
-    | {f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)}
-    | {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
 )
 
 
@@ -130,6 +125,8 @@ class ReadOptions:
     only_direct: bool
     lease_ms: int
     application: str | None
+    records: bool = False
+    plain_events: PlainEvents = "fail"
 
     @property
     def is_of_one(self) -> bool:
@@ -173,6 +170,7 @@ class WriteOptions:
     create_scope: bool
     create_stream: bool
     segments: int
+    records: bool = False
 
     @property
     def stream(self) -> StreamName:
@@ -227,6 +225,8 @@ def _read_options(given: _Given, choice: StreamChoice) -> ReadOptions:
         # Long enough for a stage to reach its last task; tasks extend it when half of it has gone.
         lease_ms=(given.number("lease_seconds", 1800, _LEASE_SECONDS_MAX) or 1) * 1000,
         application=given.words_of_holder("application"),
+        records=reads_records(given.text),
+        plain_events=plain_events(given.text),
     )
 
 
@@ -292,6 +292,7 @@ def _write_options(given: _Given, target: StreamName | None) -> WriteOptions:
         create_scope=given.flag("allow_create_scope", target is not None),
         create_stream=given.flag("allow_create_stream", target is not None),
         segments=given.number("default_num_segments", 1, _SEGMENTS_MAX) or 1,
+        records=reads_records(given.text),
     )
 
 
@@ -340,14 +341,7 @@ class _Given:
         text = self.text(name)
         if text is None:
             return default
-        match = _SIZE.match(text)
-        unit = _UNITS.get(match[2].lower()) if match else None
-        size_bytes = 0 if match is None or unit is None else round(Fraction(match[1]) * unit)
-        if size_bytes < 1:
-            raise InvalidArgumentError(
-                f"option {name} is a size from 1 up, as 1000, 64m, 64MiB or 10MB", value=text[:40]
-            )
-        return _within(name, text, size_bytes, _LONG_MAX)
+        return _within(name, text, size_of(name, text), _LONG_MAX)
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name)

@@ -28,6 +28,16 @@ READ_COLUMNS = {
 """All columns that a read can select, with Spark's type of each."""
 
 
+RECORD_COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key:string,value:binary>>",
+    "timestamp": "timestamp",
+}
+"""The columns of records, named as those of Spark's Kafka source."""
+
+DEFAULT_RECORD_COLUMNS = (*RECORD_COLUMNS, "scope", "stream", "segment_id", "offset")
+
 TARGET_COLUMNS = ("scope", "stream")
 """The columns that name a stream."""
 
@@ -36,27 +46,34 @@ READ_MARK = "penstock.read"
 computed."""
 
 
-def read_columns(columns: Sequence[str] | None) -> list[tuple[str, str]]:
-    """Name and Spark's type of each column of a read. ``columns=None``: ``DEFAULT_COLUMNS``.
+def read_columns(columns: Sequence[str] | None, *, records: bool = False) -> list[tuple[str, str]]:
+    """Name and Spark's type of each column of a read. ``columns=None``: the default ones. ``records``: also the columns of
+    records.
 
     Raises: InvalidArgumentError (a column is unknown or named twice).
     """
-    names = DEFAULT_COLUMNS if columns is None else columns
+    default = DEFAULT_RECORD_COLUMNS if records else DEFAULT_COLUMNS
+    names = default if columns is None else columns
+    known = _of_read(records)
     if not names:
-        raise InvalidArgumentError("option columns is empty", columns=", ".join(READ_COLUMNS))
+        raise InvalidArgumentError("option columns is empty", columns=", ".join(known))
     if len(set(names)) != len(names):
         raise InvalidArgumentError("option columns names a column twice", columns=", ".join(names))
-    return [(name, READ_COLUMNS[_known(name)]) for name in names]
+    return [(name, known[_known(name, known)]) for name in names]
 
 
-def check_read_schema(fields: Iterable[tuple[str, str]]) -> None:
+def _of_read(records: bool) -> Mapping[str, str]:
+    return {**RECORD_COLUMNS, **READ_COLUMNS} if records else READ_COLUMNS
+
+
+def check_read_schema(fields: Iterable[tuple[str, str]], *, records: bool = False) -> None:
     """Accept any choice and order of our columns, as (name, Spark's type), at least one. Raises InvalidArgumentError."""
-    found = list(fields)
+    found, known = list(fields), _of_read(records)
     if not found:
         # Spark counts the rows it receives: batches without columns would have none.
-        raise InvalidArgumentError("a schema needs at least one column", columns=", ".join(READ_COLUMNS))
+        raise InvalidArgumentError("a schema needs at least one column", columns=", ".join(known))
     for name, kind in found:
-        wanted = READ_COLUMNS[_known(name)]
+        wanted = known[_known(name, known)]
         if kind != wanted:
             raise InvalidArgumentError(
                 "a column can only be read with its own type; cast it after the read",
@@ -87,10 +104,40 @@ def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing
         raise InvalidArgumentError("routing keys must be strings; cast the column", column=routing_key)
     surplus = [name for name in kinds if name not in (event, routing_key) and name not in READ_COLUMNS]
     if surplus:
+        more = "; option event_format=record writes records" if {*surplus} & {*RECORD_COLUMNS} else ""
         raise InvalidArgumentError(
-            f"only columns {event} and {routing_key} can be written; select them", surplus=", ".join(surplus)
+            f"only columns {event} and {routing_key} can be written; select them{more}", surplus=", ".join(surplus)
         )
     return routing_key in kinds
+
+
+def check_record_schema(fields: Iterable[tuple[str, str]], *, routing_key: str) -> bool:
+    """As ``check_write_schema``, for the columns of records: ``value``, and perhaps ``key``, ``headers``, ``timestamp``
+    and the routing key. ``key`` and ``value`` may be text."""
+    given = list(fields)
+    kinds = dict(given)
+    for name in (*RECORD_COLUMNS, routing_key):
+        if sum(found == name for found, _ in given) > 1:
+            raise InvalidArgumentError("two columns to be written have this name; drop one", column=name)
+    if "value" not in kinds:
+        raise InvalidArgumentError(
+            "records need a column value; name it so, or drop option event_format=record",
+            found=", ".join(f"{name} {kind}" for name, kind in given),
+        )
+    for name, wanted in {**RECORD_COLUMNS, routing_key: "string"}.items():
+        kind = kinds.get(name, wanted)
+        if kind != wanted and not (name in ("key", "value") and kind == "string"):
+            raise InvalidArgumentError(
+                "a column of records has another type; cast it", column=name, type=wanted, found=kind
+            )
+    known = {*RECORD_COLUMNS, routing_key, *READ_COLUMNS} - {"event"}
+    surplus = [name for name in kinds if name not in known]
+    if surplus:
+        raise InvalidArgumentError(
+            f"only columns {', '.join(RECORD_COLUMNS)} and {routing_key} of records can be written; select them",
+            surplus=", ".join(surplus),
+        )
+    return "key" in kinds or routing_key in kinds
 
 
 def target_columns(fields: Iterable[tuple[str, str, Mapping[str, object]]], *used: str) -> tuple[str, ...]:
@@ -133,9 +180,11 @@ def routing_columns(
 _NOT_STRINGS = "scope and stream of a row must be strings; cast or drop the column"
 
 
-def _known(name: str) -> str:
-    if name not in READ_COLUMNS:
-        near = difflib.get_close_matches(name, READ_COLUMNS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"columns are {', '.join(READ_COLUMNS)}"
+def _known(name: str, columns: Mapping[str, str]) -> str:
+    if name not in columns:
+        near = difflib.get_close_matches(name, columns, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"columns are {', '.join(columns)}"
+        if name in RECORD_COLUMNS:
+            hint = "it is one of records: use option event_format=record"
         raise InvalidArgumentError(f"there is no such column; {hint}", column=name)
     return name

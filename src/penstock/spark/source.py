@@ -43,7 +43,9 @@ from penstock.spark.schema import (
     APPEND_TIME,
     EVENT_TIME_BOUND,
     READ_MARK,
+    RECORD_COLUMNS,
     check_read_schema,
+    check_record_schema,
     check_write_schema,
     read_columns,
     routing_columns,
@@ -55,7 +57,7 @@ from penstock.storage.machine.rng import RealRng
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from penstock.spark.reading.stream import StreamReader
     from penstock.spark.writing.sink import BatchWriter, StreamWriter
@@ -83,9 +85,10 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         """Spark's schema of a read, all columns nullable: the five columns, or those of option ``columns``."""
         from pyspark.sql.types import StructType
 
+        options = parse_source(self.options)
         schema = StructType()
-        for name, kind in read_columns(parse_source(self.options).columns):
-            schema.add(name, "long" if kind == "bigint" else kind, True, {READ_MARK: True})
+        for name, kind in read_columns(options.columns, records=options.records):
+            schema.add(name, _type_of(kind), True, {READ_MARK: True})
         return schema
 
     @readable
@@ -132,8 +135,9 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         return type(self).connector
 
     def _read_options(self, schema: StructType) -> ReadOptions:
-        check_read_schema(_columns(schema))
-        return parse_source(self.options)
+        options = parse_source(self.options)
+        check_read_schema(_columns(schema), records=options.records)
+        return options
 
     def _write_options(
         self, schema: StructType, overwrite: bool, instead: str
@@ -142,11 +146,23 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         if overwrite:
             raise InvalidArgumentError(f"a stream is never overwritten; use {instead}", stream=options.target)
         event, key = options.event_column, options.routing_key_column
-        keyed = check_write_schema(_columns(schema), event=event, routing_key=key)
+        if options.records:
+            keyed = check_record_schema(_columns(schema), routing_key=key)
+        else:
+            keyed = check_write_schema(_columns(schema), event=event, routing_key=key)
         fields = [(field.name, field.dataType.simpleString(), field.metadata or {}) for field in schema.fields]
         if options.target is None:
             return options, keyed, routing_columns(fields, event, key, scope=options.scope)
         return options, keyed, target_columns(fields, event, key)
+
+
+def _type_of(kind: str) -> str | DataType:
+    """Spark's type by its name. Without a JVM, Spark itself parses no nested type."""
+    if kind != RECORD_COLUMNS["headers"]:
+        return "long" if kind == "bigint" else kind
+    from pyspark.sql.types import ArrayType, StructType
+
+    return ArrayType(StructType().add("key", "string").add("value", "binary"))
 
 
 def _columns(schema: StructType) -> list[tuple[str, str]]:

@@ -58,7 +58,11 @@ def _read_share(server: Link, options: ReadOptions, schema: StructType, share: S
     from penstock.spark.reading.scan import Shape, read_share
 
     shape = Shape(
-        to_arrow_schema(schema, timezone="UTC"), share.stream, options.batch_rows, time_bound_us=share.time_bound_us
+        to_arrow_schema(schema, timezone="UTC"),
+        share.stream,
+        options.batch_rows,
+        time_bound_us=share.time_bound_us,
+        plain_events=options.plain_events,
     )
     _extend_lease(server, share, options.lease_ms)
 

@@ -34,9 +34,12 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
+from penstock.spark.append_times import AppendClock
 from penstock.spark.arrays import integers, moment, repeated
+from penstock.spark.option_values import PlainEvents
 from penstock.spark.reading.plan import Block, Piece, Share, Times
-from penstock.spark.schema import EVENT_TIME_BOUND
+from penstock.spark.records import RecordShape
+from penstock.spark.schema import EVENT_TIME_BOUND, RECORD_COLUMNS
 
 log = logging.getLogger("penstock.spark")
 
@@ -87,10 +90,17 @@ class Shape:
     """Builds batches of one Arrow schema, which holds any of our columns in any order."""
 
     def __init__(
-        self, schema: pa.Schema, stream: StreamName, batch_rows: int, *, time_bound_us: int | None = None
+        self,
+        schema: pa.Schema,
+        stream: StreamName,
+        batch_rows: int,
+        *,
+        time_bound_us: int | None = None,
+        plain_events: PlainEvents = "fail",
     ) -> None:
         self.schema = schema
         self.batch_rows = batch_rows
+        self._records = RecordShape(schema, plain_events) if {*schema.names} & {*RECORD_COLUMNS} else None
         self._time_bound = moment(time_bound_us)
         texts = {"scope": stream.scope, "stream": stream.stream}
         # Made once for the largest batch; a batch takes a slice, which copies nothing.
@@ -98,27 +108,34 @@ class Shape:
 
     def batches(self, window: Window, times: Times = ()) -> Iterator[pa.RecordBatch]:
         """Batches of the window's whole events. ``times``: append times of all its bytes; empty if no column needs them."""
-        times_ms = _Clock(times) if "append_time" in self.schema.names else None
+        times_ms = AppendClock(times) if "append_time" in self.schema.names else None
         bounds = window.places
         first, last = 0, len(bounds) - 1
         while first < last:
             # A batch has 32-bit offsets, and should not be much larger than what the JVM reads at once.
             by_size = int(np.searchsorted(bounds, bounds[first] + _BATCH_BYTES, side="right")) - 1
             end = min(last, first + self.batch_rows, max(first + 1, by_size))
-            batch = self._batch(window, bounds[first : end + 1], times_ms)
-            if window.keep is not None:
-                batch = batch.filter(pa.array(window.keep[first:end]))
+            keep = None if window.keep is None else window.keep[first:end]
+            batch = self._batch(window, bounds[first : end + 1], times_ms, keep)
+            if keep is not None:
+                batch = batch.filter(pa.array(keep))
             if batch.num_rows:
                 yield batch
             first = end
 
-    def _batch(self, window: Window, bounds: np.ndarray[Any, Any], clock: _Clock | None) -> pa.RecordBatch:
+    def _batch(
+        self,
+        window: Window,
+        bounds: np.ndarray[Any, Any],
+        clock: AppendClock | None,
+        keep: np.ndarray[Any, Any] | None,
+    ) -> pa.RecordBatch:
         rows = len(bounds) - 1
+        made = {} if self._records is None else self._records.columns(window.view, window.offset, bounds, keep)
+        if clock is not None:
+            made["append_time"] = clock.column(bounds[:-1] + window.offset)
         columns = [
-            self._column(name, window, bounds, rows)
-            if clock is None or name != "append_time"
-            else clock.column(bounds[:-1] + window.offset)
-            for name in self.schema.names
+            made[name] if name in made else self._column(name, window, bounds, rows) for name in self.schema.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -136,21 +153,6 @@ class Shape:
         if name == EVENT_TIME_BOUND:
             return pa.repeat(self._time_bound, rows)
         return self._texts[name].slice(0, rows)
-
-
-class _Clock:
-    """Append times of a piece's events."""
-
-    def __init__(self, times: Times) -> None:
-        # The bytes after all of them have no known time.
-        self._ends = np.array([end for end, _ in times], dtype=np.int64)
-        self._us = np.array([0 if at is None else at * 1000 for _, at in times] + [0], dtype=np.int64)
-        self._unknown = np.array([at is None for _, at in times] + [True])
-
-    def column(self, offsets: np.ndarray[Any, Any]) -> pa.Array:
-        """The times of events that begin at these offsets of the segment; null where not known."""
-        places = np.searchsorted(self._ends, offsets, side="right")
-        return pa.array(self._us[places], mask=self._unknown[places], type=pa.int64()).cast(pa.timestamp("us", "UTC"))
 
 
 def event_places(source: Source, start: int = 0, end: int | None = None) -> np.ndarray[Any, Any]:

@@ -21,6 +21,7 @@ from penstock.model.queries import QuerySource
 from penstock.spark.arrays import integers
 from penstock.spark.connect import RETRY_S, Connector, Services, patiently
 from penstock.spark.options import WriteOptions
+from penstock.spark.records import record_events
 from penstock.spark.writing.batch_commit import is_repeat, last_batch
 from penstock.spark.writing.direct_attempt import HELD_BYTES
 from penstock.spark.writing.frames import EVENT, KEY, event_bytes, inline_rows, largest_event
@@ -145,10 +146,7 @@ class Attempt:
 
     def _add(self, rows: pa.RecordBatch) -> None:
         """Hold rows, as columns of plain events and keys."""
-        columns = {EVENT: event_bytes(rows.column(self._options.event_column))}
-        if self._keyed:
-            columns[KEY] = rows.column(self._options.routing_key_column)
-        plain = pa.record_batch(columns)
+        plain = self._plain(rows)
         for stream, places in self._targets.split(rows):
             lane = self._lane(stream)
             if lane.is_repeat:
@@ -159,6 +157,15 @@ class Attempt:
             lane.written = replace(
                 lane.written, rows=lane.written.rows + mine.num_rows, size_bytes=lane.written.size_bytes + mine.nbytes
             )
+
+    def _plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if self._options.records:
+            events, keys = record_events(rows, self._options.routing_key_column)
+            return pa.record_batch({EVENT: events, KEY: keys} if self._keyed else {EVENT: events})
+        columns = {EVENT: event_bytes(rows.column(self._options.event_column))}
+        if self._keyed:
+            columns[KEY] = rows.column(self._options.routing_key_column)
+        return pa.record_batch(columns)
 
     def _is_too_much(self) -> bool:
         held = [lane.held_bytes for lane in self._lanes.values() if lane.held]

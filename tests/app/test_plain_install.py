@@ -95,3 +95,22 @@ with penstock.open("store") as store:
 """
     done = run(absent, code, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[b'1']\n", "")
+
+
+@pytest.mark.parametrize(
+    ("absent", "call", "extra"),
+    [
+        ("fastavro", "penstock.AvroSerializer({'type': 'string'})", "avro"),
+        ("urllib3", "penstock.ConfluentSchemaRegistry('http://localhost:8081')", "registry"),
+    ],
+)
+def test_serializers_name_the_extra_that_they_need(tmp_path: Path, absent: str, call: str, extra: str) -> None:
+    code = f"""
+import penstock
+try:
+    {call}
+except penstock.errors.MissingExtraError as error:
+    print(error.fields["extra"])
+"""
+    done = run(absent, code, cwd=tmp_path)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, extra, "")

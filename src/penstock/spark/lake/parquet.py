@@ -48,7 +48,9 @@ class ParquetTable:
             strange = [path for path in self._place.paths() if not path.startswith(OWN_PREFIX)]
             if strange:
                 raise AlreadyExistsError(
-                    "the directory is not empty and is no table; name another", table=self._place.url, file=strange[0]
+                    "the directory is not empty and is not a table; choose another",
+                    table=self._place.url,
+                    file=strange[0],
                 )
             return None
         return _state(self._commit(numbers[-1]))

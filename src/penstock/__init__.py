@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.app.settings import EmbeddedOptions
     from penstock.client.blocking.byte_streams import ByteStream
     from penstock.client.blocking.erasures import Erasures
+    from penstock.client.blocking.group_transactions import GroupTransaction
     from penstock.client.blocking.groups import ReaderGroup
     from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
     from penstock.client.blocking.readers import GroupReader, Reader
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.client.byte_stream import AsyncByteStream
     from penstock.client.erasure import AsyncErasures
     from penstock.client.erasure_proof import Verification
+    from penstock.client.processing.group_transaction import AsyncGroupTransaction
     from penstock.client.reading.blocks import Block, Event
     from penstock.client.reading.group_reader import AsyncGroupReader
     from penstock.client.reading.reader import AsyncReader
@@ -84,6 +86,7 @@ _HOMES = {
     "app.settings": "EmbeddedOptions",
     "client.blocking.byte_streams": "ByteStream",
     "client.blocking.erasures": "Erasures",
+    "client.blocking.group_transactions": "GroupTransaction",
     "client.blocking.groups": "ReaderGroup",
     "client.blocking.levels": "Holds LevelPolicy Retention",
     "client.blocking.readers": "GroupReader Reader",
@@ -95,6 +98,7 @@ _HOMES = {
     "client.erasure": "AsyncErasures",
     "client.erasure_proof": "Verification",
     "client.reading.blocks": "Block Event",
+    "client.processing.group_transaction": "AsyncGroupTransaction",
     "client.reading.group_reader": "AsyncGroupReader",
     "client.reading.reader": "AsyncReader",
     "client.reading.reader_group": "AsyncReaderGroup",
@@ -139,6 +143,7 @@ __all__ = [
     "AsyncByteStream",
     "AsyncErasures",
     "AsyncGroupReader",
+    "AsyncGroupTransaction",
     "AsyncHolds",
     "AsyncLevelPolicy",
     "AsyncReader",
@@ -165,6 +170,7 @@ __all__ = [
     "Erasures",
     "Event",
     "GroupReader",
+    "GroupTransaction",
     "HoldInfo",
     "Holds",
     "IdStyle",

@@ -18,7 +18,6 @@ from penstock.codec.events import event_bounds, frame_events
 from penstock.model.errors import InvalidArgumentError, NotCommittedError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId, SegmentRange
-from penstock.ports.control.layout import Successor
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 
@@ -350,8 +349,7 @@ def test_positions_of_a_block_are_event_ends_and_never_move_back(sizes, steps):
 
 
 def successor(number):
-    whole = SegmentRange(segment=SegmentId(number), keys=KeyRange(low=0.0, high=1.0))
-    return Successor(range=whole, predecessors=())
+    return SegmentRange(segment=SegmentId(number), keys=KeyRange(low=0.0, high=1.0))
 
 
 @given(
@@ -377,7 +375,7 @@ def test_a_segment_is_finished_only_when_it_and_all_that_it_follows_are_committe
     found = positions.finishable(ended, lengths)
     assert positions.recordable(lengths) == dict(at)
     before = {
-        item: [key for key, successors in ended.items() if item[1] in {one.range.segment for one in successors}]
+        item: [key for key, successors in ended.items() if item[1] in {one.segment for one in successors}]
         for item in ended
     }
     for key in ended:

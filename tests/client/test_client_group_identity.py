@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from client_world import simulate
 
+from penstock.client.moments import BothServices
 from penstock.client.reading.group_state import GroupState, initial_state
 from penstock.client.reading.group_table import GroupTable, owner_key
 from penstock.client.reading.liveness import SilenceTracker
@@ -25,7 +26,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
-from penstock.ports.control.layout import Successor
+from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.data.tables import TableRemoval
 from tests.flat_control import FlatControl
 
@@ -220,13 +221,18 @@ class Overtaken:
         return await self._inner.table_update(name, puts)
 
 
+def table_of(world, segments, number):
+    services = BothServices(segments=segments, controller=world.controller)
+    return GroupTable(services, world.store.rng, ReaderGroupConfig(scope="a", name="g", id=UUID(int=number)))
+
+
 @pytest.mark.parametrize("of_an_older_program", [False, True])
 def test_a_late_change_of_a_deleted_group_leaves_the_next_group_of_its_name_as_it_is(of_an_older_program):
     """The tables of both are alike: each version of the one is a version of the other."""
 
     async def test(world):
-        segments, rng = world.real_segments, world.store.rng
-        old, new = (GroupTable(segments, rng, "a", "g", UUID(int=number)) for number in (1, 2))
+        segments = world.real_segments
+        old, new = (table_of(world, segments, number) for number in (1, 2))
 
         async def is_current():
             return True
@@ -245,7 +251,7 @@ def test_a_late_change_of_a_deleted_group_leaves_the_next_group_of_its_name_as_i
         if of_an_older_program:
             await segments.table_remove(TABLE, [TableRemoval(key=owner_key(UUID(int=1)))])
             await old.update(lambda state: state.report("pod", {}))
-        late = GroupTable(Overtaken(segments, replace_group), rng, "a", "g", UUID(int=1))
+        late = table_of(world, Overtaken(segments, replace_group), 1)
         with pytest.raises(ReaderGroupNotFoundError):
             await late.update(lambda state: state.report("pod", {}))
         assert (await new.load()).members["pod"].beat == of_an_older_program
@@ -258,13 +264,13 @@ def test_a_late_change_of_a_deleted_group_leaves_the_next_group_of_its_name_as_i
 
 def test_a_group_that_takes_over_a_state_leaves_nothing_of_the_earlier_one():
     async def test(world):
-        segments, rng = world.real_segments, world.store.rng
+        segments = world.real_segments
 
         async def is_current():
             return True
 
         for number in (1, 2):
-            table = GroupTable(segments, rng, "a", "g", UUID(int=number))
+            table = table_of(world, segments, number)
             await table.create(initial_state(str(UUID(int=number)), {}, {}), is_current)
         await table.delete()
         with pytest.raises(SegmentNotFoundError):
@@ -632,13 +638,7 @@ class GroupModel:
         self.active = kept + fresh
 
     def successors(self, segment):
-        return [
-            Successor(
-                range=SegmentRange(segment=item, keys=self.ranges[item]),
-                predecessors=tuple(old for old in self.ranges if item in self.after.get(old, ())),
-            )
-            for item in self.after[segment]
-        ]
+        return [SegmentRange(segment=item, keys=self.ranges[item]) for item in self.after[segment]]
 
     def read(self, reader, most):
         """Up to ``most`` events of each segment; None: all."""

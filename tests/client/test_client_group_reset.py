@@ -87,7 +87,7 @@ def test_a_checkpoint_from_before_a_reset_is_not_published_after_it():
         await fill(stream, 20)
         group = await store.reader_group("a/g", ["a/s"], retention="automatic", checkpoint_interval_s=1e6)
         await store.reset_reader_group("a/g", "tail")
-        table = GroupTable(world.segments, world.rng, "a", "g", group.config.id)
+        table = GroupTable(world, world.rng, group.config)
         await table.update(lambda state: state.start_checkpoint(world.clock.now_ms()))
         await store.reset_reader_group("a/g", "head")
         async with group.reader("one") as reader:
@@ -208,7 +208,7 @@ class Dying:
     async def check(self):
         """All that the readers have before them is held: what is acknowledged is not beyond them at any key."""
         config = await self.world.controller.groups.get("a", "g")
-        state = await GroupTable(self.world.segments, self.world.rng, "a", "g", config.id).load()
+        state = await GroupTable(self.world, self.world.rng, config).load()
         cut = await acknowledged(self.stream)
         await self.world.controller.cuts.measure(self.stream.name, cut, state.cuts()[self.stream.name])
 

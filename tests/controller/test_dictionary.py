@@ -33,6 +33,7 @@ from penstock.model.names import StreamName, transaction_segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.queries import QuerySource
 from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
+from penstock.ports.control.transactions import PositionCommit, StreamTransaction
 from penstock.ports.data.tables import TablePut
 from penstock.segmentstore.store import SegmentStore
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
@@ -146,6 +147,10 @@ async def transactions(
 async def subscribers_and_truncations(controller: Controller, disks: Disks, store: SegmentStore) -> None:
     await join(controller, "g")
     await publish(controller, "g", {seg(0, 0): 48})
+    txn = await controller.transactions.create(STREAM, lease_ms=10_000)
+    group = await controller.groups.get("s", "g")
+    commit = PositionCommit(scope="s", group="g", group_id=group.id, reader="r/1", id=UUID(int=4))
+    await controller.transactions.commit_with_positions([StreamTransaction(stream=STREAM, id=txn.id)], commit)
     await controller.streams.truncate(STREAM, cut_at({seg(0, 0): 48}))
     await controller.retention.undo_last(STREAM)
     disks.clock.ms += 700_000  # The undo protects what it has restored until the end of the grace.

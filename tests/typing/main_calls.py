@@ -125,6 +125,7 @@ def groups(store: penstock.Store, wanted: Literal["none", "manual", "automatic"]
     assert_type(store.open_reader_group("a/g", lease_s=3), penstock.ReaderGroup)
     with group.reader("one") as reader:
         assert_type(reader, penstock.GroupReader)
+        assert_type(reader.transaction("a/out"), penstock.GroupTransaction)
         assert_type([event.offset for event in reader], list[int])
     assert_type(group.readers(), list[str])
     cuts = group.checkpoint(deadline_s=5)
@@ -194,6 +195,7 @@ async def asynchronous(directory: str) -> None:
         group = await store.reader_group("a/g", ["a/s"], retention="manual")
         assert_type(group, penstock.AsyncReaderGroup)
         assert_type(group.reader("one"), penstock.AsyncGroupReader)
+        assert_type(group.reader("one").transaction("a/out"), penstock.AsyncGroupTransaction)
         assert_type(stream.retention, penstock.AsyncRetention)
         assert_type(stream.retention.holds, penstock.AsyncHolds)
         assert_type(stream.erasures, penstock.AsyncErasures)

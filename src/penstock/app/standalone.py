@@ -230,7 +230,7 @@ async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[s
     """The readers of a group, sorted. None for groups of Pravega's clients, which keep their state among themselves."""
     try:
         known = await runtime.controller.groups.get(scope, group)
-        state = await GroupTable(runtime.segments, runtime.rng, scope, group, known.id).load()
+        state = await GroupTable(runtime, runtime.rng, known).load()
     except NotFoundError:
         return None
     return sorted(state.members)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.client.blocking.byte_streams import ByteStream
     from penstock.client.blocking.erasures import Erasures
+    from penstock.client.blocking.group_transactions import GroupTransaction
     from penstock.client.blocking.groups import ReaderGroup
     from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
     from penstock.client.blocking.readers import GroupReader, Reader
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.client.byte_stream import AsyncByteStream
     from penstock.client.erasure import AsyncErasures
     from penstock.client.erasure_proof import Verification
+    from penstock.client.processing.group_transaction import AsyncGroupTransaction
     from penstock.client.reading.blocks import Block, Event
     from penstock.client.reading.group_reader import AsyncGroupReader
     from penstock.client.reading.reader import AsyncReader
@@ -47,6 +49,7 @@ __all__ = [
     "AsyncByteStream",
     "AsyncErasures",
     "AsyncGroupReader",
+    "AsyncGroupTransaction",
     "AsyncHolds",
     "AsyncLevelPolicy",
     "AsyncReader",
@@ -68,6 +71,7 @@ __all__ = [
     "Erasures",
     "Event",
     "GroupReader",
+    "GroupTransaction",
     "Holds",
     "Insert",
     "JsonSerializer",

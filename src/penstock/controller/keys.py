@@ -169,6 +169,15 @@ def queue_entry(name: StreamName, sequence: int) -> bytes:
     return encoded(f"queue/{name}/{sequence:016x}")
 
 
+def position_commits(group: str) -> bytes:
+    return encoded(f"position-commit/{group}/")
+
+
+def position_commit(group: str, reader: str) -> bytes:
+    """The last commit of positions with transactions by the reader, whose name may hold a slash."""
+    return encoded(f"position-commit/{group}/{reader}")
+
+
 def batches(name: StreamName) -> bytes:
     return encoded(f"batch/{name}/")
 

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from penstock.client.blocking.answer import Answer
-from penstock.client.blocking.derived import Blocking, blocking
+from penstock.client.blocking.derived import Blocking, blocking, counterpart_of
+from penstock.client.blocking.group_transactions import GroupTransaction
 from penstock.client.blocking.loop_thread import LoopThread
 from penstock.client.options import timeout
 from penstock.client.reading.blocks import Block, Event
@@ -205,6 +206,7 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
         return self._inner.assigned()
 
     commit = blocking(AsyncGroupReader.commit)
+    transaction = counterpart_of(AsyncGroupReader.transaction, GroupTransaction)
     sync = blocking(AsyncGroupReader.sync)
 
     def close(self, *, clean: bool = True) -> None:

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.client.reading.group_state import Positions, SegmentKey
-from penstock.ports.control.layout import Successor
-
-Ends = Mapping[SegmentKey, Sequence[Successor]]
-"""Segments that were read to their end, in the order in which they ended, with their successors."""
+from penstock.client.reading.group_state import Ends, Positions, SegmentKey
+from penstock.model.segments import SegmentRange
 
 
 class Commits:
@@ -24,6 +21,11 @@ class Commits:
     def __init__(self, *, auto: bool) -> None:
         self._auto = auto
         self._at: Positions = {}
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether only commits count."""
+        return not self._auto
 
     def begin(self, key: SegmentKey, offset: int) -> None:
         """The reader got the segment at this offset."""
@@ -48,16 +50,16 @@ class Commits:
         """Whether all events of the segment before the offset ``read`` are committed."""
         return self._auto or self._at.get(key, read) >= read
 
-    def finishable(self, ended: Ends, read: Mapping[SegmentKey, int]) -> dict[SegmentKey, Sequence[Successor]]:
+    def finishable(self, ended: Ends, read: Mapping[SegmentKey, int]) -> dict[SegmentKey, Sequence[SegmentRange]]:
         """The ended segments that the group may finish, in order: all their events are committed, and so are those of
         the ended segments that they follow. ``read``: where each of them ended."""
-        found: dict[SegmentKey, Sequence[Successor]] = {}
+        found: dict[SegmentKey, Sequence[SegmentRange]] = {}
         behind: set[SegmentKey] = set()
         for key, successors in ended.items():
             if key not in behind and self.covers(key, read.get(key, 0)):
                 found[key] = successors
             else:
-                behind |= {(key[0], item.range.segment) for item in successors}
+                behind |= {(key[0], item.segment) for item in successors}
         return found
 
     def waiting(self, ended: Ends) -> Ends:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
-from penstock.client.reading.async_reading import AsyncBlockReader
+from penstock.client.processing.positions import PositionCommitter
 from penstock.client.reading.blocks import Block, Event
 from penstock.client.reading.commits import Commits
 from penstock.client.reading.fetching import SegmentFailure, SegmentFetcher
-from penstock.client.reading.group_state import GroupState, SegmentKey
+from penstock.client.reading.group_state import Ends, GroupState, SegmentKey
 from penstock.client.reading.group_streams import check_subscribed, is_deleted, log_departure
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import GroupTimes, SilenceTracker
@@ -33,10 +33,10 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
+from penstock.model.segments import SegmentRange
 from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.control.groups import ReaderGroupConfig
-from penstock.ports.control.layout import Successor
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
@@ -55,7 +55,7 @@ class GroupReaderOptions:
     auto_commit: bool
 
 
-class AsyncGroupReader(AsyncBlockReader):
+class AsyncGroupReader(PositionCommitter):
     """Reads a share of the group's segments; the group's readers together read every event, in order per key.
 
     At least once: an event counts as processed when the next one is requested, when it is committed, or when
@@ -92,16 +92,16 @@ class AsyncGroupReader(AsyncBlockReader):
         self._rng = rng
         self._reported = reported
         self._refresh_s = times.refresh_s
+        self._segments = segments
         self._fetcher = SegmentFetcher(segments, rng, skip_truncated=options.on_truncated == "skip")
         self._done_with: dict[SegmentKey, int] = {}
         self._commits = Commits(auto=options.auto_commit)
-        self._ended: dict[SegmentKey, Sequence[Successor]] = {}
+        self._ended: dict[SegmentKey, Sequence[SegmentRange]] = {}
         self._ending: SegmentKey | None = None
         self._cut_short = False  # The segment that ends was deleted before it was read to its end.
         self._failure: SegmentFailure | None = None
         self._deleted: dict[StreamName, None] = {}
         self._current: Block | None = None
-        self._events: Iterator[Event] = iter(())
         self._silence = SilenceTracker(lease_s=times.lease_s, refresh_s=times.refresh_s)
         self._incarnation = ""
         # Chosen before it is used: a cancelled change may have joined the group under this number.
@@ -174,7 +174,7 @@ class AsyncGroupReader(AsyncBlockReader):
 
     def _change(
         self,
-        ended: dict[SegmentKey, Sequence[Successor]],
+        ended: Ends,
         deleted: dict[StreamName, dict[SegmentKey, int]],
         state: GroupState,
     ) -> bool:
@@ -304,6 +304,7 @@ class AsyncGroupReader(AsyncBlockReader):
         Cancelled: as UnavailableError. Source: docs/design/0031-reader-groups.md, "Commits".
         """
         self._check_usable()
+        self._check_no_transaction()
         if self._crash is not None:
             raise self._crash
         incarnation = self._incarnation
@@ -414,7 +415,7 @@ class AsyncGroupReader(AsyncBlockReader):
             await self._leave_stream(key[0])
             return
         if self._ending == key:  # else another reader took it meanwhile
-            self._ended[key] = found
+            self._ended[key] = [item.range for item in found]
             self._ending = None
             await self.sync()
 

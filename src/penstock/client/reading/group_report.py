@@ -74,7 +74,7 @@ class GroupReport:
     async def _state(self) -> GroupState | None:
         """None if the group has no readers of ours, and had none."""
         config = self._config
-        table = GroupTable(self._services.segments, self._rng, config.scope, config.name, config.id)
+        table = GroupTable(self._services, self._rng, config)
         try:
             return await table.load()
         except ReaderGroupNotFoundError:

@@ -84,7 +84,7 @@ class GroupReset:
         self._rng = rng
         self._refresh_s = max(config.refresh_ms, 1) / 1000
         self._lease_s = max(lease_s, _LEASE_REFRESHES * self._refresh_s)
-        self._table = GroupTable(services.segments, rng, config.scope, config.name, config.id)
+        self._table = GroupTable(services, rng, config)
 
     async def check_state_is_ours(self, streams: Sequence[StreamName]) -> None:
         """Raises ConflictError if another program keeps the positions of the readers, so that no reset can move

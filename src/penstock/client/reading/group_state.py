@@ -12,18 +12,44 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from penstock.core.cuts.read_order import normalised, startable
 from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import CorruptDataError, InternalError, VersionTooNewError
 from penstock.model.names import StreamName
-from penstock.model.segments import KeyRange, SegmentId
-from penstock.ports.control.layout import Successor
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.ports.control.transactions import StreamTransaction
 
-FORMAT = 1
+FORMAT = 2
+"""Version 2 has prepared positions. A state without them is stored as version 1, which older programs read."""
 
 SegmentKey: TypeAlias = tuple[StreamName, SegmentId]
 Positions: TypeAlias = dict[SegmentKey, int]
+
+
+Ends: TypeAlias = Mapping[SegmentKey, Sequence[SegmentRange]]
+"""Segments that were read to their end, in the order in which they ended, with those that follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Positions of a reader that count once its transactions are committed, as one commit ``id``; else never."""
+
+    id: UUID
+    transactions: Sequence[StreamTransaction]
+    positions: Mapping[SegmentKey, int]
+    ended: Ends
+
+
+class UndecidedError(Exception):
+    """The reader's segments cannot move before its prepared positions are settled. ``GroupTable.update`` settles
+    them."""
+
+    def __init__(self, reader: str, prepared: Prepared) -> None:
+        super().__init__(reader, prepared)
+        self.reader = reader
+        self.prepared = prepared
 
 
 @dataclass(slots=True)
@@ -36,6 +62,7 @@ class Member:
     held: Positions = field(default_factory=dict)
     beat: int = 0
     incarnation: str = ""
+    prepared: Prepared | None = None
 
 
 @dataclass(slots=True)
@@ -84,10 +111,12 @@ class GroupState:
         return reader in self.members and not self.has(reader, incarnation)
 
     def leave(self, reader: str) -> None:
-        """Free the reader's segments at its last positions; the next reader that asks gets them."""
+        """Free the reader's segments at its last positions; the next reader that asks gets them. Raises
+        UndecidedError."""
         member = self.members.get(reader)
         if member is None:
             return
+        self._check_decided(reader, member)
         self._contribute(reader, member)
         del self.members[reader]
         self.free.update(member.held)
@@ -95,11 +124,12 @@ class GroupState:
     def report(self, reader: str, positions: Mapping[SegmentKey, int], incarnation: str = "") -> bool:
         """Record the reader's positions. False: it is no longer a member, or a newer one of its name is, so it holds nothing.
 
-        Positions of segments that it does not hold any more are ignored, and none moves back.
+        Positions of segments that it does not hold any more are ignored, and none moves back. Raises UndecidedError.
         """
         member = self.members.get(reader)
         if member is None or not self.has(reader, incarnation):
             return False
+        self._check_decided(reader, member)
         member.incarnation = incarnation
         for key, offset in positions.items():
             if key in member.held:
@@ -107,6 +137,37 @@ class GroupState:
         member.beat += 1
         self._contribute(reader, member)
         return True
+
+    # --- positions that transactions commit ----------------------------------------------------------------
+
+    def prepare(self, reader: str, prepared: Prepared) -> None:
+        """Store positions that count once they are decided. Raises UndecidedError (earlier ones are not settled)."""
+        member = self.members[reader]
+        if member.prepared is None or member.prepared.id != prepared.id:
+            self._check_decided(reader, member)
+        member.prepared = prepared
+
+    def prepared(self) -> Mapping[UUID, str]:
+        """The reader of each commit that is not settled."""
+        return {item.prepared.id: name for name, item in self.members.items() if item.prepared is not None}
+
+    def settle(self, decided: Mapping[UUID, bool]) -> Mapping[str, UUID]:
+        """Apply or drop prepared positions of which it is known whether they are committed. Returns the commits by
+        reader."""
+        settled: dict[str, UUID] = {}
+        for reader, member in self.members.items():
+            prepared = member.prepared
+            if prepared is not None and prepared.id in decided:
+                member.prepared = None
+                settled[reader] = prepared.id
+                if decided[prepared.id]:
+                    self.report(reader, prepared.positions, member.incarnation)
+                    self.finish_all(reader, prepared.ended, prepared.positions)
+        return settled
+
+    def _check_decided(self, reader: str, member: Member) -> None:
+        if member.prepared is not None:
+            raise UndecidedError(reader, member.prepared)
 
     # --- who reads what ------------------------------------------------------------------------------------
 
@@ -142,7 +203,7 @@ class GroupState:
             if key in held:
                 self.free[key] = held.pop(key)
 
-    def finish(self, reader: str, key: SegmentKey, successors: Sequence[Successor]) -> None:
+    def finish(self, reader: str, key: SegmentKey, successors: Sequence[SegmentRange]) -> None:
         """The reader has read a sealed segment to its end: its successors may be read now, or after other
         predecessors."""
         member = self.members.get(reader)
@@ -153,8 +214,8 @@ class GroupState:
         if not successors:
             self.done[key] = length
         for successor in successors:
-            following = (stream, successor.range.segment)
-            self.ranges[following] = successor.range.keys
+            following = (stream, successor.segment)
+            self.ranges[following] = successor.keys
             if not self._known(following):
                 self.future[following] = 0
         ranges = {segment: keys for (of, segment), keys in self.ranges.items() if of == stream}
@@ -164,9 +225,7 @@ class GroupState:
             self.free[stream, segment] = self.future.pop((stream, segment))
         self._forget_ranges()
 
-    def finish_all(
-        self, reader: str, ended: Mapping[SegmentKey, Sequence[Successor]], begun: Mapping[SegmentKey, int] | None
-    ) -> Positions:
+    def finish_all(self, reader: str, ended: Ends, begun: Mapping[SegmentKey, int] | None) -> Positions:
         """``finish`` each, in order. Of the segments that can be read thereby, the reader keeps those that it has
         ``begun``, at these positions (None: all, from their start); returns them."""
         kept: Positions = {}
@@ -297,7 +356,7 @@ class GroupState:
     def encode(self) -> bytes:
         """The state as JSON; equal states give equal bytes."""
         body: dict[str, Any] = {
-            "format": FORMAT,
+            "format": 1,
             "group": self.group,
             "free": _pack(self.free),
             "future": _pack(self.future),
@@ -314,6 +373,11 @@ class GroupState:
         if self.checkpoint is not None:
             pending = self.checkpoint
             body["checkpoint"] = [pending.number, pending.waiting, _pack(pending.positions)]
+        prepared = {name: member.prepared for name, member in self.members.items() if member.prepared is not None}
+        if prepared:
+            # An older program would move the segments without settling them: it must not read this state.
+            body["format"] = FORMAT
+            body["prepared"] = {name: _pack_prepared(item) for name, item in prepared.items()}
         return json.dumps(body, separators=(",", ":")).encode()
 
     @classmethod
@@ -337,6 +401,8 @@ class GroupState:
             }
             state.last_number, state.last_ms = body["last_number"], body["last_ms"]
             state.published = body["published"]
+            for name, rows in body.get("prepared", {}).items():
+                state.members[name].prepared = _unpack_prepared(rows)
             if "checkpoint" in body:
                 number, waiting, positions = body["checkpoint"]
                 state.checkpoint = Checkpoint(number, waiting, _unpack(positions))
@@ -351,6 +417,36 @@ def _pack(positions: Mapping[SegmentKey, int]) -> list[list[Any]]:
 
 def _unpack(rows: Sequence[Sequence[Any]]) -> Positions:
     return {(StreamName.parse(stream), SegmentId(segment)): offset for stream, segment, offset in rows}
+
+
+def _pack_prepared(prepared: Prepared) -> list[Any]:
+    return [
+        prepared.id.hex,
+        [[str(item.stream), item.id.hex] for item in prepared.transactions],
+        _pack(prepared.positions),
+        [
+            [str(stream), segment, [[item.segment, item.keys.low, item.keys.high] for item in following]]
+            for (stream, segment), following in prepared.ended.items()
+        ],
+    ]
+
+
+def _unpack_prepared(rows: Sequence[Any]) -> Prepared:
+    commit, transactions, positions, ended = rows
+    return Prepared(
+        id=UUID(hex=commit),
+        transactions=[
+            StreamTransaction(stream=StreamName.parse(stream), id=UUID(hex=txn)) for stream, txn in transactions
+        ],
+        positions=_unpack(positions),
+        ended={
+            (StreamName.parse(stream), SegmentId(segment)): [
+                SegmentRange(segment=SegmentId(item), keys=KeyRange(low=low, high=high))
+                for item, low, high in following
+            ]
+            for stream, segment, following in ended
+        },
+    )
 
 
 def initial_state(

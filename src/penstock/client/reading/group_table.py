@@ -3,13 +3,15 @@ key holds the group's id, keeps late changes of an earlier group of the name out
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from penstock.client.reading.group_state import GroupState
+from penstock.client.moments import Services
+from penstock.client.reading.group_state import GroupState, Prepared, UndecidedError
 from penstock.client.retry import FULL_S, Backoff, retrying
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -18,11 +20,16 @@ from penstock.model.errors import (
     EventTooLargeError,
     KeyNotFoundError,
     NotEmptyError,
+    PenstockError,
     ReaderGroupNotFoundError,
     SegmentNotFoundError,
 )
-from penstock.ports.data.tables import KEY_ABSENT, VALUE_MAX_BYTES, TableEntry, TablePut, TableRemoval, Tables
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.transactions import PositionCommit, TransactionStatus
+from penstock.ports.data.tables import KEY_ABSENT, VALUE_MAX_BYTES, TableEntry, TablePut, TableRemoval
 from penstock.ports.rng import Rng
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 STATE_KEY = b"state"
@@ -43,12 +50,18 @@ class GroupTable:
     """The state of one reader group. ``_GROUP`` is an internal name that neither Java's ``_RG`` groups nor the Rust
     client's ``<name>_kvtable`` can have."""
 
-    def __init__(self, segments: Tables, rng: Rng, scope: str, group: str, group_id: UUID) -> None:
-        self.full_name = f"{scope}/{group}"
-        self._id = str(group_id)
-        self.table = f"{scope}/_GROUP{group}/0.#epoch.0"
-        self._segments = segments
+    def __init__(self, services: Services, rng: Rng, config: ReaderGroupConfig) -> None:
+        self.full_name = config.full_name
+        self._config = config
+        self._id = str(config.id)
+        self.table = f"{config.scope}/_GROUP{config.name}/0.#epoch.0"
+        self._segments = services.segments
+        self._controller = services.controller
         self._rng = rng
+        self._decided: dict[UUID, bool] = {}
+        """Prepared positions of which this process knows whether they are committed."""
+        self._settled: dict[str, UUID] = {}
+        """The last commit of each reader that this process has settled, and that the store may remember."""
 
     async def create(self, state: GroupState, is_current: Callable[[], Awaitable[bool]]) -> None:
         """Store the initial state, unless this group already has one.
@@ -97,20 +110,68 @@ class GroupTable:
     async def update(self, change: Callable[[GroupState], T], *, full_s: float = FULL_S) -> tuple[GroupState, T]:
         """Apply ``change`` to a private copy and store it; repeat on a fresh copy if another client stored one first.
 
-        ``change`` must be idempotent: it is applied again if an answer was lost. ``full_s``: how long to
-        wait for space on a full disk. Raises ReaderGroupNotFoundError, StorageFullError, UnavailableError.
+        ``change`` must be idempotent: it is applied again if an answer was lost, and after positions that a reader has
+        prepared were settled. ``full_s``: how long to wait for space on a full disk. Raises ReaderGroupNotFoundError,
+        StorageFullError, UnavailableError.
         """
         backoff = Backoff(self._rng)
         while True:
             state, entries = await self._own()
-            result = change(state)
+            settled = state.settle(self._decided)
+            try:
+                result = change(state)
+            except UndecidedError as error:
+                await self._settle(error.reader, error.prepared)
+                continue
             value = state.encode()
             try:
                 if value == entries.state.value or await self._put(value, entries, full_s):
+                    await self._forget(state, settled)
                     return state, result
             except SegmentNotFoundError as error:
                 raise ReaderGroupNotFoundError("reader group was deleted", group=self.full_name) from error
             await backoff.sleep()
+
+    # --- positions that transactions commit ----------------------------------------------------------------
+
+    async def decide(self, reader: str, prepared: Prepared, *, deadline_s: float) -> TransactionStatus:
+        """Commit prepared positions and their transactions. The state must have them. Raises as
+        ``Transactions.commit_with_positions``."""
+        call = partial(
+            self._controller.transactions.commit_with_positions,
+            prepared.transactions,
+            self._commit_of(reader, prepared.id),
+        )
+        status = await retrying(call, self._rng, deadline_s=deadline_s)
+        self._decided[prepared.id] = True
+        return status
+
+    async def _settle(self, reader: str, prepared: Prepared) -> None:
+        """Find out whether the positions are committed. If not, they never will be."""
+        call = partial(
+            self._controller.transactions.settle_positions,
+            prepared.transactions,
+            self._commit_of(reader, prepared.id),
+        )
+        self._decided[prepared.id] = await retrying(call, self._rng)
+
+    async def _forget(self, state: GroupState, settled: Mapping[str, UUID]) -> None:
+        """Forget decisions that the stored state has settled: here at once, in the store when the reader has left. The
+        reader's next commit replaces its last one there."""
+        waiting = state.prepared()
+        self._settled.update(settled)
+        self._decided = {commit: known for commit, known in self._decided.items() if commit in waiting}
+        for reader in [name for name in self._settled if name not in state.members]:
+            positions = self._commit_of(reader, self._settled.pop(reader))
+            try:
+                await retrying(partial(self._controller.transactions.release_positions, positions), self._rng)
+            except PenstockError as error:
+                # It stays until a reader of that name commits again, or the group is deleted.
+                log.info("a decided commit is not forgotten", extra={"group": self.full_name, "error": str(error)})
+
+    def _commit_of(self, reader: str, commit: UUID) -> PositionCommit:
+        config = self._config
+        return PositionCommit(scope=config.scope, group=config.name, group_id=config.id, reader=reader, id=commit)
 
     async def delete(self) -> None:
         """Remove this group's state, but not that of a later group of its name. No error if it does not exist."""

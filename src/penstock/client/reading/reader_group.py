@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
+from penstock.client.moments import BothServices
 from penstock.client.options import check_printable, cut_of, number, one_of
 from penstock.client.reading.group_reader import AsyncGroupReader, GroupReaderOptions
 from penstock.client.reading.group_state import GroupState, SegmentKey, initial_state
@@ -84,7 +85,7 @@ class AsyncReaderGroup:
         self._rng = rng
         self._times = times
         self._renew_at = 0.0
-        self._table = GroupTable(segments, rng, config.scope, config.name, config.id)
+        self._table = GroupTable(BothServices(segments=segments, controller=controller), rng, config)
 
     def __repr__(self) -> str:
         streams = [str(name) for name in self.streams]

@@ -135,7 +135,7 @@ class AsyncTransaction:
             )
         self._segments = segments
         self._controller = controller
-        self._rng = rng
+        self.rng = rng
         self.settings = settings
         self._transaction: Transaction | None = None
         self._writer: AsyncWriter | None = None
@@ -173,10 +173,10 @@ class AsyncTransaction:
                 raise TransactionStateError("transaction is decided; begin another one", txn=self._transaction.id)
             return
         self._transaction = await retrying(
-            lambda: self._controller.transactions.create(self.stream, lease_ms=self.lease_ms), self._rng
+            lambda: self._controller.transactions.create(self.stream, lease_ms=self.lease_ms), self.rng
         )
         layout = _TransactionLayout(self.stream, self._transaction)
-        self._writer = AsyncWriter(layout, self._segments, self._rng, self.settings)
+        self._writer = AsyncWriter(layout, self._segments, self.rng, self.settings)
         await self._writer.open()
         # A task that sleeps until then would cost a small transaction as much as its events.
         self._renewal = asyncio.get_running_loop().call_later(self.lease_ms / 3000, self._renew)
@@ -212,7 +212,7 @@ class AsyncTransaction:
         txn = self.id
         status = await retrying(
             lambda: self._controller.transactions.ping(self.stream, txn, lease_ms=self.lease_ms),
-            self._rng,
+            self.rng,
             full_s=full_s,
         )
         if status is PingStatus.UNKNOWN:
@@ -319,12 +319,12 @@ class AsyncTransaction:
             await writer.close()
             status = await retrying(
                 lambda: self._controller.transactions.commit(self.stream, txn, noted=noted),
-                self._rng,
+                self.rng,
                 deadline_s=deadline_s,
             )
             self._commits = False
         if wait and status is not TransactionStatus.COMMITTED:
-            await self._wait_for(TransactionStatus.COMMITTED, deadline_s)
+            await wait_for(self, TransactionStatus.COMMITTED, deadline_s)
 
     def _note(self, timestamp_ms: int) -> NotedTime:
         """Raises InvalidArgumentError."""
@@ -378,7 +378,7 @@ class AsyncTransaction:
                 return None
 
         try:
-            status = await retrying(whole, self._rng, deadline_s=deadline_s)
+            status = await retrying(whole, self.rng, deadline_s=deadline_s)
         except (TransactionNotFoundError, TransactionStateError):
             await self._decide_end()
             raise
@@ -407,9 +407,9 @@ class AsyncTransaction:
         await writer.abort()
         await self._decide_end()
         txn = self.id
-        await retrying(lambda: self._controller.transactions.abort(self.stream, txn), self._rng, deadline_s=deadline_s)
+        await retrying(lambda: self._controller.transactions.abort(self.stream, txn), self.rng, deadline_s=deadline_s)
         if wait:
-            await self._wait_for(TransactionStatus.ABORTED, deadline_s)
+            await wait_for(self, TransactionStatus.ABORTED, deadline_s)
 
     async def abandon(self) -> None:
         """Close this side without a call to the store, which aborts the transaction when its lease expires."""
@@ -425,24 +425,7 @@ class AsyncTransaction:
     async def status(self) -> TransactionStatus:
         """Where the transaction is now. Raises InvalidArgumentError before it is open."""
         txn = self.id
-        return await retrying(lambda: self._controller.transactions.status(self.stream, txn), self._rng)
-
-    async def _wait_for(self, wanted: TransactionStatus, deadline_s: float) -> None:
-        # A commit takes milliseconds, unless much waits before it.
-        backoff = Backoff(self._rng, first_s=_COMMIT_PAUSE_S)
-        give_up_at = asyncio.get_running_loop().time() + deadline_s
-        while True:
-            status = await self.status()
-            if status is wanted:
-                return
-            if wanted is TransactionStatus.ABORTED:
-                if status is TransactionStatus.UNKNOWN:
-                    return  # deleted, and no longer remembered
-            elif status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED, TransactionStatus.UNKNOWN):
-                raise TransactionStateError("transaction was not committed", txn=self.id, state=status.value)
-            if asyncio.get_running_loop().time() > give_up_at:
-                raise DeadlineExceededError("transaction ends without us", txn=self.id, state=status.value)
-            await backoff.sleep()
+        return await retrying(lambda: self._controller.transactions.status(self.stream, txn), self.rng)
 
     async def __aenter__(self) -> AsyncTransaction:
         await self.open()
@@ -468,3 +451,23 @@ class AsyncTransaction:
             log.warning("transaction could not be aborted", extra={"txn": str(self.id), "error": str(failure)})
         finally:
             await self._end_lease()
+
+
+async def wait_for(transaction: AsyncTransaction, wanted: TransactionStatus, deadline_s: float) -> None:
+    """Return once a decided transaction is COMMITTED or ABORTED, as ``wanted``. Raises TransactionStateError (decided
+    otherwise), DeadlineExceededError."""
+    # A commit takes milliseconds, unless much waits before it.
+    backoff = Backoff(transaction.rng, first_s=_COMMIT_PAUSE_S)
+    give_up_at = asyncio.get_running_loop().time() + deadline_s
+    while True:
+        status = await transaction.status()
+        if status is wanted:
+            return
+        if wanted is TransactionStatus.ABORTED:
+            if status is TransactionStatus.UNKNOWN:
+                return  # deleted, and no longer remembered
+        elif status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED, TransactionStatus.UNKNOWN):
+            raise TransactionStateError("transaction was not committed", txn=transaction.id, state=status.value)
+        if asyncio.get_running_loop().time() > give_up_at:
+            raise DeadlineExceededError("transaction ends without us", txn=transaction.id, state=status.value)
+        await backoff.sleep()

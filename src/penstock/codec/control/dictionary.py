@@ -21,6 +21,7 @@ from penstock.codec.control.readers import (
     EvictionsRecord,
     GroupRecord,
     PastTruncationsRecord,
+    PositionCommitRecord,
     RetentionSetRecord,
     SubscriberRecord,
     TailRecord,
@@ -327,6 +328,13 @@ TABLE = (
         one_for="each reader group",
         writers=(_GROUPS,),
         ends="the deletion of the group",
+    ),
+    Entry(
+        key="position-commit/{group}/{reader}",
+        value=PositionCommitRecord,
+        one_for="each reader whose last commit was one of positions with transactions",
+        writers=("controller.transactions.positions",),
+        ends="the reader leaves the group, or the deletion of the group",
     ),
     Entry(
         key="subscriber/{scope}/{stream}/{group}",

@@ -18,6 +18,7 @@ PARTS = {
     "incarnation": Part(pattern="[0-9a-f]{16}", meaning="number of the stream's first segment, 16 hexadecimal digits"),
     "place": Part(pattern="[0-9a-f]{16}", meaning="place in the queue, 16 hexadecimal digits"),
     "writer": Part(pattern=".+", meaning="name of a writer; it may hold slashes"),
+    "reader": Part(pattern=".+", meaning="name of a reader in the group; it may hold slashes"),
     "byte": Part(pattern="[0-9a-f]{2}", meaning="first byte of the SHA-256 of the names, 2 hexadecimal digits"),
     "hold": Part(pattern="[^/]+", meaning="id of a hold"),
     "bucket": Part(pattern=r"\d{5}", meaning="number of a bucket, 5 decimal digits"),

@@ -62,6 +62,14 @@ class GroupRecord(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PositionCommitRecord(JsonRecord):
+    """Positions of a reader that were committed with transactions. The group's state has them, or will have them."""
+
+    KIND = "position-commit"
+    commit: Annotated[UUID, Field("the id under which the group's state holds the positions")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberRecord(JsonRecord):
     """A reader group's subscription to one stream. ``cut=None``: it has published nothing.
 

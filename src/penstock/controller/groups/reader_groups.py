@@ -194,6 +194,8 @@ class ReaderGroups:
             )
         await self._streams.discard(stream_of(scope, name))
         await self._ctx.metadata.remove_keys([keys.group(full_name)])
+        # Last: until its record is removed, a reader of the group may still commit.
+        await self._ctx.metadata.remove_prefix(keys.position_commits(full_name))
         await self._ctx.metadata.remove_keys([keys.group_work(full_name)])
 
     async def _found(self, scope: str, name: str) -> Stored[GroupRecord]:

@@ -188,7 +188,7 @@ async def _queue_again(
             await ctx.metadata.put(overwrite(first.key, decision))
             first = None
         else:
-            await put_queued(ctx, name, decision)
+            await put_queued(ctx, {name: decision})
         unknown = "; the order of these decisions among each other is unknown" if len(txns) > 1 else ""
         why = f"it was {state.value} without a readable entry in the commit queue{unknown}"
         requeued += [{"txn": str(txn), "why": why} for txn in txns]

@@ -233,8 +233,7 @@ class Batches:
         )
         await put_queued(
             ctx,
-            name,
-            DecisionRecord(commit=True, transactions=txns),
+            {name: DecisionRecord(commit=True, transactions=txns)},
             known.put(dated(ctx, owned_by(decided, source), known.value)),
         )
         ctx.telemetry.add("batches_committed")

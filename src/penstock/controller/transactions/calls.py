@@ -26,6 +26,7 @@ from penstock.controller.streams.updates import check_not_sealed
 from penstock.controller.streams.workflows import exclusive, settle_soon
 from penstock.controller.tasks import each
 from penstock.controller.transactions.decisions import abort_if_open, decide, load_transactions
+from penstock.controller.transactions.positions import commit_with_positions, release_positions, settle_positions
 from penstock.core.streams.transactions import (
     PingVerdict,
     Verb,
@@ -50,6 +51,8 @@ from penstock.ports.control.transactions import (
     NotedTime,
     OpenTransaction,
     PingStatus,
+    PositionCommit,
+    StreamTransaction,
     Transaction,
     TransactionStatus,
 )
@@ -284,6 +287,20 @@ class Transactions:
                     last=last,
                     events=block.event_count,
                 ) from error
+
+    async def commit_with_positions(
+        self, transactions: Sequence[StreamTransaction], positions: PositionCommit
+    ) -> TransactionStatus:
+        """See ``ControlPlane.transactions.commit_with_positions``."""
+        return await commit_with_positions(self._ctx, transactions, positions, wait_s=COMMIT_S)
+
+    async def settle_positions(self, transactions: Sequence[StreamTransaction], positions: PositionCommit) -> bool:
+        """See ``ControlPlane.transactions.settle_positions``."""
+        return await settle_positions(self._ctx, transactions, positions)
+
+    async def release_positions(self, positions: PositionCommit) -> None:
+        """See ``ControlPlane.transactions.release_positions``."""
+        await release_positions(self._ctx, positions)
 
     async def abort(self, stream: StreamName, txn: UUID) -> None:
         """Decide to abort; the removal follows. Raises as ``commit``."""

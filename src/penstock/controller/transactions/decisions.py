@@ -19,7 +19,7 @@ from penstock.controller.metadata import Metadata, Stored, changing, create, sto
 from penstock.core.streams.transactions import TransactionFacts, Verb, has_expired, must_decide
 from penstock.model.names import StreamName
 from penstock.ports.control.transactions import NotedTime
-from penstock.ports.data.tables import TablePut
+from penstock.ports.data.tables import TableCheck, TablePut
 
 NO_BATCH = -1
 """Batch number of a writer that has committed none, but whose record was needed to decide something else."""
@@ -67,23 +67,37 @@ def _is_undecided(record: TransactionRecord | None) -> bool:
     return record is not None and record.state is TransactionState.OPEN and record.pin is None
 
 
-async def put_queued(ctx: Context, name: StreamName, decision: DecisionRecord, *puts: TablePut) -> None:
-    """Decide: the ``puts`` and an entry at the end of the stream's commit queue, in one step. Raises as ``Metadata.put``."""
-    queue = ctx.transactions.queues.of(name)
-    if queue.last is None:
-        known = NO_BATCH
-        async for entry in ctx.metadata.scan_all(keys.queue(name)):
-            known = keys.queue_place(entry.key)
-        queue = ctx.transactions.queues.of(name)
-        queue.last = known if queue.last is None else max(known, queue.last)
-    queue.last = place = queue.last + 1
+async def put_queued(
+    ctx: Context, decisions: Mapping[StreamName, DecisionRecord], *puts: TablePut | TableCheck
+) -> None:
+    """Decide: the ``puts`` and an entry at the end of the commit queue of each stream, in one step. Raises as
+    ``Metadata.put``."""
+    queues = ctx.transactions.queues
+    while unknown := [name for name in decisions if queues.of(name).last is None]:
+        for name in unknown:
+            await _find_end(ctx, name)
+    places: dict[StreamName, int] = {}
+    for name in decisions:
+        queue = queues.of(name)
+        queue.last = places[name] = (NO_BATCH if queue.last is None else queue.last) + 1
+    entries = [create(keys.queue_entry(name, places[name]), decision) for name, decision in decisions.items()]
     try:
-        # Fails if the place is taken: another caller decides at the same time.
-        await ctx.metadata.put(create(keys.queue_entry(name, place), decision), *puts)
+        # Fails if a place is taken: another caller decides at the same time.
+        await ctx.metadata.put(*entries, *puts)
     except BaseException:
-        ctx.transactions.queues.forget(name)
+        for name in decisions:
+            queues.forget(name)
         raise
-    ctx.transactions.queues.added(name, place)
+    for name, place in places.items():
+        queues.added(name, place)
+
+
+async def _find_end(ctx: Context, name: StreamName) -> None:
+    known = NO_BATCH
+    async for entry in ctx.metadata.scan_all(keys.queue(name)):
+        known = keys.queue_place(entry.key)
+    queue = ctx.transactions.queues.of(name)
+    queue.last = known if queue.last is None else max(known, queue.last)
 
 
 async def decide(
@@ -126,7 +140,7 @@ async def _decide_open(
         # A batch that is being decided depends on this transaction: changing its record makes it check again.
         batch = loaded.batches[record.pin.writer]
         puts.append(batch.put(batch.value or BatchRecord(batch=NO_BATCH, transactions=())))
-    await put_queued(ctx, name, DecisionRecord(commit=commit, transactions=(txn,)), *puts)
+    await put_queued(ctx, {name: DecisionRecord(commit=commit, transactions=(txn,))}, *puts)
 
 
 async def abort_if_open(ctx: Context, name: StreamName, txn: UUID, *, expired_at_ms: int | None = None) -> bool:

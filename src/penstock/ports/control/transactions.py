@@ -21,6 +21,11 @@ LEASE_MAX_MS = 600_000
 
 WRITER_NAME_MAX = 255  # characters
 
+READER_NAME_MAX = 255  # characters of a reader that commits its positions with transactions
+
+TOGETHER_MAX = 100
+"""Transactions that are decided together: their records and queue entries fit into one batch of the table."""
+
 
 class TransactionStatus(enum.Enum):
     """The state of a transaction. ``COMMITTING`` and ``ABORTING`` are decided; ``UNKNOWN``: it never existed or is
@@ -94,6 +99,37 @@ class EventBlock:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTransaction:
+    """A transaction, with its stream."""
+
+    stream: StreamName
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionCommit:
+    """Positions that a reader of a group commits with transactions. The group's state has the positions; this names
+    them."""
+
+    scope: str
+    group: str
+    group_id: UUID
+    reader: str
+    id: UUID
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.reader) <= READER_NAME_MAX:
+            raise InvalidArgumentError(
+                f"a reader that commits with a transaction has a name of 1 to {READER_NAME_MAX} characters",
+                characters=len(self.reader),
+            )
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.scope}/{self.group}"
+
+
 class Transactions(Protocol):
     """Transactions of a stream. All calls may raise ScopeNotFoundError and StreamNotFoundError."""
 
@@ -123,6 +159,29 @@ class Transactions(Protocol):
         raises: then nothing is decided. ``noted`` counts once the events are readable; a time before the one that the
         writer noted last is not noted, and the commit stands. Of repeated calls the one that decides counts.
         """
+        ...
+
+    async def commit_with_positions(
+        self, transactions: Sequence[StreamTransaction], positions: PositionCommit
+    ) -> TransactionStatus:
+        """Decide to commit the transactions and the positions, in one step; the merges follow as for ``commit``.
+
+        Returns COMMITTED if all events are readable, else COMMITTING. Can be repeated.
+        Raises InvalidArgumentError (none, more than ``TOGETHER_MAX``, or two of one stream), TransactionNotFoundError,
+        TransactionStateError (one was aborted), ReaderGroupNotFoundError: nothing is decided.
+        """
+        ...
+
+    async def settle_positions(self, transactions: Sequence[StreamTransaction], positions: PositionCommit) -> bool:
+        """Whether the positions are committed. If not, their transactions are aborted, so that they never will be.
+
+        Only until ``release_positions``, or the next commit of that reader: afterwards the answer is False.
+        """
+        ...
+
+    async def release_positions(self, positions: PositionCommit) -> None:
+        """Forget the decision: the group's state has the positions. Does nothing for any other commit than the
+        reader's last one."""
         ...
 
     async def abort(self, stream: StreamName, txn: UUID) -> None:

@@ -1,0 +1,216 @@
+"""The part of a group's reader that commits its positions together with transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Unpack
+from uuid import UUID
+
+from penstock.client.options import settings_of
+from penstock.client.processing.group_transaction import AsyncGroupTransaction
+from penstock.client.reading.async_reading import AsyncBlockReader
+from penstock.client.reading.blocks import Block
+from penstock.client.reading.commits import Commits
+from penstock.client.reading.group_state import GroupState, Prepared, SegmentKey
+from penstock.client.reading.group_table import GroupTable
+from penstock.client.retry import DEADLINE_S
+from penstock.client.writing.settings import WriterOptions, WriterSettings
+from penstock.client.writing.transaction import AsyncTransaction
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NotCommittedError,
+    PenstockError,
+    ReaderFencedError,
+    TransactionNotFoundError,
+    TransactionStateError,
+)
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentRange
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.transactions import READER_NAME_MAX, StreamTransaction, TransactionStatus
+from penstock.ports.data.service import SegmentService
+from penstock.ports.rng import Rng
+
+log = logging.getLogger(__name__)
+
+
+class PositionCommitter(AsyncBlockReader):
+    """The base of a group's reader. The reader has the attributes that are declared here."""
+
+    name: str
+    _table: GroupTable
+    _segments: SegmentService
+    _controller: ControlPlane
+    _rng: Rng
+    _commits: Commits
+    _current: Block | None
+    _done_with: dict[SegmentKey, int]
+    _ended: dict[SegmentKey, Sequence[SegmentRange]]
+    _syncing: asyncio.Lock
+    _incarnation: str
+    _next_incarnation: str
+    _has_lost: bool
+    _finished: bool
+    _crash: BaseException | None
+
+    _transaction: AsyncGroupTransaction | None = None
+    """The transaction that is open."""
+    _prepared: Prepared | None = None
+    """Positions for which a commit was requested, with an unknown outcome."""
+    _is_prepared = False
+    """Whether the group's state surely had them before the decision was requested."""
+
+    @abstractmethod
+    async def sync(self) -> None: ...
+
+    @abstractmethod
+    async def commit(self) -> None: ...
+
+    @abstractmethod
+    def _positions(self) -> dict[SegmentKey, int]: ...
+
+    @abstractmethod
+    def _drop(self, key: SegmentKey) -> None: ...
+
+    @abstractmethod
+    def _give_up(self, error: BaseException) -> None: ...
+
+    @abstractmethod
+    def _check_usable(self) -> None: ...
+
+    @abstractmethod
+    def _not_committed(self) -> NotCommittedError: ...
+
+    def transaction(
+        self,
+        *streams: str | StreamName,
+        lease_s: float = 30.0,
+        settings: WriterSettings | None = None,
+        **options: Unpack[WriterOptions],
+    ) -> AsyncGroupTransaction:
+        """A transaction that commits what this reader has read together with what is written to ``streams``: read,
+        process, write, exactly once. Use it in a ``with`` or ``async with`` block.
+
+        The reader must have ``auto_commit=False``. It has one transaction at a time.
+
+        Args:
+            streams: The streams that the program may write to, in any scope of this store.
+            lease_s: How long after this process died the store aborts it: 10 to 600.
+            settings: Of the writers. Without them, ``options`` are its fields, as for ``Stream.writer``.
+            options: See ``settings``.
+        Raises:
+            InvalidArgumentError: No stream, or one twice; an option out of range; a reader with automatic commits, or with a
+                name of more than 255 characters.
+        """
+        names = [item if isinstance(item, StreamName) else StreamName.parse(item) for item in streams]
+        if not names or len(set(names)) < len(names):
+            raise InvalidArgumentError(
+                "name the streams that the transaction writes to, each once", streams=[str(name) for name in names]
+            )
+        if not self._commits.is_explicit:
+            raise InvalidArgumentError(
+                "a transaction commits the positions of its reader: make it with auto_commit=False", reader=self.name
+            )
+        if len(self.name) > READER_NAME_MAX:
+            raise InvalidArgumentError(
+                f"a reader with transactions has a name of at most {READER_NAME_MAX} characters",
+                characters=len(self.name),
+            )
+        chosen = settings or settings_of(WriterSettings, "a transaction", options)
+
+        def begin(stream: StreamName) -> AsyncTransaction:
+            return AsyncTransaction(stream, self._segments, self._controller, self._rng, chosen, lease_s=lease_s)
+
+        return AsyncGroupTransaction(self, {name: begin(name) for name in names}, self._rng)
+
+    # --- for the transaction -------------------------------------------------------------------------------
+
+    def _check_no_transaction(self) -> None:
+        if self._transaction is not None:
+            raise InvalidArgumentError("the reader has an open transaction: commit or abort that one", reader=self.name)
+
+    def begin_transaction(self, transaction: AsyncGroupTransaction) -> None:
+        """Make it the reader's transaction. Raises InvalidArgumentError (not open, or another one is)."""
+        self._check_usable()
+        self._check_no_transaction()
+        if not self._incarnation:
+            raise InvalidArgumentError("the reader is not open", reader=self.name)
+        self._transaction = transaction
+
+    def end_transaction(self) -> None:
+        """The transaction has ended."""
+        self._transaction = self._prepared = None
+        self._is_prepared = False
+
+    async def commit_with(
+        self, commit: UUID, transactions: Sequence[StreamTransaction], *, deadline_s: float
+    ) -> TransactionStatus:
+        """Decide to commit the transactions and all events that were returned, in one step.
+
+        Raises NotCommittedError, ReaderFencedError, ReaderGroupNotFoundError: nothing is committed. UnavailableError, or
+        cancelled: unknown; it may be repeated with the same arguments.
+        """
+        self._check_usable()
+        if not self._is_prepared:
+            # Afterwards only the store knows whether it is decided.
+            if self._crash is not None:
+                raise self._crash
+            if self._has_lost:
+                raise self._not_committed()
+        async with self._syncing:
+            prepared = self._prepared
+            if prepared is None:
+                if self._current is not None:
+                    self._current.finish_returned()
+                # All that has ended is read in full, hence committed.
+                positions, ended = self._positions(), dict(self._ended)
+                prepared = Prepared(id=commit, transactions=transactions, positions=positions, ended=ended)
+                self._prepared = prepared
+            if not self._is_prepared:
+                await self._prepare(prepared)
+                self._is_prepared = True
+            try:
+                status = await self._table.decide(self.name, prepared, deadline_s=deadline_s)
+            except (TransactionStateError, TransactionNotFoundError) as error:
+                raise NotCommittedError(
+                    "nothing was committed: its lease ran out, or another reader has taken over; the events since the last "
+                    "commit are returned again",
+                    reader=self.name,
+                    reason=str(error),
+                ) from error
+            self._commits.commit(prepared.positions)
+            self._has_lost = False
+        return status
+
+    async def _prepare(self, prepared: Prepared) -> None:
+        def prepare(state: GroupState) -> None:
+            if not state.has(self.name, self._incarnation):
+                if state.fences(self.name, self._next_incarnation):
+                    raise ReaderFencedError(
+                        "nothing was committed: another reader of this name has joined the group", reader=self.name
+                    )
+                raise self._not_committed()
+            state.prepare(self.name, prepared)
+
+        try:
+            await self._table.update(prepare, full_s=DEADLINE_S)
+        except ReaderFencedError as error:
+            self._give_up(error)
+            raise
+
+    async def report_commit(self) -> None:
+        """Move the positions in the group's state. A failure changes nothing: the next report does it."""
+        try:
+            await self.sync()
+        except PenstockError as error:
+            log.info("committed positions are reported later", extra={"reader": self.name, "error": str(error)})
+
+    def rewind(self) -> None:
+        """Return no more events until the next report, and then those after the last commit again."""
+        for key in list(self._done_with):
+            self._drop(key)
+        self._has_lost = False
+        self._finished = False  # What ended at the tail begins again.

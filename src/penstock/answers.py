@@ -14,6 +14,7 @@ from penstock.model.answers.plan import *
 from penstock.model.answers.reclaim import *
 from penstock.model.answers.scaling import *
 from penstock.model.answers.subscribers import *
+from penstock.model.answers.transactions import *
 from penstock.model.answers.undo import *
 from penstock.model.scaling import *
 from penstock.ports.control.layout import *

@@ -28,6 +28,7 @@ def test_transactions_are_listed_from_begin_to_end_by_every_face() -> None:
         assert [(item.id, item.state, item.epoch) for item in found] == [
             (txn, TransactionStatus.OPEN, 0) for txn in begun
         ]
+        assert all(before_ms <= (item.begun_ms or 0) <= item.expires_ms - LEASE_MS for item in found)
         assert all(before_ms + LEASE_MS <= item.expires_ms <= item.deadline_ms for item in found)
         async with (
             GrpcServer(run.controller, run.store, port=0) as server,
@@ -44,6 +45,10 @@ def test_transactions_are_listed_from_begin_to_end_by_every_face() -> None:
                 "epoch": 0,
                 "expires_ms": item.expires_ms,
                 "deadline_ms": item.deadline_ms,
+                "begun_ms": item.begun_ms,
+                "writer": "",
+                "batch": None,
+                "shared": False,
             }
             for item in found
         ]

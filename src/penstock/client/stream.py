@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar, Unpack, overload
+from uuid import UUID
 
 from penstock.client.erasure import AsyncErasures, Positions
 from penstock.client.erasure_proof import Progress
@@ -28,12 +29,14 @@ from penstock.client.serializing.events import TypedForm
 from penstock.client.serializing.serializer import Serializer
 from penstock.client.serializing.typed_reader import AsyncTypedReader
 from penstock.client.serializing.typed_writer import AsyncTypedWriter
+from penstock.client.transaction_report import describe_transaction, txn_of
 from penstock.client.writing.layout import StreamLayout
 from penstock.client.writing.settings import WriterOptions, WriterSettings
 from penstock.client.writing.transaction import AsyncTransaction
 from penstock.client.writing.writer import AsyncWriter
 from penstock.model.answers.scaling import StreamScaling
 from penstock.model.answers.subscribers import SubscriberMove
+from penstock.model.answers.transactions import TransactionDescription
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
@@ -383,6 +386,20 @@ class AsyncStream:
         return AsyncTransaction(
             self.name, self._segments, self._controller, self.rng, chosen, lease_s=lease_s, writer=writer
         )
+
+    async def describe_transaction(self, transaction: UUID | str) -> TransactionDescription:
+        """One transaction, open or ended within the last day: its state, lease, writer, and bytes by segment.
+
+        Raises TransactionNotFoundError, InvalidArgumentError (not an id).
+        """
+        return await describe_transaction(self._segments, self._controller, self.name, txn_of(transaction))
+
+    async def abort_transaction(self, transaction: UUID | str) -> None:
+        """Abort the transaction of any writer: its events are dropped, and its commit fails. Repeating does nothing.
+
+        Raises TransactionNotFoundError, TransactionStateError (committed), InvalidArgumentError (not an id).
+        """
+        await self._controller.transactions.abort(self.name, txn_of(transaction))
 
     async def open_transactions(self) -> Sequence[OpenTransaction]:
         """All transactions of the stream that have not ended: whether each is decided, and when it expires."""

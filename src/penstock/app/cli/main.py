@@ -8,7 +8,18 @@ from typing import NoReturn
 
 import typer
 
-from penstock.app.cli import erase, groups, holds, inspect, retention, scopes, streams, subscribers, tables
+from penstock.app.cli import (
+    erase,
+    groups,
+    holds,
+    inspect,
+    retention,
+    scopes,
+    streams,
+    subscribers,
+    tables,
+    transactions,
+)
 from penstock.app.cli.common.late import LateGroup, missing_package
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
 from penstock.app.cli.upkeep import backup, data, doctor, rebuild, scrub, servers
@@ -55,6 +66,7 @@ app.add_typer(erase.app, name="erase")
 app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")
 app.add_typer(tables.app, name="table")
+app.add_typer(transactions.app, name="txn")
 app.add_typer(backup.app, name="backup")
 app.add_typer(inspect.wal, name="wal")
 app.add_typer(inspect.chunk, name="chunk")

@@ -105,6 +105,8 @@ class Stream(Blocking[AsyncStream]):
     remove_subscriber = blocking(AsyncStream.remove_subscriber)
     erase = blocking(AsyncStream.erase)
     open_transactions = blocking(AsyncStream.open_transactions)
+    describe_transaction = blocking(AsyncStream.describe_transaction)
+    abort_transaction = blocking(AsyncStream.abort_transaction)
 
     @property
     def erasures(self) -> Erasures:

@@ -268,6 +268,9 @@ class TransactionRecord(JsonRecord):
     ] = None
     noted_by: Annotated[str, Field("the writer that notes a time with the commit; absent: none", optional=True)] = ""
     noted_ms: Annotated[int, Field("the noted time; ms by convention", optional=True)] = 0
+    begun_ms: Annotated[
+        int | None, Field("wall clock, ms: when it began; absent in records of earlier versions", optional=True)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

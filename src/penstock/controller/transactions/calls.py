@@ -343,6 +343,10 @@ class Transactions:
                 epoch=transaction_epoch(item.txn),
                 expires_ms=item.record.expires_ms,
                 deadline_ms=item.record.deadline_ms,
+                begun_ms=item.record.begun_ms,
+                writer=item.record.noted_by if item.record.pin is None else item.record.pin.writer,
+                batch=None if item.record.pin is None else item.record.pin.batch,
+                shared=item.record.key is not None,
             )
             for item in (await load_transactions(ctx.metadata, stream, txns)).facts
             if item.record is not None and item.state is not None and item.completed is None

@@ -56,6 +56,7 @@ def open_record(
         deadline_ms=now_ms + lifetime,
         key=key,
         incarnation=incarnation,
+        begun_ms=now_ms,
     )
 
 

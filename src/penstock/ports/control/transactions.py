@@ -61,7 +61,9 @@ class OpenTransaction:
     """A transaction that has not ended. Times are wall clock, milliseconds since the Unix epoch.
 
     ``state``: OPEN, COMMITTING or ABORTING. ``epoch``: the stream's when it was begun. An open one is aborted at
-    ``expires_ms`` unless its lease is renewed, and at ``deadline_ms`` in any case.
+    ``expires_ms`` unless its lease is renewed, and at ``deadline_ms`` in any case. ``begun_ms`` is None if an earlier
+    version began it. ``writer``: who commits it, if that is known: the writer of a ``batch``, or the one that notes a time
+    with the commit. ``shared``: several writers fill it.
     """
 
     id: UUID
@@ -69,6 +71,10 @@ class OpenTransaction:
     epoch: int
     expires_ms: int
     deadline_ms: int
+    begun_ms: int | None = None
+    writer: str = ""
+    batch: int | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -344,6 +344,40 @@ def crowd_reader(manager):
     return {"found": asyncio.run(go())}
 
 
+def rolling_transactions(manager):
+    """Three transactions that stay open over the scales of its parent, one for each line that it prints."""
+    plain, writer = manager.create_writer("rolled", "st"), manager.create_transaction_writer("rolled", "st", 19)
+    places, opened = (1000, 2000, 0), []
+
+    def write(transaction, start, count):
+        for number in range(start, start + count):
+            transaction.write_event(f"t{number % 5}:{number}", routing_key=f"t{number % 5}")
+
+    for number, place in enumerate(places):
+        opened.append(writer.begin_txn())
+        write(opened[-1], place, 10)
+        for event in range(number * 20, number * 20 + 20):
+            plain.write_event(f"k{event % 5}:{event}", routing_key=f"k{event % 5}")
+        plain.flush()
+        print(json.dumps({"scale": number}), flush=True)
+        sys.stdin.readline()
+        for earlier, transaction in enumerate(opened):
+            write(transaction, places[earlier] + 10 + (number - earlier) * 10, 10)
+    still_open = [transaction.is_open() for transaction in opened]
+    # The numbers of the events follow the order of the commits.
+    for index in (2, 0, 1):
+        opened[index].commit()
+    expected = 60 + 3 * 10 + (1 + 2 + 3) * 10
+    texts = [item.decode() for item in read_all(manager.create_reader_group("rg", "rolled", "st"), expected)]
+    keys = {item.split(":")[0] for item in texts}
+    numbers = {key: [int(item.split(":")[1]) for item in texts if item.startswith(f"{key}:")] for key in keys}
+    return {
+        "open": still_open,
+        "complete": len(texts) == len(set(texts)) == expected,
+        "ordered": all(found == sorted(found) for found in numbers.values()),
+    }
+
+
 def audit(manager):
     """Deletes a stream with data in it, then reads what the store's audit stream tells of it."""
     manager.create_scope("au")

@@ -15,6 +15,7 @@ import pytest
 from java_client import JavaClient
 
 import penstock
+from penstock.testing.server import ServerProcess
 
 HERE = Path(__file__).parent
 
@@ -281,6 +282,35 @@ def test_transactions_outlive_scales(client: JavaClient) -> None:
         "ordered": True,
         "segments": 4,
     }
+
+
+def test_transactions_stay_open_over_many_scales_and_commit_in_their_order(client: JavaClient) -> None:
+    assert client.run("rolling-by-hand") == {
+        "scaled": True,
+        "still_open": True,
+        "committed": True,
+        "segments": 2,
+        "complete": True,
+        "plain_ordered": True,
+        "transactions_ordered": True,
+    }
+
+
+def test_transactions_stay_open_while_the_rate_splits_and_merges_their_stream(classpath: str, tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--scaling-minute", "60ms") as server:
+        running = JavaClient(classpath, server, tmp_path / "client.log")
+        try:
+            assert running.run("rolling-by-rate") == {
+                "split": True,
+                "merged": True,
+                "still_open": True,
+                "committed": True,
+                "complete": True,
+                "plain_ordered": True,
+                "transactions_ordered": True,
+            }
+        finally:
+            running.close()
 
 
 def test_sealing_a_stream_aborts_what_is_open(client: JavaClient) -> None:

@@ -138,6 +138,28 @@ def test_a_writer_and_a_reader_group_follow_manual_scales(server):
         assert stream.describe().epoch == 4
 
 
+def test_transactions_stay_open_over_manual_scales_and_commit_in_their_order(server):
+    with penstock.connect(server.address) as store:
+        stream = store.create_stream("rolled/st", create_scope=True)
+        client = subprocess.Popen(
+            [sys.executable, str(SCENARIOS), server.address, "rolling_transactions"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            for segments in (3, 2, 4):
+                assert "scale" in json.loads(client.stdout.readline())
+                stream.scale(segments=segments)
+                client.stdin.write("go\n")
+                client.stdin.flush()
+            out, _ = client.communicate(timeout=100)
+        finally:
+            client.kill()
+            client.wait()
+        assert json.loads(out) == {"open": [True] * 3, "complete": True, "ordered": True}
+
+
 def test_a_writer_and_readers_follow_a_stream_that_scales_by_rate(tmp_path):
     policy = ScalingPolicy(type=ScaleType.EVENTS_PER_S, target_rate=200, factor=3, min_segments=1)
     with (

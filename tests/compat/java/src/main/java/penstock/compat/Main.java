@@ -52,6 +52,8 @@ public final class Main {
         SCENARIOS.put("transaction-leases", Transactions::leases);
         SCENARIOS.put("many-transactions", Transactions::many);
         SCENARIOS.put("rolling-transactions", Transactions::rolling);
+        SCENARIOS.put("rolling-by-hand", Rolling::byHand);
+        SCENARIOS.put("rolling-by-rate", Rolling::byRate);
         SCENARIOS.put("groups", Groups::groups);
         SCENARIOS.put("checkpoints", Groups::checkpoints);
         SCENARIOS.put("cuts", Groups::cuts);

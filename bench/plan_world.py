@@ -23,8 +23,6 @@ from penstock.spark.connect import Services
 MIB = 1 << 20
 CHUNK_BLOCKS = 16
 _CALL_CHUNKS = 500
-_EVENTS = MIB // HEADER_BYTES  # of each block: a hole in a file holds empty events
-_ZEROS = crc32c(bytes(MIB))
 _TRIES = 6000  # five minutes
 
 
@@ -34,8 +32,10 @@ async def make_stream(services: Services, stream: StreamName, segments: int) -> 
     await services.controller.streams.create(stream, StreamConfig(scaling=ScalingPolicy(min_segments=segments)))
 
 
-async def add_chunks(services: Services, stream: StreamName, chunks: int, *, blocks: int = CHUNK_BLOCKS) -> None:
-    """Add so many chunks of ``blocks`` MiB to each open segment of the stream, in one transaction."""
+async def add_chunks(
+    services: Services, stream: StreamName, chunks: int, *, blocks: int = CHUNK_BLOCKS, block_bytes: int = MIB
+) -> None:
+    """Add so many chunks of so many blocks to each open segment of the stream, in one transaction."""
     transaction = await services.controller.transactions.create(stream, lease_ms=600_000)
     limit = asyncio.Semaphore(16)
 
@@ -45,7 +45,7 @@ async def add_chunks(services: Services, stream: StreamName, chunks: int, *, blo
             offset = 0
             for first in range(0, chunks, _CALL_CHUNKS):
                 numbers = range(first, min(chunks, first + _CALL_CHUNKS))
-                made = await asyncio.to_thread(_write, grant, numbers, blocks)
+                made = await asyncio.to_thread(_write, grant, numbers, blocks, block_bytes)
                 offset = await services.segments.adopt_chunks(name, offset, made)
 
     names = [
@@ -62,17 +62,18 @@ async def add_chunks(services: Services, stream: StreamName, chunks: int, *, blo
     raise RuntimeError(f"the transaction was not merged. stream={stream}")
 
 
-def _write(grant: ImportGrant, numbers: Sequence[int], blocks: int) -> list[ImportedChunk]:
-    found = []
+def _write(grant: ImportGrant, numbers: Sequence[int], blocks: int, block_bytes: int) -> list[ImportedChunk]:
+    # A hole in a file holds empty events.
+    found, checksum, events = [], crc32c(bytes(block_bytes)), block_bytes // HEADER_BYTES
     index = b"".join(
         encode_record(
             IndexRecord(
                 index=number,
-                start=number * MIB,
-                end=(number + 1) * MIB,
-                segment_start=number * MIB,
-                event_count=_EVENTS,
-                crc32c=_ZEROS,
+                start=number * block_bytes,
+                end=(number + 1) * block_bytes,
+                segment_start=number * block_bytes,
+                event_count=events,
+                crc32c=checksum,
             )
         )
         for number in range(blocks)
@@ -82,9 +83,11 @@ def _write(grant: ImportGrant, numbers: Sequence[int], blocks: int) -> list[Impo
         name = f"{grant.prefix}{number:x}"
         Path(base + index_name(name)).write_bytes(index)
         with open(base + name, "wb") as file:
-            file.truncate(blocks * MIB)
+            file.truncate(blocks * block_bytes)
         found.append(
-            ImportedChunk(name=name, size_bytes=blocks * MIB, event_count=blocks * _EVENTS, index_crc32c=crc32c(index))
+            ImportedChunk(
+                name=name, size_bytes=blocks * block_bytes, event_count=blocks * events, index_crc32c=crc32c(index)
+            )
         )
     return found
 

@@ -1,9 +1,10 @@
 """What planning a Spark read costs as a stream grows: driver, store and network, over paper streams up to a tebibyte.
 
     python -m bench.plans --out bench/plans.json
+    python -m bench.plans --out bench/plans.json --draw docs/plans.png      only draws what is there
 
 A store of its own holds the streams (``bench/plan_world.py``). Each figure is of a new driver process and a restarted
-store. ``--source DIR`` measures the code of another working copy.
+store. ``--source DIR --label before`` measures the code of another working copy, for the same picture.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench import plan_world
@@ -51,6 +53,7 @@ class Cost:
     replies: int
     reply_bytes: int
     offset_bytes: int = 0
+    driver_cpu_s: float = 0
     store_cpu_s: float = 0
     store_mb: float = 0
 
@@ -79,10 +82,11 @@ def measure_driver(address: str, stream: str, call: str) -> Iterator[dict[str, A
     def taken(name: str, work: Any) -> tuple[Any, dict[str, Any]]:
         replies.clear()
         before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        began = time.perf_counter()
+        began, began_cpu_s = time.perf_counter(), time.process_time()
         found = work()
         costs = {
             "call": name,
+            "driver_cpu_s": time.process_time() - began_cpu_s,
             "seconds": time.perf_counter() - began,
             "driver_mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) / 1024,
             "replies": len(replies),
@@ -108,6 +112,37 @@ def measure_driver(address: str, stream: str, call: str) -> Iterator[dict[str, A
         found, costs = taken("partitions", lambda at=start, to=end: reader.partitions(at, to))
         yield costs | parts(found)
         start = end
+
+
+# --- the picture -------------------------------------------------------------------------------------------------
+
+PANELS = (
+    ("GiB", "batch plan", "driver_mb", "driver's memory, MB", "stream, GiB (1,024 blocks each)"),
+    ("GiB", "batch plan", "store_mb", "store's memory, MB", "stream, GiB (1,024 blocks each)"),
+    ("segments with little", "partitions", "replies", "calls of a micro-batch", "segments with 64 KiB each"),
+)
+
+
+def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+    """Growth before and after, one panel for each kind."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    axes = figure.subplots(1, len(PANELS))
+    for axis, (world, call, value, label, below) in zip(axes, PANELS, strict=True):
+        for name, colour in (("before", "#d55e00"), ("after", "#0072b2")):
+            points: dict[int, list[float]] = {}
+            for cost in found.get(name, ()):
+                if (cost["world"], cost["call"]) == (world, call):
+                    points.setdefault(cost["size"], []).append(cost[value])
+            sizes = sorted(points)
+            axis.plot(sizes, [median(points[size]) for size in sizes], "o-", color=colour, label=name)
+        axis.set_title(label, fontsize=10)
+        axis.set_xlabel(below, fontsize=9)
+        axis.set_ylim(bottom=0)
+        axis.legend(frameon=False)
+    figure.savefig(path, dpi=110)
+    print(f"drawn: {path}")
 
 
 # --- the store beside it -----------------------------------------------------------------------------------------
@@ -193,6 +228,15 @@ def measure(given: argparse.Namespace, directory: Path) -> list[Cost]:
             fill(server.address, wide)
             for call in given.calls:
                 costs += run_driver(server, source, "segments", size, str(stream), call)
+            stream = StreamName("paper", f"few{size}")
+
+            async def few(services: Any, stream: StreamName = stream, size: int = size) -> None:
+                await plan_world.make_stream(services, stream, size)
+                await plan_world.add_chunks(services, stream, 1, blocks=1, block_bytes=64 << 10)
+
+            fill(server.address, few)
+            for call in given.calls:
+                costs += run_driver(server, source, "segments with little", size, str(stream), call)
         for size in given.scalings:
             stream = StreamName("paper", f"epochs{size}")
 
@@ -220,7 +264,11 @@ def main() -> None:
     parser.add_argument("--scalings", type=numbers, default=SCALINGS, help="scalings of ten segments each")
     parser.add_argument("--calls", type=lambda text: text.split(","), default=["batch", "stream"])
     parser.add_argument("--out", metavar="FILE", help="add the figures to this JSON file")
+    parser.add_argument("--draw", metavar="FILE", help="draw the figures in the file of --out, and measure nothing")
     given = parser.parse_args()
+    if given.draw:
+        draw(json.loads(Path(given.out).read_text()), Path(given.draw))
+        return
     if given.driver:
         for cost in measure_driver(*given.driver):
             print(json.dumps(cost), flush=True)
@@ -230,7 +278,8 @@ def main() -> None:
     if given.out:
         path = Path(given.out)
         known: Mapping[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps({**known, given.label: [asdict(item) for item in costs]}, indent=1) + "\n")
+        merged = {**known, given.label: [*known.get(given.label, ()), *(asdict(item) for item in costs)]}
+        path.write_text(json.dumps(merged, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -154,13 +154,3 @@ def test_what_was_not_erased_is_missed_as_ever():
     run.erase(0)
     run.read(run.events[0], None, run.events[2])
     assert {"lost", "vanished", "skipped"} <= run.kinds()
-
-
-def test_what_was_erased_at_the_end_of_a_segment_comes_before_its_successors():
-    run = Run(STREAM)
-    run.erase(2)
-    write = run.history.write(STREAM, "w", 3, "k", b"event-3")
-    run.places.append(("scope/stream/1.#epoch.1", 0))
-    run.history.acknowledged(write, segment=run.places[-1][0], offset=0)
-    run.read(run.events[0], run.events[1], None, b"event-3")
-    assert run.kinds() == set()

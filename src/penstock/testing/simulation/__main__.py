@@ -118,7 +118,7 @@ def _report(result: RunResult, *, short: bool) -> None:
 def _summary(results: list[RunResult], failed: list[int], wall_s: float) -> None:
     virtual_s = sum(item.virtual_s for item in results)
     if any(item.counts.get("watermarks") for item in results):
-        kinds = ("scaling_splits", "scaling_merges", "stream_scales", "watermarks")
+        kinds = ("rate_scales split", "rate_scales merge", "stream_scales", "watermarks")
         counts = [f"{sum(item.counts.get(kind, 0) for item in results)} {kind.replace('_', ' ')}" for kind in kinds]
         sys.stdout.write(f"{', '.join(counts)}, {sum(item.bounded for item in results)} events read after a bound\n")
     sys.stdout.write(

@@ -17,9 +17,6 @@ from penstock.testing.simulation.history import Anomaly, Erasure, History, Read,
 
 Place: TypeAlias = tuple[str, int]
 
-UNPLACED_S = float("inf")
-"""``Read.at_s`` of erased events at the end of their segment: nobody saw when the reader passed over them."""
-
 
 @dataclass(slots=True)
 class _Erased:
@@ -70,7 +67,7 @@ def _restored(reading: Reading, places: Mapping[Place, _Erased], found: list[Ano
         for segment, end in ends.items():
             if segment == reading.stream:
                 continue
-            reads += _passed_over(segment, end, None, UNPLACED_S, 0.0, places)
+            reads += _passed_over(segment, end, None, float("inf"), 0.0, places)
     return replace(reading, reads=reads)
 
 

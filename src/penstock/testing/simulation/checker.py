@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from penstock.model.segments import SegmentId
-from penstock.testing.simulation.blanks import UNPLACED_S, restored
+from penstock.testing.simulation.blanks import restored
 from penstock.testing.simulation.history import (
     Anomaly,
     Fact,
@@ -85,8 +85,6 @@ def _check_reading(reading: Reading, by_data: Mapping[bytes, Write]) -> list[Ano
             found.append(Anomaly("aborted read", f"{reading.reader} read {write.name}"))
         if write.group is not None and (write.group.decided_s is None or read.at_s < write.group.decided_s):
             found.append(Anomaly("early read", f"{reading.reader} read {write.name} before its commit"))
-        if read.at_s == UNPLACED_S:
-            continue
         before = numbers.get((write.writer, write.key))
         if read.is_unordered:
             continue

@@ -91,7 +91,7 @@ def run_seed(seed: int, *, seconds: float = 60.0, config: SimConfig | None = Non
         acked=history.acked,
         reads=sum(len(item.reads) for item in history.readings),
         steps=loop.steps,
-        counts=cluster.figures.counts,
+        counts={" ".join((name, *labels)): count for name, labels, count in cluster.figures.snapshot().counts},
         last=list(history.last),
         bounded=len(history.bounds),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,14 @@ import pytest
 from spark_driver import SCHEMA, Driver
 from spark_world import World, keyed, open_here
 
+from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError, UnavailableError, UnsupportedError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.spark import connect
+from penstock.ports.control.subscribers import SubscriberInfo
+from penstock.spark import connect, lag
 from penstock.spark.connect import Link
+from penstock.spark.lags import subscriber_lag
 from penstock.spark.options import parse_read
 from penstock.spark.reading import losses
 from penstock.spark.reading.plan import Piece, Share
@@ -79,6 +83,91 @@ def test_a_lag_is_what_a_query_has_not_read_over_scales_and_truncation(
     (lag,) = lags(progress(driver.log[-1]))
     assert (lag.bytes, lag.events, lag.seconds) == (0, 0, 0.0)
     assert lags(SimpleNamespace(lastProgress=None)) == []
+
+
+def reported(driver: Driver) -> dict[str, Any]:
+    """A progress of the driver's query, as Spark makes it."""
+    latest = driver.reader.reportLatestOffset()
+    return {"sources": [{"endOffset": json.dumps(driver.log[-1]), "latestOffset": json.dumps(latest)}]}
+
+
+def test_a_source_reports_what_each_batch_leaves_unread(world: World, data: Path) -> None:
+    stream = world.create("s", 2)
+    world.write(stream, keyed(0, 100))
+    driver = Driver(data, stream, max_events_per_trigger="30", subscriber="q")
+    left = 100
+    while (events := driver.batch()) is not None:
+        left -= len(events)
+        driver.reader._batch_lag._measure_at = 0.0
+        latest = driver.reader.reportLatestOffset()
+        assert latest is not None
+        (lag,) = latest["lag"]
+        assert (lag["stream"], lag["events"]) == (str(stream), left)
+        assert (lag["bytes"] == 0) == (lag["seconds"] == 0.0) == (left == 0)
+        assert (latest["controller"], latest["subscriber"]) == (str(data), "q")
+        # Measured once for each batch.
+        assert driver.reader.reportLatestOffset() == latest
+    assert left == 0
+
+
+def test_a_lag_that_takes_long_to_measure_is_left_out_and_an_error_fails_no_query(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = world.create("s")
+    world.write(stream, keyed(0, 9))
+    driver = Driver(data, stream, max_events_per_trigger="3")
+    driver.batch()
+    driver.reader._batch_lag._measure_at = float("inf")
+    assert "lag" not in (driver.reader.reportLatestOffset() or {})
+    driver.batch()
+    driver.reader._batch_lag._measure_at = 0.0
+
+    async def away(*_: object) -> None:
+        raise UnavailableError("away")
+
+    monkeypatch.setattr("penstock.spark.lags.unread_after", away)
+    caplog.set_level("INFO", "penstock.spark")
+    assert "lag" not in (driver.reader.reportLatestOffset() or {})
+    assert "lag of a batch is not known" in caplog.text
+    assert driver.batch()
+
+
+def test_one_call_has_the_lag_of_all_streams_and_what_became_of_the_subscriber(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_link(world, monkeypatch)
+    names = [world.create(name) for name in ("a", "b")]
+    for stream in names:
+        world.write(stream, keyed(0, 20))
+    query = Driver(data, names[0], path="", scope="plant", subscriber="q")
+    query.all()
+    world.write(names[1], keyed(20, 25))
+    first, second = lag(SimpleNamespace(lastProgress=reported(query)))
+    assert [(item.stream, item.events) for item in (first, second)] == [(names[0], 0), (names[1], 5)]
+    assert first.subscriber is not None
+    assert second.subscriber is not None
+    assert (first.subscriber.name, first.subscriber.state) == ("q", "registered")
+    # What it has published is as far as Spark has committed.
+    assert (second.subscriber.events, second.subscriber.owner) == (
+        5,
+        f"Spark query {query.log[-1]['streams'][0]['query']}",
+    )
+    world.link.run(lambda services: services.controller.groups.delete("plant", "q"))
+    assert {
+        item.subscriber and item.subscriber.state for item in lag(SimpleNamespace(lastProgress=reported(query)))
+    } == {"missing"}
+    assert lag(SimpleNamespace(lastProgress=None)) == []
+    assert {item.subscriber for item in lags(reported(query))} == {None}
+
+
+def test_a_subscriber_of_another_query_is_told_from_ones_own() -> None:
+    cut = StreamCut(StreamName("plant", "s"), {})
+    known = SubscriberInfo(name="plant/q", generation=0, cut=cut, updated_ms=0, lag_bytes=9, lag_ms=2500, query="other")
+    assert subscriber_lag("q", "mine", known).state == "taken over"
+    own = subscriber_lag("q", "other", known)
+    assert (own.state, own.bytes, own.events, own.seconds, own.held_bytes) == ("registered", 9, None, 2.5, None)
+    fresh = subscriber_lag("q", "", replace(known, cut=None))
+    assert (fresh.state, fresh.bytes) == ("registered", None)
 
 
 def test_a_listener_outlives_a_stream_that_is_another_one_now(

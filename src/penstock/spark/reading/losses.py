@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,36 @@ def _of_progress(source: Any) -> Iterable[Mapping[str, Any]]:
         yield from offsets_in(progress)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceProgress:
+    """What a progress says of one source: the offsets that it has reached; controller and subscriber, if it reports
+    them."""
+
+    offsets: Sequence[Mapping[str, Any]]
+    controller: str | None
+    subscriber: str | None
+
+
 def offsets_in(progress: Any) -> Iterable[Mapping[str, Any]]:
     """The offsets that our sources had reached, in one progress of a query, as an object or as a dict."""
+    for part in sources_in(progress):
+        yield from part.offsets
+
+
+def sources_in(progress: Any) -> Iterable[SourceProgress]:
+    """The sources of a query in one progress, as an object or as a dict; those of other formats have no offsets."""
     for part in progress["sources"] if isinstance(progress, Mapping) else progress.sources:
-        yield from _ours(part["endOffset"] if isinstance(part, Mapping) else part.endOffset)
+        reported = _parsed(_field(part, "latestOffset"))
+        said = reported if isinstance(reported, Mapping) else {}
+        yield SourceProgress(
+            offsets=list(_ours(_field(part, "endOffset"))),
+            controller=said.get("controller"),
+            subscriber=said.get("subscriber"),
+        )
+
+
+def _field(part: Any, name: str) -> Any:
+    return part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)
 
 
 def _of_checkpoint(path: Path) -> Iterable[Mapping[str, Any]]:
@@ -101,12 +127,18 @@ def _of_checkpoint(path: Path) -> Iterable[Mapping[str, Any]]:
 
 
 def _ours(offset: Any) -> Iterable[Mapping[str, Any]]:
-    if isinstance(offset, str):
-        try:
-            offset = json.loads(offset)
-        except ValueError:
-            return
+    offset = _parsed(offset)
     if isinstance(offset, Mapping) and {"v", "streams"} <= offset.keys():
         yield from each_offset(offset)
     elif isinstance(offset, Mapping) and {"v", "stream", "segments"} <= offset.keys():
         yield offset
+
+
+def _parsed(offset: Any) -> Any:
+    """An offset as a value; None if it is no JSON."""
+    if not isinstance(offset, str):
+        return offset
+    try:
+        return json.loads(offset)
+    except ValueError:
+        return None

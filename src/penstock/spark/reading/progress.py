@@ -1,15 +1,9 @@
-"""How far a query is behind its stream: bytes, events and time, exact if the store knows.
-
-Spark gives sources written in Python no metrics of their own. It reports their offsets in the progress of the query, and
-the store computes the lag from these. A query that is a subscriber is also in ``penstock subscriber list``, with the lag
-behind the cut that it published last.
-"""
+"""The lag of a query, from its progress: asked for once, or with each progress."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -20,73 +14,41 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from penstock.client.lag import unread_after
 from penstock.model.errors import PenstockError
-from penstock.model.names import StreamName
-from penstock.spark.connect import Connector, Link, Services, dial
+from penstock.spark.connect import Connector, Link, dial
+from penstock.spark.lags import Lag, measured
 from penstock.spark.options import DEFAULT_CONTROLLER
-from penstock.spark.reading.losses import offsets_in
-from penstock.spark.reading.planning import now_ms
-from penstock.spark.reading.positions import Offset, to_cut
+from penstock.spark.reading.losses import sources_in
 
 log = logging.getLogger("penstock.spark")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lag:
-    """What a query has not read of a stream. ``events``: None if the store no longer knows their number.
-
-    ``seconds``: age of the oldest unread event by its append time, as exact as one block of the store
-    (docs/reference/spark.md). None if it is not known, 0 if nothing is unread.
-    """
-
-    stream: StreamName
-    bytes: int
-    events: int | None
-    seconds: float | None
-
-    def __repr__(self) -> str:
-        seconds = None if self.seconds is None else round(self.seconds, 3)
-        return f"Lag(stream='{self.stream}', bytes={self.bytes}, events={self.events}, seconds={seconds})"
-
-    def __str__(self) -> str:
-        events = "?" if self.events is None else self.events
-        seconds = "?" if self.seconds is None else f"{self.seconds:.1f}"
-        return f"stream={self.stream} bytes={self.bytes} events={events} seconds={seconds}"
+__all__ = ["Lag", "LagListener", "lags"]
 
 
-def lags(source: Any, controller: str = DEFAULT_CONTROLLER, *, connector: Connector = dial) -> list[Lag]:
-    """How far behind a query is at each of our streams that it reads.
+def lags(
+    source: Any, controller: str | None = None, *, connector: Connector = dial, subscriber: bool = False
+) -> list[Lag]:
+    """How far behind a query is at each of our streams that it reads, in the order of its sources.
 
     Args:
         source: A ``StreamingQuery``, or one progress of it. A query without progress has no lags yet.
-        controller: Address of the controller; one for all of its streams.
+        controller: Address of the controller. Default: the one that each source reports.
+        subscriber: Whether to describe the subscriber of each source, too.
     Raises: StreamNotFoundError, InvalidCutError (the stream was deleted and created again), TruncatedError,
     UnavailableError.
     """
     progress = getattr(source, "lastProgress", source)
-    offsets = [] if progress is None else list(offsets_in(progress))
-    if not offsets:
-        return []
-    # This call opens its own connection, because listeners are called from short-lived threads.
-    server = Link(connector, controller)
-    try:
-        return server.ask(lambda services: _lags(services, offsets))
-    finally:
-        server.close()
-
-
-async def _lags(services: Services, offsets: Sequence[Mapping[str, Any]]) -> list[Lag]:
-    found = []
-    for value in offsets:
-        stream = StreamName.parse(str(value["stream"]))
-        offset = Offset.from_json(stream, value)
-        if offset.is_over:
+    found: list[Lag] = []
+    for part in () if progress is None else sources_in(progress):
+        if not part.offsets:
             continue
-        unread = await unread_after(services, to_cut(stream, offset.positions))
-        age_ms = None if unread.oldest_ms is None else max(0, now_ms() - unread.oldest_ms)
-        seconds = 0.0 if unread.bytes == 0 else None if age_ms is None else age_ms / 1000
-        found.append(Lag(stream=stream, bytes=unread.bytes, events=unread.events, seconds=seconds))
+        name = part.subscriber if subscriber else None
+        # This call opens its own connection, because listeners are called from short-lived threads.
+        server = Link(connector, controller or part.controller or DEFAULT_CONTROLLER)
+        try:
+            found += server.ask(partial(measured, offsets=part.offsets, subscriber=name))
+        finally:
+            server.close()
     return found
 
 
@@ -96,7 +58,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
     ``latest`` maps the name of a query, or its id if it has no name, to its lags. A query that ended is removed.
     """
 
-    def __init__(self, controller: str = DEFAULT_CONTROLLER, *, connector: Connector = dial) -> None:
+    def __init__(self, controller: str | None = None, *, connector: Connector = dial) -> None:
         self._controller = controller
         self._connector = connector
         self.latest: dict[str, list[Lag]] = {}

@@ -30,6 +30,7 @@ from penstock.model.names import StreamName
 from penstock.model.queries import QuerySource
 from penstock.spark.choice import Named, chosen, chosen_at_start
 from penstock.spark.connect import RETRY_S, Connector, Link, Services, link
+from penstock.spark.lags import BatchLag
 from penstock.spark.options import Moment, ReadOptions
 from penstock.spark.reading.boundaries import Limit
 from penstock.spark.reading.following import Bound, check_offset
@@ -94,6 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._list_at = 0.0
         self._lease: UUID | None = None
         self._turn = 0
+        self._batch_lag = BatchLag()
         # Spark gives a source neither query nor checkpoint. An id in the checkpoint identifies the query.
         self._made_up, self._run = uuid4().hex, uuid4().hex
 
@@ -239,7 +241,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 server.ask(self._renew, full_s=RETRY_S)
             self._idle_at = start
             return start
-        return self._json(self._recorded(all_begins, ends))
+        return self._batch_lag.planned(self._json(self._recorded(all_begins, ends)))
 
     def _recorded(self, begins: Offsets, ends: Offsets) -> Offsets:
         """The ends of a batch as they go into Spark's log: with the query's id, what was lost, and where a first batch
@@ -360,9 +362,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._peers.report(state, self._known() if idle else {}, self._woken)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The end of the stream when the last batch was planned, for Spark's progress report."""
+        """The end of the stream when the last batch was planned, for Spark's progress report.
+
+        Also where the streams are, who reads, and what the batch leaves unread (``lag``, a list of one entry for each
+        stream). Spark has no other place for figures of a Python source.
+        """
         seen = {stream: one.seen for stream, one in self._streams.items() if one.seen is not None}
-        return self._json(seen) if seen else None
+        if not seen:
+            return None
+        said = {
+            "controller": self._options.controller,
+            "subscriber": self._options.subscriber,
+            "lag": self._batch_lag.measured(self._server()),
+        }
+        return self._json(seen) | {name: value for name, value in said.items() if value is not None}
 
     # --- what a batch reads ---------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark.choice import AUDIT_STREAM
 from penstock.spark.kafka import KAFKA_OPTIONS
-from penstock.spark.options import READ_OPTIONS, WRITE_OPTIONS, parse_read, parse_write, plain_name
+from penstock.spark.options import READ_OPTIONS, WRITE_OPTIONS, parse_read, parse_sink, parse_write, plain_name
 from penstock.spark.schema import READ_MARK, check_read_schema, check_write_schema, read_columns, target_columns
 from penstock.spark.source import PenstockSource
 
@@ -114,6 +114,43 @@ def test_an_option_of_kafka_is_refused_with_the_option_that_does_the_same_here(k
     with pytest.raises(InvalidArgumentError, match=rf"Kafka.* use {ours}\b") as caught:
         parse_read({**STREAM, kafka: "1"})
     assert caught.value.fields == {"option": kafka}
+
+
+@pytest.mark.parametrize(
+    ("kafka", "words"),
+    [
+        ("topic", r"use stream\b"),
+        ("kafka.bootstrap.servers", r"use controller\b"),
+        ("kafka.acks", "none like it"),
+        ("includeHeaders", r"use event_format\b"),
+        ("subscribe", r"use stream\b"),
+        ("startingOffsets", "a sink has none like it"),
+        ("maxOffsetsPerTrigger", "a sink has none like it"),
+        ("kafka.group.id", "a sink has none like it"),
+        ("failOnDataLoss", "fail_on_data_loss is only for reading"),
+        ("minPartitions", "min_partitions is only for reading"),
+    ],
+)
+def test_a_sink_suggests_for_an_option_of_kafka_only_what_a_sink_has(kafka: str, words: str) -> None:
+    for given in (STREAM, {}):
+        with pytest.raises(InvalidArgumentError, match=words) as caught:
+            parse_sink({**given, kafka: "1"})
+        assert caught.value.fields == {"option": kafka}
+
+
+def test_columns_of_rows_for_kafka_are_refused_with_their_names_here() -> None:
+    def check(*names: str, event: str = "event") -> None:
+        check_write_schema([(name, "string") for name in names], event=event, routing_key="routing_key")
+
+    with pytest.raises(
+        InvalidArgumentError, match=r"select value as event \(or event_column=value\), key as routing_key"
+    ):
+        check("key", "value", "topic")
+    with pytest.raises(InvalidArgumentError, match=r"select key as routing_key .*, topic as stream"):
+        check("key", "value", "topic", event="value")
+    with pytest.raises(InvalidArgumentError) as caught:
+        check("event", "price")
+    assert "Kafka" not in str(caught.value)
 
 
 def test_options_that_kafka_and_penstock_both_have_are_taken() -> None:

@@ -41,6 +41,46 @@ def test_a_view_and_a_table_read_a_stream_in_sql_and_as_a_stream(
     assert _stream_of(spark.readStream.options(**options).table("turbines"), tmp_path / "checkpoint") == 100
 
 
+def test_insert_into_appends_and_a_permanent_view_is_a_name_in_the_catalog(
+    spark: Any, address: str, world: World
+) -> None:
+    stream = world.create("inserted", 2)
+    given = f"'controller' = '{address}', 'path' = '{stream}'"
+    spark.sql(f"CREATE TABLE sink (event STRING, routing_key STRING) USING penstock OPTIONS ({given})")
+    spark.sql(f"CREATE TABLE source (event BINARY, offset BIGINT) USING penstock OPTIONS ({given})")
+    spark.sql(f"CREATE VIEW events AS SELECT cast(event AS string) AS event FROM source WITH ({given})")
+    spark.sql(f"INSERT INTO sink WITH ({given}) VALUES ('a', 'k'), ('b', NULL)")
+    spark.sql(f"INSERT INTO sink WITH ({given}) (event) SELECT 'c'")
+    spark.table("events").selectExpr("concat(event, '!') AS event", "'k' AS routing_key").writeTo("sink").options(
+        controller=address, path=str(stream)
+    ).append()
+    # No options here, and each query sees what was written before it.
+    assert {row.event for row in spark.sql("SELECT event FROM events").collect()} == {*"abc", "a!", "b!", "c!"}
+
+    # A temporary view keeps the end that its first query saw.
+    spark.sql(f"CREATE TEMPORARY VIEW frozen USING penstock OPTIONS ({given.replace(' = ', ' ')})")
+    assert spark.sql("SELECT * FROM frozen").count() == 6
+    spark.sql("INSERT INTO frozen (event) SELECT cast('d' AS binary)")
+    assert spark.sql("SELECT * FROM frozen").count() == 6
+    assert spark.sql("SELECT * FROM events").count() == 7
+
+    for statement, words in (
+        ("INSERT INTO sink VALUES ('x', 'k')", "INSERT INTO table WITH"),
+        (f"INSERT OVERWRITE sink WITH ({given}) SELECT 'x', 'k'", "never overwritten"),
+        (f"CREATE TABLE made USING penstock OPTIONS ({given}) AS SELECT 'x' AS event", "INSERT INTO table WITH"),
+    ):
+        with pytest.raises(Exception, match="InvalidArgumentError") as caught:
+            spark.sql(statement)
+        assert words in (reason(caught.value) or "")
+    for statement, condition in (
+        (f"SELECT * FROM penstock.`{stream}`", "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"),
+        ("DELETE FROM sink", "(?i)delete"),
+    ):
+        with pytest.raises(Exception, match=condition):
+            spark.sql(statement)
+    assert spark.sql("SELECT * FROM events").count() == 7
+
+
 def test_rows_go_to_the_streams_that_they_name_and_a_copy_keeps_their_names(
     spark: Any, address: str, world: World, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ Source: https://spark.apache.org/docs/latest/structured-streaming-kafka-integrat
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _START_TIME, _END_TIME = "start_timestamp", "end_timestamp"
 
 KAFKA_OPTIONS = {
@@ -36,14 +38,30 @@ KAFKA_OPTIONS = {
 
 _PREFIX = "kafka."
 
+KAFKA_COLUMNS = {
+    "value": "value as event (or event_column=value)",
+    "key": "key as routing_key (or routing_key_column=key)",
+    "topic": "topic as stream",
+}
+"""Columns that Spark's Kafka sink takes, and what they are here."""
 
-def kafka_hint(plain: str) -> str | None:
-    """What to do about an option of Kafka, given its normalized name; None for any other option."""
+
+def kafka_hint(plain: str, known: Iterable[str] = ()) -> str | None:
+    """What to do about an option of Kafka, given its normalized name; None for any other option.
+
+    ``known``: the normalized names of the options that this side takes. The source has options that the sink lacks.
+    """
     if plain not in KAFKA_OPTIONS and not plain.startswith(_PREFIX):
         return None
     ours = KAFKA_OPTIONS.get(plain)
-    return (
-        f"this is an option of Spark's Kafka format; use {ours}"
-        if ours
-        else ("this is an option of Spark's Kafka format, and Penstock has none like it; remove it")
-    )
+    if not ours:
+        return "this is an option of Spark's Kafka format, and Penstock has none like it; remove it"
+    if ours.partition(" ")[0].replace("_", "") not in known:
+        return "this is an option of Spark's Kafka source, and a sink has none like it; remove it"
+    return f"this is an option of Spark's Kafka format; use {ours}"
+
+
+def kafka_columns_hint(names: Iterable[str]) -> str:
+    """What to do about columns of rows that were made for Kafka, as the end of a sentence; empty if there are none."""
+    found = [text for name, text in KAFKA_COLUMNS.items() if name in names]
+    return f"; of rows for Kafka, select {', '.join(found)}" if found else ""

@@ -317,7 +317,7 @@ class _Given:
             elif plain not in _SPARKS_OWN and not plain.startswith("option."):
                 if plain in elsewhere:
                     raise InvalidArgumentError(f"option {elsewhere[plain]} is only for {theirs}", option=name)
-                raise InvalidArgumentError(kafka_hint(plain) or _unknown(plain, spellings), option=name)
+                raise InvalidArgumentError(kafka_hint(plain, spellings) or _unknown(plain, spellings), option=name)
         if "paths" in options:
             raise InvalidArgumentError(
                 "load takes one path; name several streams in option stream, with commas between",

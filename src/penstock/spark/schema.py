@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.spark.kafka import kafka_columns_hint
 
 EVENT = "event"
 ROUTING_KEY = "routing_key"
@@ -96,7 +97,7 @@ def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing
         kinds[name] = kind
     if kinds.get(event) not in ("binary", "string"):
         raise InvalidArgumentError(
-            "the rows need a column of type binary or string for the events",
+            f"the rows need a column of type binary or string for the events{kafka_columns_hint(kinds)}",
             column=event,
             found=", ".join(f"{name} {kind}" for name, kind in kinds.items()),
         )
@@ -106,7 +107,8 @@ def check_write_schema(fields: Iterable[tuple[str, str]], *, event: str, routing
     if surplus:
         more = "; option event_format=record writes records" if {*surplus} & {*RECORD_COLUMNS} else ""
         raise InvalidArgumentError(
-            f"only columns {event} and {routing_key} can be written; select them{more}", surplus=", ".join(surplus)
+            f"only columns {event} and {routing_key} can be written; select them{more}{kafka_columns_hint(surplus)}",
+            surplus=", ".join(surplus),
         )
     return routing_key in kinds
 
@@ -172,7 +174,9 @@ def routing_columns(
             found.append(name)
     if "stream" not in found:
         raise InvalidArgumentError(
-            "which stream? give options scope and stream, or save('SCOPE/STREAM'), or rows with a column stream"
+            "which stream? give options scope and stream, or save('SCOPE/STREAM'), or rows with a column stream. Spark "
+            "keeps the options of a catalog's table from sinks in Python: use a temporary view, or "
+            "INSERT INTO table WITH ('path' = 'SCOPE/STREAM') SELECT ..."
         )
     return tuple(found)
 

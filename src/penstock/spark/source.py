@@ -117,7 +117,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         from penstock.spark.writing.sink import BatchWriter
 
         spare("writer")
-        options, keyed, columns = self._write_options(schema, overwrite, "mode('append')")
+        options, keyed, columns = self._write_options(schema, overwrite, "mode('append') or INSERT INTO")
         link(self._connector(), options.controller).served_first()
         return BatchWriter(self._connector(), options, keyed, columns)
 
@@ -144,7 +144,8 @@ class PenstockSource(DataSource):  # type: ignore[misc]
     ) -> tuple[WriteOptions, bool, tuple[str, ...]]:
         options = parse_sink(self.options)
         if overwrite:
-            raise InvalidArgumentError(f"a stream is never overwritten; use {instead}", stream=options.target)
+            named = {} if options.target is None else {"stream": options.target}
+            raise InvalidArgumentError(f"a stream is never overwritten; use {instead}", **named)
         event, key = options.event_column, options.routing_key_column
         if options.records:
             keyed = check_record_schema(_columns(schema), routing_key=key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from penstock.spark.cli import audit, erase, export, fleet, lake, load, scrub, table
+from penstock.spark.cli import archive, audit, erase, export, fleet, lake, load, scrub, table
 
 app = typer.Typer(
     name="spark",
@@ -34,3 +34,4 @@ app.command("table")(table.table)
 app.command("lake")(lake.lake)
 app.command("fleet")(fleet.fleet)
 app.command("audit")(audit.audit)
+app.command("archive")(archive.archive)

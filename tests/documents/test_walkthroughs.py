@@ -27,6 +27,7 @@ PAGES = (
     "how-to/move-from-kafka.md",
     "how-to/move-from-pravega.md",
     "how-to/pulsar-tools.md",
+    "how-to/records-and-schemas.md",
     "how-to/replay.md",
     "how-to/retention-for-gdpr.md",
     "how-to/size-a-server.md",

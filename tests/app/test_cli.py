@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -51,6 +52,31 @@ def test_what_is_written_is_read_back_in_order_per_key(penstock):
     assert sorted(event["n"] for event in found) == list(range(200))
     for user in range(5):
         assert [event["n"] for event in found if event["user"] == user] == list(range(user, 200, 5))
+
+
+def test_streams_of_all_scopes_are_listed(penstock):
+    for name in ("web/b", "app/c", "web/a"):
+        assert penstock("stream", "create", name)[0] == 0
+    assert [line.strip() for line in penstock("stream", "list")[1].splitlines()] == [
+        "stream",
+        "app/c",
+        "web/a",
+        "web/b",
+    ]
+    found = [json.loads(line) for line in penstock("stream", "list", "--json")[1].splitlines()]
+    assert found == [{"stream": name} for name in ("app/c", "web/a", "web/b")]
+    assert "_system/audit" in penstock("stream", "list", "--all")[1]
+    assert penstock("stream", "list", "no-scope")[0] == 3
+
+
+def test_a_time_without_a_zone_is_in_utc(penstock):
+    assert penstock("stream", "create", "s/t")[0] == 0
+    assert penstock("write", "s/t", stdin=b"one\n")[0] == 0
+    for since in ("2020-01-31T12:00", "2020-01-31", "2020-01-31T12:00:00+05:00"):
+        assert penstock("read", "s/t", "--from", since)[1] == "one\n"
+    in_an_hour = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
+    status, _, err = penstock("read", "s/t", "--from", in_an_hour)
+    assert (status, "the time is in the future" in err) == (2, True)
 
 
 def test_a_table_is_made_changed_read_and_scanned(penstock):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from penstock.app.cli.common.target import (
     ControllerOption,
     DataOption,
     JsonOption,
-    ScopeArgument,
+    ScopeFilterArgument,
     StreamArgument,
     open_target,
 )
@@ -38,6 +38,7 @@ from penstock.core.units import counted, format_size
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     CorruptDataError,
+    ScopeNotFoundError,
     StreamNotSealedError,
     UnsupportedError,
 )
@@ -98,20 +99,32 @@ def create(
 
 @app.command("list")
 def list_streams(
-    scope: ScopeArgument,
+    scope: ScopeFilterArgument = None,
     everything: Annotated[bool, typer.Option("--all", help="List internal streams too.")] = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the streams of a scope.
+    """List the streams of a scope, or of the store.
 
     \b
+    penstock stream list
     penstock stream list demo
     """
     with open_target(controller, data) as store:
-        names = [name for name in store.streams(scope) if everything or not name.startswith("_")]
-    print_rows(["stream"], [[f"{scope}/{name}"] for name in names], as_json=json)
+        names = list(_stream_names(store, scope, everything=everything))
+    print_rows(["stream"], [[name] for name in names], as_json=json)
+
+
+def _stream_names(store: Store, scope: str | None, *, everything: bool) -> Iterator[str]:
+    """The streams of the scope, or (None) of all scopes, as ``scope/stream``, sorted."""
+    if scope is not None:
+        yield from (f"{scope}/{name}" for name in store.streams(scope, internal=everything))
+        return
+    for each in store.scopes():
+        if everything or not each.startswith("_"):
+            with suppress(ScopeNotFoundError):  # It was deleted meanwhile.
+                yield from _stream_names(store, each, everything=everything)
 
 
 @app.command()

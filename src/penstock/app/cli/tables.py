@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.app.cli.common.completion import table_names
 from penstock.app.cli.common.loss import FINAL, Loss, confirm, done, lost_fields
 from penstock.app.cli.common.options import ReasonOption, YesOption
 from penstock.app.cli.common.output import print_facts, print_json, print_rows, say
@@ -32,7 +33,9 @@ def _table(text: str) -> str:
     return text
 
 
-TableArgument = Annotated[str, typer.Argument(metavar="SCOPE/TABLE", show_default=False, callback=_table)]
+TableArgument = Annotated[
+    str, typer.Argument(metavar="SCOPE/TABLE", show_default=False, callback=_table, autocompletion=table_names)
+]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", show_default=False, help="Primary key, as text.")]
 SecondaryOption = Annotated[
     str, typer.Option("--secondary", metavar="KEY", help="Secondary key, as text.", show_default=False)

@@ -14,7 +14,7 @@ from penstock.codec.audit import AuditKind
 
 SIZES = "For example 10GB or 512MiB."
 DURATIONS = "For example 30s, 12h or 7d."
-TIMES = "For example 2026-01-31 or 2026-01-31T12:00:00Z."
+TIMES = "For example 2026-01-31 or 2026-01-31T12:00 (UTC), or 2026-01-31T12:00:00+01:00."
 POSITIONS = "earliest (or head), latest (or tail), or a cut that `penstock stream describe` prints"
 PLACES = "a data directory, a directory of tier 2, or s3://BUCKET/PREFIX"
 
@@ -24,7 +24,7 @@ SOURCE = f"Where the chunks are: {PLACES}."
 AT = f"Position in the stream: {POSITIONS}."
 FROM = f"First position: {POSITIONS}."
 TO = f"Position: {POSITIONS}."
-TIME_TOO = "A time such as 2026-01-31T12:00:00Z also works."
+TIME_TOO = "A time such as 2026-01-31T12:00 (UTC) or 2026-01-31T12:00:00+01:00 also works."
 SINCE = f"Only from this time on. {TIMES}"
 UNTIL = f"Only until this time. {TIMES}"
 AS_OF = "Decide as if it were this time: 7d from now, 2026-01-31 or 2026-01-31T12:00:00Z."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.app.cli.common.address import DEFAULT_CONTROLLER, ENVIRONMENT
+from penstock.app.cli.common.address import default_controller as default_controller  # for commands beside open_target
+from penstock.app.cli.common.completion import group_names, scope_names, stream_names
 from penstock.app.cli.common.options import DATA
-from penstock.app.settings import CONTROLLER_PORT
 from penstock.model.callers import Caller, calling
 from penstock.model.errors import DirectoryInUseError, InvalidArgumentError, PenstockError, StreamNotFoundError
 from penstock.model.names import StreamName, check_name
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from penstock.ports.control.streams import DeletedStream
 
 _DIAL_S = 2.0
-DEFAULT_CONTROLLER = f"localhost:{CONTROLLER_PORT}"
-ENVIRONMENT = "PENSTOCK_CONTROLLER"
-"""The store to reach where no option names one."""
-
 ControllerOption = Annotated[
     str | None,
     typer.Option(
@@ -69,7 +66,10 @@ def _group(text: str) -> str:
 
 
 # What no store could know is refused before one is looked for.
-StreamArgument = Annotated[str, typer.Argument(metavar="SCOPE/STREAM", show_default=False, callback=_stream)]
+StreamArgument = Annotated[
+    str,
+    typer.Argument(metavar="SCOPE/STREAM", show_default=False, callback=_stream, autocompletion=stream_names),
+]
 StreamFilterArgument = Annotated[
     str | None,
     typer.Argument(
@@ -77,21 +77,25 @@ StreamFilterArgument = Annotated[
         show_default=False,
         help="Only this one.  [default: the whole store]",
         callback=_stream_or_all,
+        autocompletion=stream_names,
     ),
 ]
-ScopeArgument = Annotated[str, typer.Argument(metavar="SCOPE", show_default=False, callback=_scope)]
+ScopeArgument = Annotated[
+    str, typer.Argument(metavar="SCOPE", show_default=False, callback=_scope, autocompletion=scope_names)
+]
 ScopeFilterArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[SCOPE]", show_default=False, help="Only this one.  [default: the whole store]", callback=_scope_or_all
+        metavar="[SCOPE]",
+        show_default=False,
+        help="Only this one.  [default: the whole store]",
+        callback=_scope_or_all,
+        autocompletion=scope_names,
     ),
 ]
-GroupArgument = Annotated[str, typer.Argument(metavar="SCOPE/GROUP", show_default=False, callback=_group)]
-
-
-def default_controller() -> str:
-    """The address to reach where no option names one."""
-    return os.environ.get(ENVIRONMENT) or DEFAULT_CONTROLLER
+GroupArgument = Annotated[
+    str, typer.Argument(metavar="SCOPE/GROUP", show_default=False, callback=_group, autocompletion=group_names)
+]
 
 
 def _user() -> str | None:

@@ -41,7 +41,7 @@ def parse_moment(text: str, *, now_ms: int, ago: bool = False) -> int:
     """Milliseconds since the Unix epoch of ``7d`` (from now, or ``ago``), ``2026-01-31T12:00:00Z``, a date, or a number
     of them.
 
-    Raises InvalidArgumentError; a time without a zone is refused, a date begins in UTC.
+    Without a zone it is in UTC. Raises InvalidArgumentError.
     """
     word = text.strip()
     if word.isdecimal():
@@ -60,13 +60,10 @@ def parse_moment(text: str, *, now_ms: int, ago: bool = False) -> int:
 
 
 def moment_of(word: str) -> datetime:
-    """Parse a date (its start in UTC) or a time with a zone. Raises ValueError; InvalidArgumentError without a zone."""
+    """Parse a date (its start) or a time; without a zone it is in UTC, as every time that commands print. Raises
+    ValueError."""
     found = datetime.fromisoformat(word)
-    if found.tzinfo is not None:
-        return found
-    if len(word) > len("2026-01-31"):
-        raise InvalidArgumentError("the time has no zone; write it as in 2026-01-31T12:00:00Z", value=repr(word[:60]))
-    return found.replace(tzinfo=UTC)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def policy_rows(policy: EffectivePolicy) -> list[list[str]]:

@@ -152,7 +152,7 @@ def read(
     segment: the store keeps times for each block of 1 MiB or 10 seconds, and for the tail as a whole.
 
     \b
-    penstock read demo/clicks --from 2026-01-31T12:00:00Z
+    penstock read demo/clicks --from 2026-01-31T12:00
     penstock read demo/clicks --from earliest --limit 10
     penstock read demo/clicks --from latest --follow
     penstock read demo/clicks --record

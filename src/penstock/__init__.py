@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.group_transactions import GroupTransaction
     from penstock.client.blocking.groups import ReaderGroup
     from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
-    from penstock.client.blocking.readers import GroupReader, Reader
+    from penstock.client.blocking.readers import GroupReader, Reader, StreamsReader
     from penstock.client.blocking.stores import Store, Stream
     from penstock.client.blocking.tables import Table
     from penstock.client.blocking.typed import TypedReader, TypedWriter
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.client.processing.group_transaction import AsyncGroupTransaction
     from penstock.client.reading.blocks import Block, Event
     from penstock.client.reading.group_reader import AsyncGroupReader
-    from penstock.client.reading.reader import AsyncReader
+    from penstock.client.reading.reader import AsyncReader, AsyncStreamsReader
     from penstock.client.reading.reader_group import AsyncReaderGroup
     from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
     from penstock.client.serializing.avro import AvroSerializer
@@ -89,7 +89,7 @@ _HOMES = {
     "client.blocking.group_transactions": "GroupTransaction",
     "client.blocking.groups": "ReaderGroup",
     "client.blocking.levels": "Holds LevelPolicy Retention",
-    "client.blocking.readers": "GroupReader Reader",
+    "client.blocking.readers": "GroupReader Reader StreamsReader",
     "client.blocking.stores": "Store Stream",
     "client.blocking.tables": "Table",
     "client.blocking.typed": "TypedReader TypedWriter",
@@ -100,7 +100,7 @@ _HOMES = {
     "client.reading.blocks": "Block Event",
     "client.processing.group_transaction": "AsyncGroupTransaction",
     "client.reading.group_reader": "AsyncGroupReader",
-    "client.reading.reader": "AsyncReader",
+    "client.reading.reader": "AsyncReader AsyncStreamsReader",
     "client.reading.reader_group": "AsyncReaderGroup",
     "client.retention": "AsyncHolds AsyncLevelPolicy AsyncRetention",
     "client.serializing.avro": "AvroSerializer",
@@ -151,6 +151,7 @@ __all__ = [
     "AsyncRetention",
     "AsyncStore",
     "AsyncStream",
+    "AsyncStreamsReader",
     "AsyncTable",
     "AsyncTransaction",
     "AsyncTypedReader",
@@ -211,6 +212,7 @@ __all__ = [
     "StreamConfig",
     "StreamCut",
     "StreamName",
+    "StreamsReader",
     "Table",
     "TextSerializer",
     "TimeWindow",

@@ -65,7 +65,7 @@ def test_streams_of_all_scopes_are_listed(penstock):
     ]
     found = [json.loads(line) for line in penstock("stream", "list", "--json")[1].splitlines()]
     assert found == [{"stream": name} for name in ("app/c", "web/a", "web/b")]
-    assert "_system/audit" in penstock("stream", "list", "--all")[1]
+    assert "web/_MARKa" in penstock("stream", "list", "--all")[1]
     assert penstock("stream", "list", "no-scope")[0] == 3
 
 
@@ -77,6 +77,16 @@ def test_a_time_without_a_zone_is_in_utc(penstock):
     in_an_hour = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
     status, _, err = penstock("read", "s/t", "--from", in_an_hour)
     assert (status, "the time is in the future" in err) == (2, True)
+
+
+def test_events_are_printed_with_their_append_times(penstock):
+    began = datetime.now(UTC).replace(microsecond=0)
+    assert penstock("stream", "create", "s/t")[0] == 0
+    assert penstock("write", "s/t", stdin=b"one\n")[0] == 0
+    time, event = penstock("read", "s/t", "--times")[1].strip().split("\t")
+    assert event == "one"
+    assert began <= datetime.fromisoformat(time) <= datetime.now(UTC)
+    assert json.loads(penstock("read", "s/t", "--times", "--json")[1])["appended_at"] == time
 
 
 def test_a_table_is_made_changed_read_and_scanned(penstock):
@@ -199,7 +209,7 @@ def test_a_time_is_a_place_to_read_from(penstock):
     penstock("write", "s/t", stdin=b"a\nb\n")
     assert penstock("read", "s/t", "--from", "2026-01-31T12:00:00Z")[:2] == (0, "a\nb\n")
     assert penstock("read", "s/t", "--from", "2026-01-31")[:2] == (0, "a\nb\n")
-    for wrong, word in (("2026-01-31T12:00", "zone"), ("2126-01-31", "future"), ("yesterday", "position")):
+    for wrong, word in (("2126-01-31T12:00", "future"), ("2126-01-31", "future"), ("yesterday", "position")):
         status, out, err = penstock("read", "s/t", "--from", wrong)
         assert (status, out) == (2, "")
         assert word in err

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from penstock.client.store import AsyncStore
@@ -21,6 +22,9 @@ from penstock.testing.simulation.machine.world import SimClock
 from tests.flat_control import SUBJECTS, Around
 
 T = TypeVar("T")
+
+STEP_S = 60
+EVENTS = 20
 
 
 def open_services(clock: Clock, rng: Rng) -> AbstractAsyncContextManager[tuple[SegmentStore, Controller]]:
@@ -112,3 +116,22 @@ async def read_all(stream: Any) -> list[bytes]:
     """All events up to the tail as it is now."""
     async with stream.reader(until_tail=True) as reader:
         return [event.data async for event in reader]
+
+
+def time_of(world: World) -> datetime:
+    """What the clock of the world shows."""
+    return datetime.fromtimestamp(world.clock.now_ms() / 1000, UTC)
+
+
+async def write_steps(world: World, stream: Any, first: int, last: int, *, tiered: bool = True) -> list[datetime]:
+    """Some events each minute, in blocks of their own; returns the time of each step."""
+    times: list[datetime] = []
+    for step in range(first, last):
+        await asyncio.sleep(STEP_S)
+        times.append(time_of(world))
+        async with stream.writer() as writer:
+            for number in range(EVENTS):
+                await writer.write(f"{step}", f"k{number}")
+        if tiered:
+            await world.real_segments.flush()
+    return times

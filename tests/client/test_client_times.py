@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
-from client_world import simulate
+from client_world import EVENTS, STEP_S, simulate, time_of, write_steps
 
 from penstock.client.store import AsyncStore
 from penstock.model.errors import InvalidArgumentError, NotConnectedError
-
-STEP_S = 60
-EVENTS = 20
-
-
-def time_of(world):
-    return datetime.fromtimestamp(world.clock.now_ms() / 1000, UTC)
-
-
-async def write_steps(world, stream, first, last, *, tiered=True):
-    """Some events each minute, in blocks of their own; returns the time of each step."""
-    times = []
-    for step in range(first, last):
-        await asyncio.sleep(STEP_S)
-        times.append(time_of(world))
-        async with stream.writer() as writer:
-            for number in range(EVENTS):
-                await writer.write(f"{step}", f"k{number}")
-        if tiered:
-            await world.real_segments.flush()
-    return times
 
 
 async def steps_from(stream, start):

@@ -48,6 +48,7 @@ ASYNC_ONLY = {
     "Reader": {"abandon", "take_block", "usable"},
     "ReaderGroup": {"initialise", "retention"},
     "Stream": {"layout"},
+    "StreamsReader": {"abandon", "take_block", "usable"},
     "Table": {"pages"},
     "Transaction": {"abandon", "check"},
     "Writer": {"adopt", "prepare", "take"},
@@ -59,6 +60,7 @@ BLOCKING_ONLY = {
     "Reader": {"abandon_in_child", "stream"},
     "Store": {"call", "close"},
     "Stream": {"name"},
+    "StreamsReader": {"abandon_in_child"},
     "Writer": {"abandon_in_child"},
 }
 """A file has the methods of Python's. Names and streams are plain attributes of the asynchronous objects."""

@@ -34,6 +34,28 @@ _TRIES = 8  # times that the head may move during one search
 Positions: TypeAlias = dict[SegmentId, int]
 
 
+def append_times(
+    start: int, end: int, chunks: Sequence[ChunkRange], modified_ms: int | None
+) -> tuple[tuple[int, int | None], ...]:
+    """Append times for ``start <= offset < end``, from the chunks that hold some of the range, in order.
+
+    The time of an event is that of the last append of its block; it was appended then or up to one block earlier. Events
+    in no chunk were appended at ``modified_ms`` or earlier; None: it is not known.
+    """
+    found: list[tuple[int, int | None]] = []
+    at = start
+    for block in (block for chunk in chunks for block in chunk.blocks):
+        if block.end_offset <= at or block.start_offset >= end:
+            continue
+        if block.start_offset > at:
+            found.append((block.start_offset, modified_ms))
+        at = min(end, block.end_offset)
+        found.append((at, block.last_ms))
+    if at < end:
+        found.append((end, modified_ms))
+    return tuple(found)
+
+
 class Services(Protocol):
     """The two services of a store."""
 

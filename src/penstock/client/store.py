@@ -6,19 +6,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 from penstock.client.byte_stream import AsyncByteStream
 from penstock.client.erasure import AsyncErasures
 from penstock.client.moments import past_ms
-from penstock.client.options import COUNT_MAX, Start, check_printable, number, position_of, start_of, tags_of
+from penstock.client.options import COUNT_MAX, check_printable, number, position_of, start_of, tags_of
+from penstock.client.reading.cursor import resolve_start
 from penstock.client.reading.group_report import GroupReport
 from penstock.client.reading.group_reset import GroupReset, ResetTo
 from penstock.client.reading.liveness import GroupTimes
-from penstock.client.reading.reader import resolve_start
+from penstock.client.reading.reader import AsyncStreamsReader, OnTruncated
 from penstock.client.reading.reader_group import AsyncReaderGroup, GroupRetention, retention_of
 from penstock.client.retention import AsyncHolds, AsyncLevelPolicy
 from penstock.client.retry import retrying
+from penstock.client.selection import GroupEnd, GroupStart, Selection, Streams
 from penstock.client.stream import AsyncStream
 from penstock.client.tables.entries import whole
 from penstock.client.tables.table import AsyncTable
@@ -42,9 +44,6 @@ from penstock.ports.control.streams import DeletedStream, RestoredStream
 from penstock.ports.control.tables import TableConfig
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
-
-GroupStart: TypeAlias = Start | Mapping[str | StreamName, Start]
-"""Where a reader group begins: in all of its streams, or stream by stream."""
 
 
 class AsyncStore:
@@ -158,6 +157,41 @@ class AsyncStore:
         """
         stream = self.stream(name).name
         return AsyncByteStream(stream, self.segments, self.controller, self.clock, self.rng, follow=follow)
+
+    def reader(
+        self,
+        streams: Streams,
+        *,
+        start: GroupStart = None,
+        end: GroupEnd = None,
+        until_tail: bool = False,
+        on_truncated: OnTruncated = "raise",
+        append_times: bool = False,
+    ) -> AsyncStreamsReader:
+        """A reader of several streams without a group, not opened: use it in a ``with`` or ``async with`` block.
+
+        Args:
+            streams: A list of streams, or a pattern: ``re.compile("shop/.*")`` reads the users' streams whose whole name
+                ``scope/stream`` it matches when the reader is opened.
+            start: As for the reader of one stream, for all streams; or a mapping from stream to any of these, for example
+                ``positions`` of an earlier reader. Streams without one, and those beside the stream of a cut, are read from
+                their head.
+            end: As for the reader of one stream, for all streams, or a mapping. Streams without one have no end.
+            until_tail: All streams without an ``end`` end at their tail as it is on opening.
+            on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
+            append_times: Ask the store when the events were appended: ``Event.appended_at``.
+        Raises:
+            InvalidArgumentError: Anything else; a time in the future; a start or end for a stream that is not read.
+        """
+        selection = Selection(streams, start, end, until_tail=until_tail, now_ms=self.clock.now_ms())
+        return AsyncStreamsReader(
+            lambda: selection.find(self.controller, self.rng),
+            self.segments,
+            self.controller,
+            self.rng,
+            on_truncated=on_truncated,
+            append_times=append_times,
+        )
 
     async def reader_group(
         self,

@@ -307,6 +307,7 @@ class AsyncStream:
         end: Bound = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
+        append_times: bool = False,
     ) -> AsyncReader: ...
 
     @overload
@@ -319,6 +320,7 @@ class AsyncStream:
         end: Bound = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
+        append_times: bool = False,
     ) -> AsyncTypedReader[T]: ...
 
     def reader(
@@ -330,6 +332,7 @@ class AsyncStream:
         end: Bound = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
+        append_times: bool = False,
     ) -> AsyncReader | AsyncTypedReader[Any]:
         """A reader, not opened: use it in a ``with`` or ``async with`` block; without one, the first read opens it.
 
@@ -342,6 +345,7 @@ class AsyncStream:
             end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text.
             until_tail: The same as ``end="latest"``.
             on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
+            append_times: Ask the store when the events were appended: ``Event.appended_at``. One more request per block.
         Raises:
             InvalidArgumentError: Anything else; a time in the future.
         """
@@ -358,6 +362,7 @@ class AsyncStream:
             end=end,
             until_tail=until_tail,
             on_truncated=on_truncated,
+            append_times=append_times,
         )
         return reader if form is None else AsyncTypedReader(reader, form)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from types import TracebackType
@@ -17,7 +17,7 @@ from penstock.client.options import timeout
 from penstock.client.reading.blocks import Block, Event
 from penstock.client.reading.group_reader import AsyncGroupReader
 from penstock.client.reading.group_state import SegmentKey
-from penstock.client.reading.reader import AsyncReader
+from penstock.client.reading.reader import AsyncReader, AsyncStreamsReader, CursorReader
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ForkedError
 from penstock.model.names import StreamName
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 R = TypeVar("R", bound="_AnyReader")
+C = TypeVar("C", bound=CursorReader)
 
 
 class _AnyReader(Protocol):
@@ -148,7 +149,21 @@ class _BlockReader(Blocking[R]):
         return self
 
 
-class Reader(_BlockReader[AsyncReader]):
+class _CursorReader(_BlockReader[C]):
+    """What the readers of one stream and of several share."""
+
+    def close(self) -> None:
+        """Stop reading and drop what was fetched ahead. Idempotent."""
+        if self._forget_request():
+            self._thread.call(self._inner.close())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Reader(_CursorReader[AsyncReader]):
     """Reads one stream from a start to an end, in order per routing key. For one thread at a time.
 
     Iterate it for events; ``read_blocks`` and ``read_arrow`` give many at once. Data that was truncated before it was read
@@ -173,15 +188,29 @@ class Reader(_BlockReader[AsyncReader]):
         self.open()
         return self._thread.call(self._inner.time_window())
 
-    def close(self) -> None:
-        """Stop reading and drop what was fetched ahead. Idempotent."""
-        if self._forget_request():
-            self._thread.call(self._inner.close())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+class StreamsReader(_CursorReader[AsyncStreamsReader]):
+    """Reads several streams without a group, in order per routing key of each stream. For one thread at a time.
+
+    Iterate it for events, each of which names its ``stream``; ``read_blocks`` and ``read_arrow`` give many at once. Segments
+    take turns, block by block: each one with data is served once before any is served twice. Without an end it waits at
+    the tails, and ends when all streams are sealed and read.
+    """
+
+    @property
+    def streams(self) -> Sequence[StreamName]:
+        """The streams that are read, sorted; none before the reader is open."""
+        return self._inner.streams
+
+    def positions(self) -> Mapping[StreamName, StreamCut]:
+        """The cut of each stream after the events that were read; none before the reader is open. It is a ``start`` for
+        another reader of the streams, which continues there without a gap."""
+        return self._inner.positions()
+
+    def time_windows(self) -> Mapping[StreamName, TimeWindow]:
+        """What is known of the times of the events that were read of each stream; see ``Reader.time_window``."""
+        self.open()
+        return self._thread.call(self._inner.time_windows())
 
 
 class GroupReader(_BlockReader[AsyncGroupReader]):

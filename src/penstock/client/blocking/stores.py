@@ -20,7 +20,7 @@ from penstock.client.blocking.erasures import Erasures
 from penstock.client.blocking.groups import ReaderGroup
 from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
 from penstock.client.blocking.loop_thread import LoopThread, Opener
-from penstock.client.blocking.readers import GroupReader, Reader
+from penstock.client.blocking.readers import GroupReader, Reader, StreamsReader
 from penstock.client.blocking.tables import Table
 from penstock.client.blocking.typed import TypedReader, TypedWriter
 from penstock.client.blocking.writers import Transaction, Writer
@@ -44,6 +44,7 @@ __all__ = [
     "Retention",
     "Store",
     "Stream",
+    "StreamsReader",
     "Table",
     "Transaction",
     "Writer",
@@ -241,6 +242,7 @@ class Store(Blocking[AsyncStore]):
     create_stream = blocking_as(AsyncStore.create_stream, Stream)
     stream = counterpart_of(AsyncStore.stream, Stream)
     byte_stream = counterpart_of(AsyncStore.byte_stream, ByteStream)
+    reader = counterpart_of(AsyncStore.reader, StreamsReader)
     reader_group = blocking_as(AsyncStore.reader_group, ReaderGroup)
     open_reader_group = blocking_as(AsyncStore.open_reader_group, ReaderGroup)
     reset_reader_group = blocking(AsyncStore.reset_reader_group)

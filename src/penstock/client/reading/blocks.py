@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import repeat
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock.codec.events import HEADER_BYTES, cut_events
 from penstock.codec.records import decode_record
@@ -14,14 +15,34 @@ from penstock.model.names import StreamName
 from penstock.model.records import Record
 from penstock.model.segments import SegmentId
 
+Times: TypeAlias = Sequence[tuple[int, int | None]]
+"""Parts of a segment in order: the offset where each ends, and when its events were appended; None: not known."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 class Event(NamedTuple):
-    """One event and where it lies. ``offset`` is where its header begins in the segment."""
+    """One event and where it lies. ``offset`` is where its header begins in the segment.
+
+    ``appended_ms``: when it was appended, in milliseconds since the Unix epoch by the store's clock. None unless the reader
+    has ``append_times``; see ``appended_at``.
+    """
 
     data: bytes
     stream: StreamName
     segment: SegmentId
     offset: int
+    appended_ms: int | None = None
+
+    @property
+    def appended_at(self) -> datetime | None:
+        """When the event was appended, in UTC, exact to one block: never before it came, and later by less than its block
+        took to fill (1 MiB or 10 s).
+
+        It is the time of the last append of the block; a new event is not in a block yet and has that of the segment's
+        last append. None if the reader was made without ``append_times``, or if no time was kept.
+        """
+        return None if self.appended_ms is None else _EPOCH + timedelta(milliseconds=self.appended_ms)
 
     @property
     def next_offset(self) -> int:
@@ -49,6 +70,9 @@ class Block:
     it; ``finish()`` sets it to the end.
     """
 
+    times: Times
+    """Until which offset of the segment events were appended at which time. Empty if the reader did not ask."""
+
     __slots__ = (
         "_finished",
         "_handed_out",
@@ -59,6 +83,7 @@ class Block:
         "offset",
         "segment",
         "stream",
+        "times",
     )
 
     def __init__(self, stream: StreamName, segment: SegmentId, offset: int, raw: bytes, bounds: Sequence[int]) -> None:
@@ -71,6 +96,7 @@ class Block:
         self._raw = raw
         self._iterated = False
         self._handed_out = False
+        self.times = ()
 
     @property
     def end_offset(self) -> int:
@@ -125,12 +151,20 @@ class Block:
         place = bisect_right(self.bounds, offset - self.offset) - 1
         return 0 <= place < len(self) and self.bounds[place] == offset - self.offset
 
+    def appended(self) -> Iterable[int | None]:
+        """When each event was appended; see ``Event.appended_ms``. Without times it has no end."""
+        if not self.times:
+            return repeat(None)
+        ends = [end for end, _ in self.times]
+        times_ms = [*(at_ms for _, at_ms in self.times), None]
+        return [times_ms[bisect_right(ends, self.offset + start)] for start in self.bounds[:-1]]
+
     def __iter__(self) -> Iterator[Event]:
         self._iterated = True
         data = self.events()
         base = self.offset
         starts = self.bounds if base == 0 else [base + bound for bound in self.bounds]
-        rows = zip(data, repeat(self.stream), repeat(self.segment), starts, strict=False)
+        rows = zip(data, repeat(self.stream), repeat(self.segment), starts, self.appended(), strict=False)
         for event in map(_event_of, rows):
             self._iterated_to = event[3]
             yield event

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from penstock.client.moments import append_times
 from penstock.client.reading.blanks import blank_events, without_erased
 from penstock.client.reading.blocks import Block
 from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
@@ -107,11 +108,18 @@ class SegmentFetcher:
     """
 
     def __init__(
-        self, segments: SegmentService, rng: Rng, *, skip_truncated: bool, deadline_s: float = DEADLINE_S
+        self,
+        segments: SegmentService,
+        rng: Rng,
+        *,
+        skip_truncated: bool,
+        append_times: bool = False,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         self._service = segments
         self._rng = rng
         self._skip = skip_truncated
+        self._times = append_times
         self._deadline_s = deadline_s
         self._active: dict[SegmentKey, _Segment] = {}
         self._ready: deque[tuple[_Segment, Fetched]] = deque()
@@ -262,8 +270,23 @@ class SegmentFetcher:
             state.carry = raw[end:]
             state.offset += end
             if runs:
+                if self._times:
+                    await self._note_times(name, runs)
                 state.runs.extend(runs[1:])
                 return runs[0]
+
+    async def _note_times(self, name: str, runs: Sequence[Block]) -> None:
+        """Note on the blocks, which lie in this order, when their events were appended: one or two more requests."""
+        start, end = runs[0].offset, runs[-1].end_offset
+        try:
+            chunks = await self._asked(lambda: self._service.chunk_ranges(name, start, end))
+            # After the read, so the last append is not before that of an event that was read.
+            info = await self._asked(lambda: self._service.info(name))
+        except (SegmentNotFoundError, TruncatedError):
+            return  # It was truncated since it was read: its times are no longer known.
+        times = append_times(start, end, chunks, info.last_modified_ms)
+        for run in runs:
+            run.times = times
 
     async def _erased(self, name: str, block: Block, blank: Sequence[int]) -> Sequence[tuple[int, int]]:
         """The erased ranges of the block. The request is sent after the read, so it covers every event that was read as

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
@@ -17,7 +16,7 @@ from penstock.client.reading.group_state import Ends, GroupState, SegmentKey
 from penstock.client.reading.group_streams import check_subscribed, is_deleted, log_departure
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import GroupTimes, SilenceTracker
-from penstock.client.reading.reader import OnTruncated
+from penstock.client.reading.rebalancing import GroupReaderOptions
 from penstock.client.retry import DEADLINE_S, retrying
 from penstock.client.tasks import TaskOwner
 from penstock.model.errors import (
@@ -45,14 +44,6 @@ log = logging.getLogger(__name__)
 
 Reported = Callable[[GroupState, bool], Awaitable[None]]
 """Called after each report of a reader. The flag is True if the reader has nothing to read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReaderOptions:
-    """How a reader treats truncated data, and what records its progress; see ``AsyncReaderGroup.reader``."""
-
-    on_truncated: OnTruncated
-    auto_commit: bool
 
 
 class AsyncGroupReader(PositionCommitter):
@@ -93,7 +84,9 @@ class AsyncGroupReader(PositionCommitter):
         self._reported = reported
         self._refresh_s = times.refresh_s
         self._segments = segments
-        self._fetcher = SegmentFetcher(segments, rng, skip_truncated=options.on_truncated == "skip")
+        self._fetcher = SegmentFetcher(
+            segments, rng, skip_truncated=options.on_truncated == "skip", append_times=options.append_times
+        )
         self._done_with: dict[SegmentKey, int] = {}
         self._commits = Commits(auto=options.auto_commit)
         self._ended: dict[SegmentKey, Sequence[SegmentRange]] = {}

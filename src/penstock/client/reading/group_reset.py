@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 from penstock.client.lag import readable_from
 from penstock.client.moments import Services, cut_at, past_ms
 from penstock.client.options import Position, position_of
+from penstock.client.reading.cursor import resolve_cut
 from penstock.client.reading.group_state import GroupState, SegmentKey
 from penstock.client.reading.group_streams import has_java_state
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import SilenceTracker
-from penstock.client.reading.reader import resolve_cut
 from penstock.client.retry import retrying
 from penstock.core.planner_json.stream import encode_cut
 from penstock.core.streams.query_source import is_made_by_query

@@ -1,24 +1,22 @@
-"""Reads a stream alone, without a group: every event once, in order per routing key, across scaling."""
+"""Reads streams without a group: every event once, in order per routing key, across scaling."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime
-from functools import partial
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
-from penstock.client.moments import BothServices, cut_at
 from penstock.client.options import Bound, Start, end_of, one_of, start_of
 from penstock.client.reading.async_reading import AsyncBlockReader
 from penstock.client.reading.blocks import Block, Event
+from penstock.client.reading.cursor import Bounds, StreamCursor
 from penstock.client.reading.fetching import SegmentEnd, SegmentFailure, SegmentFetcher
-from penstock.client.retry import retrying
-from penstock.core.cuts.read_order import normalised, startable
-from penstock.model.cuts import NOT_STARTED, StreamCut
-from penstock.model.errors import InvalidCutError, SegmentNotFoundError
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import leaves
 from penstock.model.names import StreamName
-from penstock.model.segments import KeyRange, SegmentId
+from penstock.model.segments import SegmentId
 from penstock.ports import forks
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.watermarks import TimeWindow
@@ -27,37 +25,121 @@ from penstock.ports.rng import Rng
 
 OnTruncated: TypeAlias = Literal["raise", "skip"]
 
-
-async def resolve_cut(controller: ControlPlane, stream: StreamName, bound: Bound) -> StreamCut:
-    """The cut for the head, the current tail, or a given cut. Raises InvalidCutError for a cut of another stream."""
-    if isinstance(bound, StreamCut) and not bound.is_unbounded:
-        if bound.stream != stream:
-            raise InvalidCutError("cut belongs to another stream", stream=str(stream), cut_of=str(bound.stream))
-        return bound
-    return await (controller.cuts.tail(stream) if bound == "tail" else controller.cuts.head(stream))
+_RESOLVED_AT_ONCE = 16  # streams whose start is looked for at the same time
 
 
-async def resolve_start(
-    segments: SegmentService, controller: ControlPlane, stream: StreamName, start: Start
-) -> StreamCut:
-    """As ``resolve_cut``, also for a time: the cut before all events that were appended from then on."""
-    if isinstance(start, datetime):
-        services = BothServices(segments=segments, controller=controller)
-        return await cut_at(services, stream, round(start.timestamp() * 1000), end=False)
-    return await resolve_cut(controller, stream, start)
+class CursorReader(AsyncBlockReader):
+    """What the readers of one stream and of several share: cursors that take turns at one fetcher."""
+
+    def __init__(
+        self,
+        segments: SegmentService,
+        controller: ControlPlane,
+        rng: Rng,
+        *,
+        on_truncated: OnTruncated,
+        append_times: bool,
+    ) -> None:
+        self._segments = segments
+        self._controller = controller
+        self._rng = rng
+        one_of(on_truncated, "on_truncated", ("raise", "skip"))
+        self._fetcher = SegmentFetcher(
+            segments, rng, skip_truncated=on_truncated == "skip", append_times=bool(append_times)
+        )
+        self._cursors: dict[StreamName, StreamCursor] = {}
+        self._current: Block | None = None
+        self._events: Iterator[Event] = iter(())
+        self._ending: SegmentEnd | None = None
+
+    def _cursor(self, stream: StreamName, bounds: Bounds) -> StreamCursor:
+        return StreamCursor(stream, self._segments, self._controller, self._rng, bounds, self._add)
+
+    def _add(self, stream: StreamName, segment: SegmentId, offset: int, limit: int | None) -> None:
+        self._fetcher.add(stream, segment, offset, limit)
+
+    @abstractmethod
+    async def _choose(self) -> Sequence[StreamCursor]:
+        """The cursors of the streams to read."""
+
+    async def open(self) -> None:
+        """Find start and end; the first read does it too. Raises StreamNotFoundError, InvalidCutError."""
+        if self._cursors:
+            return
+        chosen = await self._choose()
+        # Nothing is read before all starts are known: a stream that does not exist leaves nothing half done.
+        for first in range(0, len(chosen), _RESOLVED_AT_ONCE):
+            await _resolve(chosen[first : first + _RESOLVED_AT_ONCE])
+        if not self._cursors:  # else another call has opened it meanwhile
+            self._cursors = {cursor.stream: cursor for cursor in chosen}
+            for cursor in chosen:
+                cursor.begin()
+
+    async def take_block(self) -> Block | None:
+        """See ``AsyncBlockReader``.
+
+        Raises: TruncatedError, StreamNotFoundError, CorruptDataError, UnavailableError. Cancelled: nothing is lost.
+        """
+        await self.open()
+        if self._current is not None:
+            self._cursors[self._current.stream].settle(self._current)
+            self._current = None
+        self._events = iter(())
+        while not all(cursor.is_over for cursor in self._cursors.values()):
+            if self._ending is not None:  # also one whose handling was cancelled
+                await self._cursors[self._ending.stream].finish(self._ending)
+                self._ending = None
+                continue
+            item = self._fetcher.take()
+            if item is None:
+                await self._fetcher.arrived()
+            elif isinstance(item, Block):
+                self._current = item
+                return item
+            elif isinstance(item, SegmentFailure):
+                raise item.error
+            else:
+                self._ending = item
+        return None
+
+    def usable(self, block: Block) -> Iterator[Event]:
+        """The events of the block. Raises ForkedError in a forked child."""
+        for event in block:
+            if self._fetcher.is_inherited:
+                raise forks.refusal()
+            yield event
+
+    async def close(self) -> None:
+        """Stop reading and drop what was fetched ahead. Idempotent."""
+        await self._fetcher.close()
+
+    async def abandon(self) -> None:
+        """As ``close``: a single reader has no group to leave."""
+        await self._fetcher.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
-async def ranges_of(controller: ControlPlane, cut: StreamCut) -> Mapping[SegmentId, KeyRange]:
-    """Key ranges of the segments of a cut. Raises InvalidCutError if the stream never had one of the segments."""
+async def _resolve(cursors: Sequence[StreamCursor]) -> None:
+    if len(cursors) == 1:
+        await cursors[0].resolve()
+        return
     try:
-        return await controller.layout.ranges(cut.stream, list(cut.positions))
-    except SegmentNotFoundError as error:
-        raise InvalidCutError(
-            "cut names a segment that the stream never had", stream=str(cut.stream), cut=repr(cut)
-        ) from error
+        async with asyncio.TaskGroup() as group:
+            for cursor in cursors:
+                group.create_task(cursor.resolve())
+    except ExceptionGroup as errors:
+        raise next(leaves(errors)) from None
 
 
-class AsyncReader(AsyncBlockReader):
+class AsyncReader(CursorReader):
     """Reads one stream from a start to an end. Open with ``async with``; iterate events, blocks or Arrow batches.
 
     Without an end it waits at the tail for more, and ends when the stream is sealed and read. A segment is started once
@@ -79,120 +161,19 @@ class AsyncReader(AsyncBlockReader):
         end: Bound = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
+        append_times: bool = False,
     ) -> None:
         self.stream = stream
-        self._segments = segments
-        self._controller = controller
-        self._rng = rng
-        self._start = start_of(start)
-        self._end = "tail" if until_tail and end is None else end_of(end)
-        one_of(on_truncated, "on_truncated", ("raise", "skip"))
-        self._fetcher = SegmentFetcher(segments, rng, skip_truncated=on_truncated == "skip")
-        self._ranges: dict[SegmentId, KeyRange] = {}
-        self._unfinished: dict[SegmentId, int] = {}
-        self._waiting: dict[SegmentId, None] = {}
-        self._finished: dict[SegmentId, int] = {}
-        self._limits: Mapping[SegmentId, int] = {}
-        self._allowed: frozenset[SegmentId] | None = None
-        self._current: Block | None = None
-        self._events: Iterator[Event] = iter(())
-        self._ending: SegmentEnd | None = None
-        self._opened = False
-        self._place = 0
+        bounds = bounds_of(start, end, until_tail=until_tail)
+        super().__init__(segments, controller, rng, on_truncated=on_truncated, append_times=append_times)
+        self._only = self._cursor(stream, bounds)
 
-    async def open(self) -> None:
-        """Find start and end; the first read does it too. Raises StreamNotFoundError, InvalidCutError."""
-        if self._opened:
-            return
-        controller, stream = self._controller, self.stream
-        given = await retrying(lambda: resolve_start(self._segments, controller, stream, self._start), self._rng)
-        end = None
-        if self._end is not None:
-            end = await retrying(lambda: resolve_cut(controller, stream, self._end), self._rng)
-        self._ranges.update(await retrying(lambda: ranges_of(controller, given), self._rng))
-        # The cut may have 0 for a segment that waits for an older one. If it started at once, it would overtake the older
-        # one. The end of the older one would then name it as new, and it would be read twice.
-        start = StreamCut(stream, normalised(given.positions, self._ranges))
-        if end is not None or isinstance(self._start, StreamCut):
-            # Check both. A cut that no reader can have reached would skip unread events.
-            between = await retrying(lambda: controller.cuts.segments_between(stream, start, end or start), self._rng)
-        if end is not None:
-            self._allowed = frozenset(between)
-            self._limits = {segment: max(0, offset) for segment, offset in end.positions.items()}
-        self._opened = True
-        for segment, offset in start.positions.items():
-            if offset == NOT_STARTED:
-                self._waiting[segment] = None
-            else:
-                self._begin(segment, offset)
-        self._begin_readable()
-
-    def _begin(self, segment: SegmentId, offset: int) -> None:
-        if self._allowed is not None and segment not in self._allowed:
-            self._finished[segment] = NOT_STARTED  # behind the end
-            return
-        self._unfinished[segment] = offset
-        self._fetcher.add(self.stream, segment, offset, self._limits.get(segment))
-
-    def _begin_readable(self) -> None:
-        for segment in startable(self._waiting, self._unfinished, self._ranges):
-            del self._waiting[segment]
-            self._begin(segment, 0)
-
-    async def take_block(self) -> Block | None:
-        """See ``AsyncBlockReader``.
-
-        Raises: TruncatedError, StreamNotFoundError, CorruptDataError, UnavailableError. Cancelled: nothing is lost.
-        """
-        await self.open()
-        self._settle_current()
-        self._events = iter(())
-        while self._unfinished:
-            if self._ending is not None:  # also one whose handling was cancelled
-                await self._finish(self._ending)
-                self._ending = None
-                continue
-            item = self._fetcher.take()
-            if item is None:
-                await self._fetcher.arrived()
-            elif isinstance(item, Block):
-                self._current = item
-                return item
-            elif isinstance(item, SegmentFailure):
-                raise item.error
-            else:
-                self._ending = item
-        return None
-
-    def _settle_current(self) -> None:
-        if self._current is not None:
-            self._unfinished[self._current.segment] = self._current.end_offset
-            self._current = None
-
-    async def _finish(self, item: SegmentEnd) -> None:
-        segment = item.segment
-        if item.at_limit:
-            self._finished[segment] = self._unfinished.pop(segment)
-            return
-        found = await retrying(partial(self._controller.layout.successors, self.stream, segment), self._rng)
-        offset = self._unfinished.pop(segment)
-        if not found:
-            self._finished[segment] = offset
-        for successor in found:
-            following = successor.range.segment
-            self._ranges[following] = successor.range.keys
-            if following not in self._unfinished and following not in self._finished:
-                self._waiting[following] = None
-        self._begin_readable()
+    async def _choose(self) -> Sequence[StreamCursor]:
+        return [self._only]
 
     def position(self) -> StreamCut:
         """The cut after the events that were read: another reader can continue there without a gap."""
-        positions = dict.fromkeys(self._waiting, NOT_STARTED)
-        positions.update(self._finished)
-        positions.update(self._unfinished)
-        if self._current is not None:
-            positions[self._current.segment] = self._current.position
-        return StreamCut(self.stream, normalised(positions, self._ranges))
+        return self._only.position(self._current)
 
     async def time_window(self) -> TimeWindow:
         """What is known of the times of the events up to ``position``, as their writers noted them.
@@ -202,31 +183,66 @@ class AsyncReader(AsyncBlockReader):
         UnavailableError.
         """
         await self.open()
-        position = self.position()
-        found = await retrying(lambda: self._controller.cuts.time_window(position, place=self._place), self._rng)
-        self._place = found.place
-        return found
+        return await self._only.time_window(self.position())
 
-    def usable(self, block: Block) -> Iterator[Event]:
-        """The events of the block. Raises ForkedError in a forked child."""
-        for event in block:
-            if self._fetcher.is_inherited:
-                raise forks.refusal()
-            yield event
 
-    async def close(self) -> None:
-        """Stop reading and drop what was fetched ahead. Idempotent."""
-        await self._fetcher.close()
+def bounds_of(start: Start, end: Bound, *, until_tail: bool) -> Bounds:
+    """Start and end as a user gives them. Raises InvalidArgumentError."""
+    return Bounds(start=start_of(start), end="tail" if until_tail and end is None else end_of(end))
 
-    async def abandon(self) -> None:
-        """As ``close``: a single reader has no group to leave."""
-        await self._fetcher.close()
 
-    async def __aenter__(self) -> AsyncReader:
-        await self.open()
-        return self
+Choice: TypeAlias = Callable[[], Awaitable[Mapping[StreamName, Bounds]]]
+"""Finds the streams to read, when the reader is opened, and where to begin and end in each."""
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+
+class AsyncStreamsReader(CursorReader):
+    """Reads several streams, without a group. Open with ``async with``; iterate events, blocks or Arrow batches.
+
+    Events of one routing key come in order within their stream; there is no order between streams. Segments take turns,
+    block by block, in the order in which their blocks arrived: each segment with data is served once before any is
+    served twice. So a full stream delays a quiet one by one block (up to 1 MiB) of each of its segments.
+
+    Without an end it waits at the tails for more, and ends when all streams are sealed and read. The memory for blocks
+    that were fetched ahead is that of a reader of one stream, 64 MiB for all of them. An error of one stream
+    (TruncatedError, StreamNotFoundError) is raised; call ``positions`` to open a reader of the others. Not for several
+    tasks at once.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        segments: SegmentService,
+        controller: ControlPlane,
+        rng: Rng,
+        *,
+        on_truncated: OnTruncated,
+        append_times: bool,
     ) -> None:
-        await self.close()
+        super().__init__(segments, controller, rng, on_truncated=on_truncated, append_times=append_times)
+        self._choice = choice
+        self._chosen: Sequence[StreamCursor] | None = None
+
+    async def _choose(self) -> Sequence[StreamCursor]:
+        if self._chosen is None:
+            found = await self._choice()
+            self._chosen = [self._cursor(stream, found[stream]) for stream in sorted(found)]
+        return self._chosen
+
+    @property
+    def streams(self) -> Sequence[StreamName]:
+        """The streams that are read, sorted; none before the reader is open. Those of a pattern are the ones that existed
+        when it was opened."""
+        return list(self._cursors)
+
+    def positions(self) -> Mapping[StreamName, StreamCut]:
+        """The cut of each stream after the events that were read; none before the reader is open. It is a ``start`` for
+        another reader of the streams, which continues there without a gap."""
+        return {stream: cursor.position(self._current) for stream, cursor in self._cursors.items()}
+
+    async def time_windows(self) -> Mapping[StreamName, TimeWindow]:
+        """What is known of the times of the events that were read of each stream; see ``Reader.time_window``. Raises
+        StreamNotFoundError, UnavailableError."""
+        await self.open()
+        return {
+            stream: await cursor.time_window(cursor.position(self._current)) for stream, cursor in self._cursors.items()
+        }

@@ -10,12 +10,14 @@ from typing import Literal, TypeAlias
 
 from penstock.client.moments import BothServices
 from penstock.client.options import check_printable, cut_of, number, one_of
-from penstock.client.reading.group_reader import AsyncGroupReader, GroupReaderOptions
+from penstock.client.reading.cursor import resolve_cut
+from penstock.client.reading.group_reader import AsyncGroupReader
 from penstock.client.reading.group_state import GroupState, SegmentKey, initial_state
 from penstock.client.reading.group_streams import is_deleted, log_departure
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import RENEWAL_MAX_S, GroupTimes, renewal_s
-from penstock.client.reading.reader import OnTruncated, resolve_cut
+from penstock.client.reading.reader import OnTruncated
+from penstock.client.reading.rebalancing import GroupReaderOptions
 from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
@@ -174,7 +176,14 @@ class AsyncReaderGroup:
         found = await retrying(lambda: self._controller.groups.get(config.scope, config.name), self._rng)
         return found.id == config.id
 
-    def reader(self, name: str, *, on_truncated: OnTruncated = "raise", auto_commit: bool = True) -> AsyncGroupReader:
+    def reader(
+        self,
+        name: str,
+        *,
+        on_truncated: OnTruncated = "raise",
+        auto_commit: bool = True,
+        append_times: bool = False,
+    ) -> AsyncGroupReader:
         """A reader that has not joined yet: use it in a ``with`` or ``async with`` block. A second reader of the
         ``name`` replaces the first, which raises ReaderFencedError.
 
@@ -184,6 +193,7 @@ class AsyncReaderGroup:
             auto_commit: An event counts as processed when the next one is requested, and is recorded every ``refresh_s``
                 of the group. False: only ``commit`` records what was processed. A segment with uncommitted events stays
                 with its reader until the next commit, unless the reader is dead.
+            append_times: Ask the store when the events were appended: ``Event.appended_at``. One more request per block.
         Raises:
             InvalidArgumentError: Any other argument.
         """
@@ -203,7 +213,9 @@ class AsyncReaderGroup:
             self._rng,
             self._reported,
             times=self._times,
-            options=GroupReaderOptions(on_truncated=on_truncated, auto_commit=auto_commit),
+            options=GroupReaderOptions(
+                on_truncated=on_truncated, auto_commit=auto_commit, append_times=bool(append_times)
+            ),
         )
 
     async def readers(self) -> list[str]:

@@ -9,33 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.client.moments import append_times
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError
-from penstock.ports.data.chunks import ChunkRange
 from penstock.spark.connect import Services
-from penstock.spark.reading.plan import Times
 
 _TIME_MAX_MS = 1 << 47  # about 4,400 years; times far beyond do not fit into Spark's timestamps
 
 
-def times_of(start: int, end: int, chunks: Sequence[ChunkRange], modified_ms: int | None) -> Times:
-    """Append times for ``start <= offset < end``, from the chunks that hold some of the range, in order.
-
-    The time of an event is that of the last append of its block; it was appended then or up to one block earlier. Events
-    in no chunk were appended at ``modified_ms`` or earlier; None: it is not known.
-    """
-    found: list[tuple[int, int | None]] = []
-    at = start
-    for block in (block for chunk in chunks for block in chunk.blocks):
-        if block.end_offset <= at or block.start_offset >= end:
-            continue
-        if block.start_offset > at:
-            found.append((block.start_offset, modified_ms))
-        at = min(end, block.end_offset)
-        found.append((at, block.last_ms))
-    if at < end:
-        found.append((end, modified_ms))
-    return tuple(found)
+times_of = append_times
 
 
 async def time_bound_us(services: Services, starts: Sequence[StreamCut]) -> int | None:

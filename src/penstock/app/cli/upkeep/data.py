@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json as jsonlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
@@ -19,6 +19,7 @@ from penstock.model.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
+    from penstock.client.reading.blocks import Event
 
 _INPUT_BYTES = 1 << 20
 
@@ -142,6 +143,7 @@ def read(
             "--record` reads. An event that is not a record is printed as --json prints it.",
         ),
     ] = False,
+    times: Annotated[bool, typer.Option("--times", help="Print when each event was appended, in UTC.")] = False,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -149,7 +151,8 @@ def read(
     """Print the events, one per line, up to the current tail.
 
     From a time on, it prints all events that were appended since then, and up to one block of earlier ones for each
-    segment: the store keeps times for each block of 1 MiB or 10 seconds, and for the tail as a whole.
+    segment: the store keeps times for each block of 1 MiB or 10 seconds, and for the tail as a whole. So --times prints
+    the time of the last append of the event's block.
 
     \b
     penstock read demo/clicks --from 2026-01-31T12:00
@@ -157,20 +160,23 @@ def read(
     penstock read demo/clicks --from latest --follow
     penstock read demo/clicks --record
     """
+    if record and times:
+        raise InvalidArgumentError("give --record or --times, not both: a record has a time of its own")
     begin = start_of(start, stream)
     out = sys.stdout.buffer
     left = limit if limit is not None else -1
     with open_target(controller, data) as store:
         _require_stream(store, stream)
-        with store.stream(stream).reader(start=begin, until_tail=not follow) as reader:
+        with store.stream(stream).reader(start=begin, until_tail=not follow, append_times=times) as reader:
             for event in reader:
+                at = _time_of(event) if times else None
                 line = record_line(event) if record else None
                 if line is not None:
                     out.write(line)
                 elif json or record:
-                    out.write(_as_json(event.data, event.segment, event.offset))
+                    out.write(_as_json(event, {"appended_at": at} if times else {}))
                 else:
-                    out.write(event.data)
+                    out.write(f"{at or '-'}\t".encode() + event.data if times else event.data)
                 out.write(b"\n")
                 if follow:
                     out.flush()
@@ -180,14 +186,19 @@ def read(
     out.flush()
 
 
-def _as_json(data: bytes, segment: int, offset: int) -> bytes:
+def _time_of(event: Event) -> str | None:
+    at = event.appended_at
+    return None if at is None else f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
+
+
+def _as_json(event: Event, more: Mapping[str, object]) -> bytes:
+    data, place = event.data, {"segment": event.segment, "offset": event.offset, **more}
     try:
-        event: Any = jsonlib.loads(data)
+        value: Any = jsonlib.loads(data)
     except ValueError:
         try:
-            event = data.decode()
+            value = data.decode()
         except UnicodeDecodeError:
             # Bytes that are no text must come back as they were.
-            place = {"event_base64": base64.b64encode(data).decode(), "segment": segment, "offset": offset}
-            return jsonlib.dumps(place).encode()
-    return jsonlib.dumps({"event": event, "segment": segment, "offset": offset}, ensure_ascii=False).encode()
+            return jsonlib.dumps({"event_base64": base64.b64encode(data).decode(), **place}).encode()
+    return jsonlib.dumps({"event": value, **place}, ensure_ascii=False).encode()

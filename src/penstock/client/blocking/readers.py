@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from penstock.client.blocking.answer import Answer
 from penstock.client.blocking.derived import Blocking, blocking, counterpart_of
@@ -18,8 +20,9 @@ from penstock.client.reading.blocks import Block, Event
 from penstock.client.reading.group_reader import AsyncGroupReader
 from penstock.client.reading.group_state import SegmentKey
 from penstock.client.reading.reader import AsyncReader, AsyncStreamsReader, CursorReader
+from penstock.client.reading.rebalancing import Change
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import ForkedError
+from penstock.model.errors import ForkedError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.ports import forks
 from penstock.ports.control.watermarks import TimeWindow
@@ -42,7 +45,7 @@ class _BlockReader(Blocking[R]):
 
     def __init__(self, thread: LoopThread, inner: R) -> None:
         super().__init__(thread, inner)
-        self._asked: Answer[Block | None] | None = None
+        self._asked: Answer[Block | Change | None] | None = None
         self._events: Iterator[Event] = iter(())
         self._opened = False
         forks.register(self)
@@ -74,19 +77,30 @@ class _BlockReader(Blocking[R]):
 
     def _take_block(self, timeout_s: float | None = None) -> Block | None:
         """As ``next_block``, but does not return the block to the user. After a timeout the next call gets the block."""
+        while isinstance(item := self._take(timeout_s), Change):
+            self._see(item)
+        return item
+
+    def _ask(self) -> Coroutine[Any, Any, Block | Change | None]:
+        return self._inner.take_block()
+
+    def _see(self, change: Change) -> None:
+        """Let the program see the change, in this thread."""
+
+    def _take(self, timeout_s: float | None) -> Block | Change | None:
         timeout(timeout_s)
         self.open()
         if self._asked is None:
-            self._asked = self._thread.submit(self._inner.take_block())
+            self._asked = self._thread.submit(self._ask())
         # Interrupted or timed out, the request stays: what arrives meanwhile is for the next call.
         asked = self._asked
         try:
-            block = self._thread.wait(asked, timeout_s)
+            item = self._thread.wait(asked, timeout_s)
         finally:
             if asked.done:
                 self._asked = None
         self._events = iter(())
-        return block
+        return item
 
     def _usable(self, block: Block) -> Iterator[Event]:
         return iter(block)
@@ -238,17 +252,40 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
     transaction = counterpart_of(AsyncGroupReader.transaction, GroupTransaction)
     sync = blocking(AsyncGroupReader.sync)
 
+    def _ask(self) -> Coroutine[Any, Any, Block | Change | None]:
+        return self._inner.take()
+
+    def _see(self, change: Change) -> None:
+        self._call(change)
+        self._thread.call(self._inner.seen(change))
+
+    def _call(self, change: Change) -> None:
+        result = self._inner.call(change)
+        if result is not None:
+            if inspect.iscoroutine(result):
+                result.close()
+            raise InvalidArgumentError("a callback of a blocking reader returns None", callback=f"on_{change.kind}")
+
     def close(self, *, clean: bool = True) -> None:
         """Leave the group. ``clean``: the program has processed everything that was returned to it.
 
-        Raises UnavailableError if the departure could not be reported: the group removes the reader when its lease
-        expires.
+        First ``on_revoked`` is called for all segments, or ``on_lost`` unless ``clean``. What it raises is raised after the
+        reader has left. Raises UnavailableError if the departure could not be reported: the group removes the reader when
+        its lease expires.
         """
-        if self._forget_request():
-            self._thread.call(self._inner.close(clean=clean))
+        if not self._thread.is_inherited:
+            self._leave(clean=clean, last=partial(self._inner.leave, clean=clean))
+
+    def _leave(self, *, clean: bool, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            if (change := self._inner.leaving(clean=clean)) is not None:
+                self._call(change)
+        finally:
+            if self._forget_request():
+                self._thread.call(last())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._forget_request():
-            self._thread.call(self._inner.__aexit__(kind, error, trace))
+        if not self._thread.is_inherited:
+            self._leave(clean=kind is None, last=partial(self._inner.__aexit__, kind, error, trace))

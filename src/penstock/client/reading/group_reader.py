@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 
@@ -15,8 +15,8 @@ from penstock.client.reading.fetching import SegmentFailure, SegmentFetcher
 from penstock.client.reading.group_state import Ends, GroupState, SegmentKey
 from penstock.client.reading.group_streams import check_subscribed, is_deleted, log_departure
 from penstock.client.reading.group_table import GroupTable
-from penstock.client.reading.liveness import GroupTimes, SilenceTracker
-from penstock.client.reading.rebalancing import GroupReaderOptions
+from penstock.client.reading.liveness import Beat, GroupTimes, SilenceTracker
+from penstock.client.reading.rebalancing import Change, GroupReaderOptions, ListeningReader
 from penstock.client.retry import DEADLINE_S, retrying
 from penstock.client.tasks import TaskOwner
 from penstock.model.errors import (
@@ -46,7 +46,7 @@ Reported = Callable[[GroupState, bool], Awaitable[None]]
 """Called after each report of a reader. The flag is True if the reader has nothing to read."""
 
 
-class AsyncGroupReader(PositionCommitter):
+class AsyncGroupReader(ListeningReader, PositionCommitter):
     """Reads a share of the group's segments; the group's readers together read every event, in order per key.
 
     At least once: an event counts as processed when the next one is requested, when it is committed, or when
@@ -75,6 +75,7 @@ class AsyncGroupReader(PositionCommitter):
         times: GroupTimes,
         options: GroupReaderOptions,
     ) -> None:
+        super().__init__(options)
         self.name = name
         self._config = config
         self._table = table
@@ -89,6 +90,7 @@ class AsyncGroupReader(PositionCommitter):
         )
         self._done_with: dict[SegmentKey, int] = {}
         self._commits = Commits(auto=options.auto_commit)
+        self._revocable: list[SegmentKey] = []  # what the group's state says that this reader holds
         self._ended: dict[SegmentKey, Sequence[SegmentRange]] = {}
         self._ending: SegmentKey | None = None
         self._cut_short = False  # The segment that ends was deleted before it was read to its end.
@@ -154,9 +156,8 @@ class AsyncGroupReader(PositionCommitter):
                 log_departure(self._table.full_name, stream, unread)
             if lost:
                 self._incarnation, self._next_incarnation = self._next_incarnation, self._rng.uuid().hex
-            others = {name: (item.incarnation, item.beat) for name, item in state.members.items() if name != self.name}
-            self._silence.observe(others, asyncio.get_running_loop().time())
-            self._follow(state, lost=lost)
+            self._silence.observe(self._others(state), asyncio.get_running_loop().time())
+            self._follow(state, ended, lost=lost)
         await self._reported(state, self._idle)
 
     def _positions(self) -> dict[SegmentKey, int]:
@@ -177,7 +178,8 @@ class AsyncGroupReader(PositionCommitter):
 
         Raises ReaderFencedError.
         """
-        self._begin_checkpoint(state)
+        if self._config.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT:
+            state.start_checkpoint_if_due(self._clock.now_ms(), self._config.checkpoint_interval_ms)
         lost = not state.has(self.name, self._incarnation)
         if not lost:
             recorded = self._commits.recordable(self._positions())
@@ -196,56 +198,49 @@ class AsyncGroupReader(PositionCommitter):
         for stream, unread in deleted.items():
             # Repeats after a lost answer add nothing. What was read to its end here is not lost.
             unread.update({key: at for key, at in state.remove_stream(stream).items() if not self._is_read(key)})
-        for name in self._dead(state):
+        for name in self._silence.dead(self._others(state), asyncio.get_running_loop().time()):
             log.warning("reader is taken to be dead", extra={"group": self._table.full_name, "reader": name})
             state.leave(name)
-        surplus = state.surplus(self.name)
-        if surplus:
-            state.release(self.name, self._spare(state)[:surplus])
-        else:
-            state.acquire(self.name)
+        self._rebalancing.share(state, self.name, self._spare(state.members[self.name].held))
         return lost
 
     def _is_read(self, key: SegmentKey) -> bool:
         """Whether this reader has read the segment to its end."""
         return (key == self._ending and not self._cut_short) or self._fetcher.is_read(*key)
 
-    def _begin_checkpoint(self, state: GroupState) -> None:
-        now_ms = self._clock.now_ms()
-        interval_ms = self._config.checkpoint_interval_ms
-        due = not 0 <= now_ms - state.last_ms < interval_ms
-        if self._config.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT and due:
-            state.start_checkpoint(now_ms)
-
-    def _spare(self, state: GroupState) -> list[SegmentKey]:
+    def _spare(self, held: Iterable[SegmentKey]) -> list[SegmentKey]:
         """Segments that can be given up now, the youngest first: not the one whose events are being handed out, and none
         with events that wait for a commit, which another reader would return again."""
         current = None if self._current is None else (self._current.stream, self._current.segment)
-        held, here = state.members[self.name].held, self._positions()
+        here = self._positions()
         return [
             key
             for key in sorted(held, reverse=True)
             if key not in (current, self._ending) and self._commits.covers(key, here.get(key, 0))
         ]
 
-    def _dead(self, state: GroupState) -> list[str]:
-        now = asyncio.get_running_loop().time()
+    def _given_back(self) -> list[SegmentKey]:
+        """Segments that the program may be asked to give up, the youngest first. It may commit them in its callback."""
         return [
-            name
-            for name, member in state.members.items()
-            if name != self.name and self._silence.is_dead(name, (member.incarnation, member.beat), now)
+            key for key in sorted(self._revocable, reverse=True) if key in self._done_with and key not in self._ended
         ]
+
+    def _others(self, state: GroupState) -> Mapping[str, Beat]:
+        return {name: (item.incarnation, item.beat) for name, item in state.members.items() if name != self.name}
 
     def _give_up(self, error: BaseException) -> None:
         """Return no more events: the segments belong to another reader."""
         for key in list(self._done_with):
             self._drop(key)
         self._ended.clear()
+        self._rebalancing.follow(())
         self._crashed(error)
 
-    def _follow(self, state: GroupState, *, lost: bool) -> None:
-        """Read what the state says that we hold, and nothing else."""
+    def _follow(self, state: GroupState, ended: Collection[SegmentKey], *, lost: bool) -> None:
+        """Read what the state says that we hold, and nothing else. ``ended``: what this report finished."""
         held, here = dict(state.members[self.name].held), self._positions()
+        self._revocable = list(held)
+        surplus = state.surplus(self.name)
         if not lost and (waiting := self._commits.waiting(self._ended)):
             # Nobody else can read what follows a segment that only waits for a commit: this reader reads on there.
             state = GroupState.decode(state.encode())
@@ -253,13 +248,15 @@ class AsyncGroupReader(PositionCommitter):
         for key in list(self._done_with):
             # The state is ahead: a change whose answer was lost gave the segment up, and another reader then read on.
             if lost or key not in held or held[key] > here[key]:
-                self._has_lost |= state.reads(key[0]) and not self._commits.covers(key, self._returned(key))
+                given_up = not lost and self._rebalancing.gives_up(key)
+                self._has_lost |= state.reads(key[0]) and not given_up and not self._covers_returned(key)
                 self._drop(key)
         for key, offset in held.items():
             if key not in self._done_with:
                 self._done_with[key] = offset
                 self._commits.begin(key, offset)
                 self._fetcher.add(*key, offset)
+        self._rebalancing.follow(self._done_with, ended=ended, rejoined=lost, surplus=surplus)
         self._finished = not (state.free or state.future or any(other.held for other in state.members.values()))
         self._fetcher.wake()
 
@@ -314,6 +311,9 @@ class AsyncGroupReader(PositionCommitter):
         if is_lost or self._incarnation != incarnation:
             raise self._not_committed()
 
+    def _covers_returned(self, key: SegmentKey) -> bool:
+        return self._commits.covers(key, self._returned(key))
+
     def _returned(self, key: SegmentKey) -> int:
         """The end of the last event of the segment that the program got."""
         block = self._current
@@ -355,15 +355,20 @@ class AsyncGroupReader(PositionCommitter):
 
     # --- reading -------------------------------------------------------------------------------------------
 
-    async def take_block(self) -> Block | None:
-        """See ``AsyncBlockReader``.
+    async def take(self) -> Block | Change | None:
+        """See ``ListeningReader``.
 
         Raises: TruncatedError, ReaderGroupNotFoundError, ReaderFencedError, CorruptDataError, UnavailableError. Cancelled:
         nothing is lost.
         """
+        self.check_may_read()
         self._settle_current()
         self._events = iter(())
         while True:
+            if self._rebalancing.releasing:  # its report was cancelled, or failed
+                await self.sync()
+            if (change := self._rebalancing.next(self._given_back())) is not None:
+                return change
             if self._crash is not None:
                 raise self._crash
             if self._ending is not None:
@@ -438,12 +443,12 @@ class AsyncGroupReader(PositionCommitter):
 
     # --- leaving -------------------------------------------------------------------------------------------
 
-    async def close(self, *, clean: bool = True) -> None:
-        """Leave the group; its other readers continue where this one was. ``clean``: the program has processed all
-        events that were returned, which counts only with automatic commits.
+    def is_left(self) -> bool:
+        """See ``ListeningReader``."""
+        return self._closed or self._fetcher.is_inherited
 
-        Raises UnavailableError if the departure could not be reported: the group removes the reader after ``lease_s``.
-        """
+    async def leave(self, *, clean: bool) -> None:
+        """As ``close``, without a callback."""
         if self._fetcher.is_inherited:
             return
         self._closed = True

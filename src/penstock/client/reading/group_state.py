@@ -313,6 +313,11 @@ class GroupState:
         """The positions of the last complete checkpoint."""
         return self._cuts_of(self.last)
 
+    def start_checkpoint_if_due(self, now_ms: int, interval_ms: int) -> None:
+        """Begin a checkpoint if the last one is ``interval_ms`` ago, or the clock went back."""
+        if not 0 <= now_ms - self.last_ms < interval_ms:
+            self.start_checkpoint(now_ms)
+
     def start_checkpoint(self, now_ms: int) -> int:
         """Begin one, or join the one under way; returns its number. ``last_number`` reaches it when it is complete."""
         if self.checkpoint is None:

@@ -70,6 +70,10 @@ class SilenceTracker:
         """Whether a reader that shows this beat at ``now`` has been silent for longer than the lease."""
         return self._silent_s(name, beat, now) > self._lease_s
 
+    def dead(self, beats: Mapping[str, Beat], now: float) -> list[str]:
+        """Those of the others that have been silent for longer than the lease."""
+        return [name for name, beat in beats.items() if self.is_dead(name, beat, now)]
+
     def _silent_s(self, name: str, beat: Beat, now: float) -> float:
         before = self._silent.get(name)
         if before is None or before[0] != beat or self._looked_at is None:

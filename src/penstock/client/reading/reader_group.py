@@ -17,7 +17,7 @@ from penstock.client.reading.group_streams import is_deleted, log_departure
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import RENEWAL_MAX_S, GroupTimes, renewal_s
 from penstock.client.reading.reader import OnTruncated
-from penstock.client.reading.rebalancing import GroupReaderOptions
+from penstock.client.reading.rebalancing import Callback, GroupReaderOptions
 from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
@@ -183,6 +183,9 @@ class AsyncReaderGroup:
         on_truncated: OnTruncated = "raise",
         auto_commit: bool = True,
         append_times: bool = False,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
     ) -> AsyncGroupReader:
         """A reader that has not joined yet: use it in a ``with`` or ``async with`` block. A second reader of the
         ``name`` replaces the first, which raises ReaderFencedError.
@@ -194,6 +197,15 @@ class AsyncReaderGroup:
                 of the group. False: only ``commit`` records what was processed. A segment with uncommitted events stays
                 with its reader until the next commit, unless the reader is dead.
             append_times: Ask the store when the events were appended: ``Event.appended_at``. One more request per block.
+            on_assigned: Called with the segments that the reader has got, before it returns an event of them.
+            on_revoked: Called with segments that the group gives to another reader, before they are released: it may still
+                commit. Also on a clean close, with all segments.
+            on_lost: Called with segments that another reader has already, because this one was taken for dead or replaced, or
+                its stream was deleted: a commit is refused. Also where an exception ends the ``with`` block.
+                The three are called within the calls that read, ``close`` and the end of ``with``, in the thread or task of
+                the program, with a list of (stream, segment). Those of an asynchronous reader may be coroutine functions.
+                What they raise is raised by that call; after ``on_revoked`` the segments then stay, and it is called again.
+                A callback cannot read. A segment that was read to its end is not reported.
         Raises:
             InvalidArgumentError: Any other argument.
         """
@@ -214,7 +226,12 @@ class AsyncReaderGroup:
             self._reported,
             times=self._times,
             options=GroupReaderOptions(
-                on_truncated=on_truncated, auto_commit=auto_commit, append_times=bool(append_times)
+                on_truncated=on_truncated,
+                auto_commit=auto_commit,
+                append_times=bool(append_times),
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
+                on_lost=on_lost,
             ),
         )
 

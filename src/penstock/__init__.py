@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store, Stream
     from penstock.client.blocking.tables import Table
     from penstock.client.blocking.typed import TypedReader, TypedWriter
-    from penstock.client.blocking.writers import Transaction, Writer
+    from penstock.client.blocking.writers import Acknowledgement, Transaction, Writer
     from penstock.client.byte_stream import AsyncByteStream
     from penstock.client.erasure import AsyncErasures
     from penstock.client.erasure_proof import Verification
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from penstock.client.tables.table import AsyncTable
     from penstock.client.writing.settings import WriterOptions, WriterSettings
     from penstock.client.writing.transaction import AsyncTransaction
-    from penstock.client.writing.writer import AsyncWriter
+    from penstock.client.writing.write_blocks import Place
+    from penstock.client.writing.writer import AsyncAcknowledgement, AsyncWriter
     from penstock.codec.schema_ids import IdStyle
     from penstock.model import errors
     from penstock.model.callers import Caller, calling
@@ -93,7 +94,7 @@ _HOMES = {
     "client.blocking.stores": "Store Stream",
     "client.blocking.tables": "Table",
     "client.blocking.typed": "TypedReader TypedWriter",
-    "client.blocking.writers": "Transaction Writer",
+    "client.blocking.writers": "Acknowledgement Transaction Writer",
     "client.byte_stream": "AsyncByteStream",
     "client.erasure": "AsyncErasures",
     "client.erasure_proof": "Verification",
@@ -118,8 +119,9 @@ _HOMES = {
     "client.tables.table": "AsyncTable",
     "client.writing.settings": "WriterOptions WriterSettings",
     "client.writing.transaction": "AsyncTransaction",
-    "client.writing.writer": "AsyncWriter",
     "codec.schema_ids": "IdStyle",
+    "client.writing.write_blocks": "Place",
+    "client.writing.writer": "AsyncAcknowledgement AsyncWriter",
     "model.callers": "Caller calling",
     "model.cuts": "StreamCut",
     "model.errors": "PenstockError",
@@ -140,6 +142,8 @@ _MODULES = {"answers": "answers", "errors": "model.errors"}
 __version__ = "0.1.0"
 __all__ = [
     "INHERIT",
+    "Acknowledgement",
+    "AsyncAcknowledgement",
     "AsyncByteStream",
     "AsyncErasures",
     "AsyncGroupReader",
@@ -186,6 +190,7 @@ __all__ = [
     "MemorySchemaRegistry",
     "OnExceed",
     "PenstockError",
+    "Place",
     "PolicyDocument",
     "ProtobufSerializer",
     "Put",

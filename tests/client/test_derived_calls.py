@@ -31,6 +31,7 @@ PAIRS = {
     if name.startswith("Async")
 }
 ASYNC_ONLY = {
+    "Acknowledgement": {"receipt"},
     "ByteStream": {"buffer", "check_open", "peeked", "pending_bytes", "ready_bytes", "take"},
     "Erasures": {"details", "run"},
     "GroupReader": {
@@ -48,6 +49,7 @@ ASYNC_ONLY = {
 }
 """What other parts of the client call; it is of no use in another thread."""
 BLOCKING_ONLY = {
+    "Acknowledgement": {"result"},
     "ByteStream": public(io.BufferedIOBase) - public(penstock.AsyncByteStream),
     "GroupReader": {"abandon_in_child", "name"},
     "Reader": {"abandon_in_child", "stream"},
@@ -56,7 +58,7 @@ BLOCKING_ONLY = {
     "StreamsReader": {"abandon_in_child"},
     "Writer": {"abandon_in_child"},
 }
-"""A file has the methods of Python's. Names and streams are plain attributes of the asynchronous objects."""
+"""A file has the methods of Python's. An acknowledgement is awaited instead. Names and streams are plain attributes of the asynchronous objects."""
 
 
 def shared() -> list[tuple[str, str]]:

@@ -21,12 +21,14 @@ from penstock.ports.rng import Rng
 
 Streams: TypeAlias = Sequence[str | StreamName] | re.Pattern[str]
 """Streams as a list, or all streams of users whose whole name ``scope/stream`` the compiled pattern matches."""
-GroupStart: TypeAlias = Start | Mapping[str | StreamName, Start]
-"""Where to begin: in all of the streams, or stream by stream."""
-GroupEnd: TypeAlias = Bound | Mapping[str | StreamName, Bound]
-"""Where to end: in all of the streams, or stream by stream."""
-
 T = TypeVar("T")
+
+# One mapping for each type of its keys: a type checker takes no Mapping[str, ...] where str | StreamName is wanted.
+ByStream: TypeAlias = Mapping[str, T] | Mapping[StreamName, T] | Mapping[str | StreamName, T]
+GroupStart: TypeAlias = Start | ByStream[Start]
+"""Where to begin: in all of the streams, or stream by stream."""
+GroupEnd: TypeAlias = Bound | ByStream[Bound]
+"""Where to end: in all of the streams, or stream by stream."""
 
 
 def named(name: str | StreamName) -> StreamName:
@@ -91,7 +93,7 @@ class Selection:
         }
 
 
-def _by_stream(given: T | Mapping[str | StreamName, T]) -> tuple[dict[StreamName, T], T | None]:
+def _by_stream(given: T | ByStream[T]) -> tuple[dict[StreamName, T], T | None]:
     """The bounds of single streams, and that of all others. A cut is a bound of its own stream."""
     if isinstance(given, Mapping):
         return {named(stream): bound for stream, bound in given.items()}, None

@@ -203,6 +203,11 @@ class DirectPath:
 
     # --- in the writing thread --------------------------------------------------------------------------------
 
+    def stop(self, thread: LoopThread) -> None:
+        """Never send directly again: a writer whose events have receipts gets them from the loop."""
+        self._dial = None
+        self.leave(thread)
+
     def send(self, thread: LoopThread, lane: Lane) -> bool:
         """Send the events in the lane. False: the loop must send them and all later ones."""
         if not self.active:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.client.options import as_bytes
 from penstock.client.writing.lanes import LaneMap, check_key
 from penstock.client.writing.segment_sender import Lane
-from penstock.client.writing.write_blocks import WriteBlock, close_blocks
+from penstock.client.writing.write_blocks import Receipt, WriteBlock, close_blocks
 from penstock.codec.events import EVENT_MAX_BYTES, event_header
 from penstock.codec.records import encode_record
 from penstock.model.errors import EventTooLargeError, InvalidArgumentError, QuotaExceededError
@@ -30,13 +30,14 @@ def event_of(given: Buffer | str | Record, key: str | None) -> tuple[bytes, str 
     return as_bytes(given), key
 
 
-def prepare_large(lanes: LaneMap, event: bytes, key: str | None) -> Prepared:
+def prepare_large(lanes: LaneMap, event: bytes, key: str | None, receipt: Receipt | None = None) -> Prepared:
     """A block of one event beyond 8 MiB. Raises EventTooLargeError beyond 64 MiB."""
     if len(event) > LARGE_EVENT_MAX_BYTES:
         raise EventTooLargeError("event is too large", size_bytes=len(event), limit_bytes=LARGE_EVENT_MAX_BYTES)
     check_key(key)
     keys = None if key is None else lambda: [key]
-    return [(lanes[key], WriteBlock(event_header(len(event)) + event, 1, keys, 0, large=True))]
+    receipts = () if receipt is None else ((0, receipt),)
+    return [(lanes[key], WriteBlock(event_header(len(event)) + event, 1, keys, 0, large=True, receipts=receipts))]
 
 
 def checked_events(

@@ -43,6 +43,8 @@ class Rejections:
         """The block is lost."""
         self._events += block.count
         self._bytes += block.size
+        if block.receipts and self._cause is not None:
+            block.fail(self._cause)
 
     def take(self) -> QuotaExceededError:
         """The error to raise to the user; afterwards the writer continues."""

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.client.retry import RETRYABLE, Backoff, retrying
-from penstock.client.writing.write_blocks import WriteBlock
-from penstock.codec.events import EVENT_MAX_BYTES, frame_events
+from penstock.client.writing.layout import Layout
+from penstock.client.writing.write_blocks import Receipt, TrackedEvent, WriteBlock
+from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES, frame_events
 from penstock.core.segments.writer_memory import RENEW_AFTER_S
 from penstock.model.errors import (
     InternalError,
@@ -39,6 +40,7 @@ class SenderHost(Protocol):
     segments: SegmentService
     rng: Rng
     max_in_flight: int
+    layout: Layout
 
     @property
     def loop(self) -> AbstractEventLoop: ...
@@ -100,16 +102,24 @@ class Lane:
     """Events for one segment that are not in a block yet. ``written`` holds key, event, key, event.
 
     ``limit`` is the size at which the writer calls for the event loop. 0: the loop is not looking at this lane, the next
-    event must wake it.
+    event must wake it. ``tracked``: some event had a receipt, now or earlier.
     """
 
-    __slots__ = ("limit", "sender", "size", "written")
+    __slots__ = ("limit", "sender", "size", "tracked", "written")
 
     def __init__(self, sender: SegmentSender) -> None:
         self.written: list[Any] = []
         self.size = 0
         self.limit = 0
+        self.tracked = False
         self.sender = sender
+
+    def add_tracked(self, key: str | None, event: bytes, receipt: Receipt) -> bool:
+        """Add an event with a receipt. Returns whether the event loop must look at the lane now."""
+        self.tracked = True  # before the event is there: the loop may take it at once
+        self.written.extend((key, TrackedEvent.of(event, receipt)))
+        self.size += len(event) + HEADER_BYTES
+        return self.size >= self.limit
 
     def take(self) -> tuple[list[bytes], list[str | None]]:
         """Remove and return all events, with their keys. Only the event loop calls it. Returns nothing while events before
@@ -301,6 +311,7 @@ class SegmentSender:
             return  # the writer failed or was closed while this was in flight
         if isinstance(result, Appended):
             block.done = True
+            block.end_offset = result.end_offset
             self._backoff.reset()
             self._settle_done()
         else:
@@ -319,7 +330,12 @@ class SegmentSender:
 
     def _settle_done(self) -> None:
         while self.in_flight and self.in_flight[0].done:
-            self.host.settled(self.in_flight.popleft())
+            self._settle(self.in_flight.popleft())
+
+    def _settle(self, block: WriteBlock) -> None:
+        if block.receipts:
+            block.settle(self.host.layout.stream, self.range.segment)
+        self.host.settled(block)
 
     def _connect(self) -> None:
         self.state = SenderState.CONNECTING
@@ -379,7 +395,7 @@ class SegmentSender:
             self.host.fail(InternalError("segment lost acknowledged events", segment=self.name, last=last))
             return False
         for block in settled:
-            self.host.settled(block)
+            self._settle(block)
         for block in left:
             if block.rejected:
                 self.host.dropped(block)
@@ -391,15 +407,17 @@ class SegmentSender:
         """Append the large event at the head of the queue: a segment of its own, merged in one step."""
         block = self.queue[0]
         source: str | None = None
-        stored = False
+        stored = repeated = False
         while True:
             try:
                 if source is None:
                     source = await self._write_transient(block)
-                await self.host.segments.merge(self.name, source)
-                stored = True
+                length = await self.host.segments.merge(self.name, source)
+                # A repeated merge may answer with what others have appended since.
+                stored, block.end_offset = True, None if repeated else length
                 break
             except RETRYABLE as error:
+                repeated = True
                 self.host.note(error)
                 await self._backoff.sleep()
                 if self.state is SenderState.RETIRED:
@@ -423,7 +441,7 @@ class SegmentSender:
         self.queue.popleft()
         if stored:
             self._backoff.reset()
-            self.host.settled(block)
+            self._settle(block)
         else:
             self.host.dropped(block)
         self.state = SenderState.OPEN

@@ -4,14 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
-from penstock.codec.events import HEADER_BYTES, frame_events
-from penstock.model.errors import PenstockError
+from penstock.codec.events import HEADER_BYTES, event_bounds, frame_events
+from penstock.model.errors import InternalError, PenstockError
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId
 from penstock.ports.data.segments import Appended
 from penstock.ports.files import Buffer
 
 Keys = Callable[[], Sequence[str | None]]
 """Gives the routing key of each event of a block. Called only if the block has to be routed anew."""
+
+
+class Place(NamedTuple):
+    """Where a durable event is. ``offset`` is where its header begins in the segment, as ``Event.offset``.
+
+    None: the event is stored, but the answer with its place was lost with a connection, and the store only confirms that
+    it has the event.
+    """
+
+    stream: StreamName
+    segment: SegmentId
+    offset: int | None
+
+
+class Receipt:
+    """Settled once, in the event loop: by the place of an event, or the error that kept it from being stored.
+
+    Only events for which the program asks have one. ``tell`` is called when it is settled.
+    """
+
+    __slots__ = ("_error", "_place", "_tell")
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._place: Place | None = None
+        self._error: BaseException | None = None
+        self._tell = tell
+
+    @property
+    def done(self) -> bool:
+        return self._place is not None or self._error is not None
+
+    def settle(self, place: Place) -> None:
+        if not self.done:
+            self._place = place
+            self._tell()
+
+    def fail(self, error: BaseException) -> None:
+        if not self.done:
+            self._error = error
+            self._tell()
+
+    def outcome(self) -> Place:
+        """The place, or the error raised. Only once it is ``done``."""
+        if self._error is not None:
+            raise self._error
+        if self._place is None:
+            raise InternalError("an event is not acknowledged yet")
+        return self._place
+
+
+class TrackedEvent(bytes):
+    """An event with a receipt. It waits in its lane like any other."""
+
+    receipt: Receipt
+
+    @classmethod
+    def of(cls, event: bytes, receipt: Receipt) -> TrackedEvent:
+        found = cls(event)
+        found.receipt = receipt
+        return found
+
+
+Receipts: TypeAlias = Sequence[tuple[int, Receipt]]
+"""Receipts with the numbers of their events, from 0, in order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -20,8 +87,10 @@ class WriteBlock:
 
     ``group`` counts flushes: a flush waits for the blocks of its group and of those before. ``number`` is the event
     number of the last event in its segment. ``large``: one event beyond the size of an append. ``rejected``: written
-    before a refusal by a quota was reported, so it is not sent again. The block itself is the callback of its append
-    and passes the outcome to ``answer``: this saves the garbage collector one object per block, of tens of thousands.
+    before a refusal by a quota was reported, so it is not sent again. ``end_offset``: where the block ends in its segment,
+    once its answer came. ``receipts``: of the events for which the program asked. The block itself is the callback of its
+    append and passes the outcome to ``answer``: this saves the garbage collector one object per block, of tens of
+    thousands.
     """
 
     data: Buffer
@@ -33,6 +102,8 @@ class WriteBlock:
     done: bool = False
     rejected: bool = False
     answer: Callable[[WriteBlock, Appended | PenstockError], None] | None = None
+    end_offset: int | None = None
+    receipts: Receipts = ()
 
     def __call__(self, result: Appended | PenstockError) -> None:
         if self.answer is not None:
@@ -41,6 +112,40 @@ class WriteBlock:
     @property
     def size(self) -> int:
         return len(self.data)
+
+    def again(self) -> WriteBlock:
+        """The same events, for another segment."""
+        return WriteBlock(self.data, self.count, self.keys, self.group, self.large, receipts=self.receipts)
+
+    def settle(self, stream: StreamName, segment: SegmentId) -> None:
+        """The block is durable, and ends at ``end_offset`` of the segment; None: its place is not known."""
+        receipts, self.receipts = self.receipts, ()
+        if not receipts:
+            return
+        start = None if self.end_offset is None else self.end_offset - self.size
+        bounds: Sequence[int] = range(1) if self.large or start is None else event_bounds(bytes(self.data))
+        for number, receipt in receipts:
+            receipt.settle(Place(stream, segment, None if start is None else start + bounds[number]))
+
+    def fail(self, error: BaseException) -> None:
+        """The block is not stored, or it will never be known whether it is."""
+        receipts, self.receipts = self.receipts, ()
+        for _, receipt in receipts:
+            receipt.fail(error)
+
+
+def receipts_of(events: Sequence[bytes]) -> list[tuple[int, Receipt]]:
+    """The receipts of the events that have one."""
+    return [(number, event.receipt) for number, event in enumerate(events) if isinstance(event, TrackedEvent)]
+
+
+def attach(blocks: Sequence[WriteBlock], receipts: Receipts) -> None:
+    """Give the blocks their receipts, which are numbered over the events of all of them."""
+    first = 0
+    for block in blocks:
+        end = first + block.count
+        block.receipts = [(number - first, receipt) for number, receipt in receipts if first <= number < end]
+        first = end
 
 
 def close_blocks(

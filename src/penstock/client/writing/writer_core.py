@@ -18,7 +18,7 @@ from penstock.client.writing.rejection import Rejections
 from penstock.client.writing.rounds import SLICE_LANES, LaneRounds
 from penstock.client.writing.segment_sender import Lane, SegmentSender, SenderState, unacknowledged_bytes
 from penstock.client.writing.settings import WriterSettings
-from penstock.client.writing.write_blocks import WriteBlock, close_blocks
+from penstock.client.writing.write_blocks import Receipt, WriteBlock, attach, close_blocks, receipts_of
 from penstock.codec.events import split_events
 from penstock.core.streams.routing import hash_key
 from penstock.model.errors import (
@@ -165,7 +165,10 @@ class WriterCore:
                 self.lanes.rotate(lane)
                 if lane.limit:
                     lane.limit = limit
-                for block in close_blocks(events, keys, self._group, block_bytes):
+                blocks = close_blocks(events, keys, self._group, block_bytes)
+                if lane.tracked:
+                    attach(blocks, receipts_of(events))
+                for block in blocks:
                     self._enqueue(lane.sender, block)
         self._on_change()
 
@@ -184,6 +187,7 @@ class WriterCore:
 
     def _enqueue(self, sender: SegmentSender, block: WriteBlock) -> None:
         if self.error is not None:
+            block.fail(self.error)
             return
         if self.rejections.is_on:
             self.rejections.add(block)
@@ -397,14 +401,14 @@ class WriterCore:
         if self._rounds is not None:
             self._rounds.close()
         for sender in self._senders.values():
-            sender.retire()
+            for block in sender.retire():
+                block.fail(error)
             if self._withdraw is not None:
                 # Otherwise these would be appended when the store is back, after events that the caller has written
                 # again.
                 self._withdraw(sender.name, sender.writer)
+        self._drain([lane for lane in self.lane_list() if lane.tracked])  # which fails the receipts of their events
         self._wake_waiters()
-
-    # --- replacement ---------------------------------------------------------------------------------------
 
     async def _patiently(self, call: Callable[[], Awaitable[Sequence[SegmentRange]]]) -> Sequence[SegmentRange]:
         """The result of ``call``. A writer waits for space on a full disk as long as for any other failure."""
@@ -442,7 +446,7 @@ class WriterCore:
                 self.dropped(block)
                 continue
             if single or block.keys is None:
-                moved = [(targets[0], WriteBlock(block.data, block.count, block.keys, block.group, block.large))]
+                moved = [(targets[0], block.again())]
             else:
                 moved = self._split(block)
             for lane, part in moved:
@@ -454,19 +458,22 @@ class WriterCore:
     def _split(self, block: WriteBlock) -> list[tuple[Lane, WriteBlock]]:
         keys = [] if block.keys is None else block.keys()
         if block.large:
-            return [(self._lane_of(keys[0]), WriteBlock(block.data, 1, block.keys, block.group, True))]
-        parts: dict[int, tuple[Lane, list[bytes], list[str | None]]] = {}
-        for event, key in zip(split_events(bytes(block.data)), keys, strict=True):
+            return [(self._lane_of(keys[0]), block.again())]
+        parts: dict[int, tuple[Lane, list[bytes], list[str | None], list[tuple[int, Receipt]]]] = {}
+        tracked = dict(block.receipts)
+        for number, (event, key) in enumerate(zip(split_events(bytes(block.data)), keys, strict=True)):
             lane = self._lane_of(key)
-            part = parts.setdefault(id(lane), (lane, [], []))
+            part = parts.setdefault(id(lane), (lane, [], [], []))
+            if number in tracked:
+                part[3].append((len(part[1]), tracked[number]))
             part[1].append(event)
             part[2].append(key)
-        size = self.settings.block_bytes
-        return [
-            (lane, small)
-            for lane, events, own in parts.values()
-            for small in close_blocks(events, own, block.group, size)
-        ]
+        moved: list[tuple[Lane, WriteBlock]] = []
+        for lane, events, own, receipts in parts.values():
+            blocks = close_blocks(events, own, block.group, self.settings.block_bytes)
+            attach(blocks, receipts)
+            moved += [(lane, small) for small in blocks]
+        return moved
 
     def _lane_of(self, key: str | None) -> Lane:
         lanes = self.lanes

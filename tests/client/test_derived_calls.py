@@ -9,6 +9,8 @@ import typing
 from collections.abc import Coroutine
 from typing import Any
 
+import duckdb
+import polars
 import pyarrow
 import pytest
 from client_world import open_services
@@ -39,23 +41,25 @@ ASYNC_ONLY = {
         *("begin_transaction", "commit_with", "end_transaction", "report_commit", "rewind", "usable"),
     },
     "GroupTransaction": {"block_bytes", "check"},
-    "Reader": {"abandon", "take_block", "usable"},
+    "Reader": {"abandon", "open_bounded", "take_block", "usable"},
     "ReaderGroup": {"initialise", "retention"},
     "Stream": {"layout"},
-    "StreamsReader": {"abandon", "take_block", "usable"},
+    "StreamsReader": {"abandon", "open_bounded", "take_block", "usable"},
     "Table": {"pages"},
     "Transaction": {"abandon", "check"},
     "Writer": {"adopt", "prepare", "take"},
 }
 """What other parts of the client call; it is of no use in another thread."""
+PULLED = {"to_arrow_reader", "to_duckdb"}
+"""Libraries pull these from a thread that cannot await; ``read_arrow`` of an asynchronous reader gives the same batches."""
 BLOCKING_ONLY = {
     "Acknowledgement": {"result"},
     "ByteStream": public(io.BufferedIOBase) - public(penstock.AsyncByteStream),
     "GroupReader": {"abandon_in_child", "name"},
-    "Reader": {"abandon_in_child", "stream"},
+    "Reader": {"abandon_in_child", "stream", *PULLED},
     "Store": {"call", "close"},
     "Stream": {"name"},
-    "StreamsReader": {"abandon_in_child"},
+    "StreamsReader": {"abandon_in_child", *PULLED},
     "Writer": {"abandon_in_child"},
 }
 """A file has the methods of Python's. An acknowledgement is awaited instead. Names and streams are plain attributes of the asynchronous objects."""
@@ -109,7 +113,8 @@ def test_each_type_that_a_call_takes_or_returns_is_a_name_of_the_package(pair):
         for name in public(kind) - ASYNC_ONLY.get(pair, set()) - {"write_arrow"}:  # of pyarrow's types alone
             method = inspect.getattr_static(kind, name)
             hints = typing.get_type_hints(
-                method.fget if isinstance(method, property) else method, localns={"pa": pyarrow}
+                method.fget if isinstance(method, property) else method,
+                localns={"pa": pyarrow, "pl": polars, "duckdb": duckdb},
             )
             assert set().union(*map(types_in, hints.values())) <= exported, (kind, name)
 

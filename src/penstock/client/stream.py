@@ -10,6 +10,7 @@ from uuid import UUID
 
 from penstock.client.erasure import AsyncErasures, Positions
 from penstock.client.erasure_proof import Progress
+from penstock.client.frames import ArrowTable, RowWriter
 from penstock.client.moments import past_ms
 from penstock.client.options import (
     Bound,
@@ -290,6 +291,28 @@ class AsyncStream:
         form = form_of(serializer, records=records)
         writer = AsyncWriter(self.layout(), self._segments, self.rng, chosen)
         return writer if form is None else AsyncTypedWriter(writer, form)
+
+    async def write_table(self, table: ArrowTable, *, key: str | None = None, event: str | None = None) -> int:
+        """Write each row of a table as an event, in order per key. Returns the number of rows, once all are durable.
+
+        Args:
+            table: A table, record batch or RecordBatchReader of pyarrow; a DataFrame of Polars or pandas; a relation of
+                DuckDB; or any object with ``__arrow_c_stream__``. A reader is read batch by batch, in bounded memory.
+            key: The column with the routing keys, of any type that can be text. A null is no key.
+            event: The column with the events, binary or text. None: the column ``event`` if there is one, else each row
+                becomes a JSON object of all its columns.
+        Raises:
+            InvalidArgumentError: Not a table, or no such column: nothing is written. A null event, or a value without a form
+                in JSON: ``written_before`` counts the rows that are written.
+            MissingExtraError: No pyarrow or numpy. Otherwise as ``write`` of a writer.
+
+        Cancelled: some of the first rows are written. Use a transaction to write all rows or none.
+        """
+        rows = RowWriter(table, key=key, event=event)
+        async with self.writer() as writer:
+            for events, keys in rows.pieces():
+                await (writer.write_arrow if rows.is_arrow else writer.write_many)(events, keys)
+        return rows.done
 
     def layout(self) -> StreamLayout:
         """Where writers of this stream write to."""

@@ -15,6 +15,7 @@ from penstock.client.blocking.answer import Answer
 from penstock.client.blocking.derived import Blocking, blocking, counterpart_of
 from penstock.client.blocking.group_transactions import GroupTransaction
 from penstock.client.blocking.loop_thread import LoopThread
+from penstock.client.frames import Frame, library, to_duckdb, to_polars
 from penstock.client.options import timeout
 from penstock.client.reading.blocks import Block, Event
 from penstock.client.reading.group_reader import AsyncGroupReader
@@ -28,6 +29,8 @@ from penstock.ports import forks
 from penstock.ports.control.watermarks import TimeWindow
 
 if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
     import pyarrow as pa
 
 R = TypeVar("R", bound="_AnyReader")
@@ -165,6 +168,53 @@ class _BlockReader(Blocking[R]):
 
 class _CursorReader(_BlockReader[C]):
     """What the readers of one stream and of several share."""
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All events that are left, up to the reader's end, as one table in memory.
+
+        ``columns``: of ``event``, ``scope``, ``stream``, ``segment_id``, ``offset`` and, with ``append_times``,
+        ``append_time``; None: all of them. ``to_arrow_reader`` gives them batch by batch, in bounded memory. Raises
+        InvalidArgumentError (a reader without an end, an unknown column), MissingExtraError (no pyarrow or numpy), and what
+        reading raises.
+        """
+        frame = Frame(columns, append_times=self._inner.append_times)
+        self._thread.call(self._inner.open_bounded())
+        return frame.table(self._batches(frame))
+
+    def to_polars(self, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """As ``to_arrow``, as a DataFrame of Polars. Raises as it, and MissingExtraError (no polars)."""
+        library("polars", "polars")
+        frame: pl.DataFrame = to_polars(self.to_arrow(columns))
+        return frame
+
+    def to_arrow_reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """The events as a reader of Arrow: a batch per block of about 1 MiB, read when it is asked for.
+
+        Without an end it waits at the tail for more. Use it in the thread of this reader, and before this reader is closed.
+        Raises as ``to_arrow``.
+        """
+        frame = Frame(columns, append_times=self._inner.append_times)
+        self.open()
+        return frame.reader(self._batches(frame))
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None, columns: Sequence[str] | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """The events up to the reader's end as a relation of DuckDB, which can be read once, in bounded memory.
+
+        ``connection``: None is DuckDB's default one. Raises as ``to_arrow``, and MissingExtraError (no duckdb).
+        """
+        library("duckdb", "duckdb")
+        frame = Frame(columns, append_times=self._inner.append_times)
+        self._thread.call(self._inner.open_bounded())
+        relation: duckdb.DuckDBPyRelation = to_duckdb(frame.reader(self._batches(frame)), connection)
+        return relation
+
+    def _batches(self, frame: Frame) -> Iterator[pa.RecordBatch]:
+        while (block := self._take_block()) is not None:
+            batch = frame.batch(block)
+            block.hand_out()
+            yield batch
 
     def close(self) -> None:
         """Stop reading and drop what was fetched ahead. Idempotent."""

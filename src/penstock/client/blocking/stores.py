@@ -24,6 +24,7 @@ from penstock.client.blocking.readers import GroupReader, Reader, StreamsReader
 from penstock.client.blocking.tables import Table
 from penstock.client.blocking.typed import TypedReader, TypedWriter
 from penstock.client.blocking.writers import Transaction, Writer
+from penstock.client.frames import ArrowTable, RowWriter
 from penstock.client.options import Bound, Start, settings_of
 from penstock.client.reading.reader import OnTruncated
 from penstock.client.serializing.serializer import Serializer
@@ -105,6 +106,28 @@ class Stream(Blocking[AsyncStream]):
     set_acknowledged = blocking(AsyncStream.set_acknowledged)
     remove_subscriber = blocking(AsyncStream.remove_subscriber)
     erase = blocking(AsyncStream.erase)
+
+    def write_table(self, table: ArrowTable, *, key: str | None = None, event: str | None = None) -> int:
+        """Write each row of a table as an event, in order per key. Returns the number of rows, once all are durable.
+
+        Args:
+            table: A table, record batch or RecordBatchReader of pyarrow; a DataFrame of Polars or pandas; a relation of
+                DuckDB; or any object with ``__arrow_c_stream__``. A reader is read batch by batch, in bounded memory.
+            key: The column with the routing keys, of any type that can be text. A null is no key.
+            event: The column with the events, binary or text. None: the column ``event`` if there is one, else each row
+                becomes a JSON object of all its columns.
+        Raises:
+            InvalidArgumentError: Not a table, or no such column: nothing is written. A null event, or a value without a form
+                in JSON: ``written_before`` counts the rows that are written.
+            MissingExtraError: No pyarrow or numpy. Otherwise as ``write`` of a writer.
+        """
+        # In this thread: the table may be a reader of this store, which must not be pulled in the event loop.
+        rows = RowWriter(table, key=key, event=event)
+        with self.writer() as writer:
+            for events, keys in rows.pieces():
+                (writer.write_arrow if rows.is_arrow else writer.write_many)(events, keys)
+        return rows.done
+
     open_transactions = blocking(AsyncStream.open_transactions)
     describe_transaction = blocking(AsyncStream.describe_transaction)
     abort_transaction = blocking(AsyncStream.abort_transaction)

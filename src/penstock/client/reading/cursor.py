@@ -132,6 +132,11 @@ class StreamCursor:
             self._begin(segment, 0)
 
     @property
+    def is_endless(self) -> bool:
+        """Whether it waits at the tail for more."""
+        return self._bounds.end is None
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing is left to read, up to the end."""
         return not self._unfinished

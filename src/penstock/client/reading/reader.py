@@ -6,15 +6,16 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
+from penstock.client.frames import Frame, library, to_polars
 from penstock.client.options import Bound, Start, end_of, one_of, start_of
 from penstock.client.reading.async_reading import AsyncBlockReader
 from penstock.client.reading.blocks import Block, Event
 from penstock.client.reading.cursor import Bounds, StreamCursor
 from penstock.client.reading.fetching import SegmentEnd, SegmentFailure, SegmentFetcher
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import leaves
+from penstock.model.errors import InvalidArgumentError, leaves
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.ports import forks
@@ -22,6 +23,10 @@ from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.watermarks import TimeWindow
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
 
 OnTruncated: TypeAlias = Literal["raise", "skip"]
 
@@ -47,6 +52,7 @@ class CursorReader(AsyncBlockReader):
         self._fetcher = SegmentFetcher(
             segments, rng, skip_truncated=on_truncated == "skip", append_times=bool(append_times)
         )
+        self.append_times = bool(append_times)
         self._cursors: dict[StreamName, StreamCursor] = {}
         self._current: Block | None = None
         self._events: Iterator[Event] = iter(())
@@ -108,6 +114,36 @@ class CursorReader(AsyncBlockReader):
             if self._fetcher.is_inherited:
                 raise forks.refusal()
             yield event
+
+    async def open_bounded(self) -> None:
+        """As ``open``. Raises InvalidArgumentError for a stream without an end, at whose tail a reader would wait forever."""
+        await self.open()
+        if endless := [str(stream) for stream, cursor in self._cursors.items() if cursor.is_endless]:
+            raise InvalidArgumentError(
+                "the reader has no end: make it with until_tail=True, or with an end", streams=endless[:10]
+            )
+
+    async def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All events that are left, up to the reader's end, as one table in memory.
+
+        ``columns``: of ``event``, ``scope``, ``stream``, ``segment_id``, ``offset`` and, with ``append_times``,
+        ``append_time``; None: all of them. ``read_arrow`` gives them batch by batch, in bounded memory. Raises
+        InvalidArgumentError (a reader without an end, an unknown column), MissingExtraError (no pyarrow or numpy), and what
+        reading raises. Cancelled: the events that were read are lost to this reader.
+        """
+        frame = Frame(columns, append_times=self.append_times)
+        await self.open_bounded()
+        batches: list[pa.RecordBatch] = []
+        while (block := await self.take_block()) is not None:
+            batches.append(frame.batch(block))
+            block.hand_out()
+        return frame.table(batches)
+
+    async def to_polars(self, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """As ``to_arrow``, as a DataFrame of Polars. Raises as it, and MissingExtraError (no polars)."""
+        library("polars", "polars")
+        frame: pl.DataFrame = to_polars(await self.to_arrow(columns))
+        return frame
 
     async def close(self) -> None:
         """Stop reading and drop what was fetched ahead. Idempotent."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
+from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from client_world import EVENTS, open_services, simulate, time_of, write_steps
@@ -172,6 +174,35 @@ def test_what_cannot_be_read_is_refused_before_anything_is_read():
         await store.create_stream("s/none")
         async with reader:  # the same reader opens, once the stream exists
             assert len(reader.streams) == 3
+
+    simulate(test)
+
+
+def test_a_time_is_an_end_exact_to_one_block():
+    async def test(world):
+        stream = await world.store.create_stream(A, segments=2, create_scope=True)
+        times = await write_steps(world, stream, 0, 6)
+        before = datetime(2000, 1, 1, tzinfo=UTC)
+        for start, end, expected in (
+            (None, times[3], {0, 1, 2}),
+            (times[1], times[3], {1, 2}),
+            (times[2], times[2], set()),
+            (None, before, set()),
+        ):
+            for reader in (stream.reader(start=start, end=end), world.store.reader([A], start=start, end=end)):
+                async with reader:
+                    found = [int(event.data) async for event in reader]
+                assert expected <= set(found), (start, end)
+                assert set(found) - expected <= {min(expected, default=1) - 1, max(expected, default=1) + 1}
+                assert all(found.count(step) == EVENTS for step in expected)
+        for read in (stream.reader, partial(world.store.reader, [A])):
+            for start, end in (
+                (times[3], times[1]),
+                (None, datetime(3000, 1, 1, tzinfo=UTC)),
+                (None, datetime(2020, 1, 1)),
+            ):
+                with pytest.raises(InvalidArgumentError):
+                    read(start=start, end=end)
 
     simulate(test)
 

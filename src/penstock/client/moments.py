@@ -79,7 +79,8 @@ def past_ms(at: datetime, *, now_ms: int, name: str = "start") -> int:
     at_ms = round(at.timestamp() * 1000)
     if at_ms > now_ms:
         raise InvalidArgumentError(
-            "the time is in the future; use latest to begin at the tail", **{name: at.isoformat()}
+            f"the time is in the future; use latest to {'end' if name == 'end' else 'begin'} at the tail",
+            **{name: at.isoformat()},
         )
     return at_ms
 

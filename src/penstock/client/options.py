@@ -17,6 +17,8 @@ Position: TypeAlias = StreamCut | Literal["earliest", "head", "latest", "tail"] 
 Bound: TypeAlias = Position | None
 Start: TypeAlias = Bound | datetime
 """Where to begin: a position, or the events that were appended from a time on."""
+Finish: TypeAlias = Bound | datetime
+"""Where to end: a position, or the events that were appended before a time."""
 
 
 def position_of(given: object, *, name: str) -> StreamCut | End:
@@ -40,13 +42,18 @@ def start_of(given: object, *, name: str = "start") -> StreamCut | End | datetim
     return _cut_of(given, name, '"earliest", "latest", a StreamCut or its text, or a datetime with a zone')
 
 
-def end_of(given: object, *, name: str = "end") -> StreamCut | Literal["tail"] | None:
-    """Where to end; None is never. Raises InvalidArgumentError for any other value, the head included."""
+def end_of(given: object, *, name: str = "end") -> StreamCut | Literal["tail"] | datetime | None:
+    """Where to end; None is never. Raises InvalidArgumentError for any other value, the head included, and for a time
+    without a zone."""
     if given is None:
         return None
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise InvalidArgumentError("the time has no zone", **{name: given.isoformat()})
+        return given
     if isinstance(given, str) and ENDS.get(given) == "tail":
         return "tail"
-    accepted = 'None, "latest", a StreamCut or its text'
+    accepted = 'None, "latest", a StreamCut or its text, or a datetime with a zone'
     cut = given if isinstance(given, StreamCut) else _cut_of(given, name, accepted)
     return "tail" if cut.is_unbounded else cut
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from penstock.client.moments import past_ms
-from penstock.client.options import Bound, Start, end_of, start_of
+from penstock.client.options import Finish, Start, end_of, start_of
 from penstock.client.reading.cursor import Bounds
 from penstock.client.retry import retrying
 from penstock.model.cuts import StreamCut
@@ -27,7 +27,7 @@ T = TypeVar("T")
 ByStream: TypeAlias = Mapping[str, T] | Mapping[StreamName, T] | Mapping[str | StreamName, T]
 GroupStart: TypeAlias = Start | ByStream[Start]
 """Where to begin: in all of the streams, or stream by stream."""
-GroupEnd: TypeAlias = Bound | ByStream[Bound]
+GroupEnd: TypeAlias = Finish | ByStream[Finish]
 """Where to end: in all of the streams, or stream by stream."""
 
 
@@ -61,7 +61,9 @@ class Selection:
             if isinstance(begin, datetime):
                 past_ms(begin, now_ms=now_ms)
         for bound in (self._end, *self._ends.values()):
-            end_of(bound)
+            finish = end_of(bound)
+            if isinstance(finish, datetime):
+                past_ms(finish, now_ms=now_ms, name="end")
         if self._pattern is None:
             self._bounds(self._names)
 

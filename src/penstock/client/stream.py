@@ -13,7 +13,7 @@ from penstock.client.erasure_proof import Progress
 from penstock.client.frames import ArrowTable, RowWriter
 from penstock.client.moments import past_ms
 from penstock.client.options import (
-    Bound,
+    Finish,
     Position,
     Start,
     check_printable,
@@ -327,7 +327,7 @@ class AsyncStream:
         *,
         serializer: None = None,
         start: Start = None,
-        end: Bound = None,
+        end: Finish = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
         append_times: bool = False,
@@ -340,7 +340,7 @@ class AsyncStream:
         serializer: Serializer[T],
         records: bool = False,
         start: Start = None,
-        end: Bound = None,
+        end: Finish = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
         append_times: bool = False,
@@ -352,7 +352,7 @@ class AsyncStream:
         serializer: Serializer[Any] | None = None,
         records: bool = False,
         start: Start = None,
-        end: Bound = None,
+        end: Finish = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
         append_times: bool = False,
@@ -365,7 +365,9 @@ class AsyncStream:
             start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text; or a datetime
                 with a zone. The reader then returns all events that were appended from that time on, and up to one
                 block of earlier ones for each segment (docs/how-to/replay.md).
-            end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text.
+            end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text; or a datetime with a zone. The
+                reader then returns all events that were appended before that time, and up to one block of later ones for
+                each segment.
             until_tail: The same as ``end="latest"``.
             on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
             append_times: Ask the store when the events were appended: ``Event.appended_at``. One more request per block.
@@ -376,6 +378,8 @@ class AsyncStream:
         begin = start_of(start)
         if isinstance(begin, datetime):
             past_ms(begin, now_ms=self._clock.now_ms())
+        if isinstance(end, datetime):
+            past_ms(end, now_ms=self._clock.now_ms(), name="end")
         reader = AsyncReader(
             self.name,
             self._segments,

@@ -25,7 +25,7 @@ from penstock.client.blocking.tables import Table
 from penstock.client.blocking.typed import TypedReader, TypedWriter
 from penstock.client.blocking.writers import Transaction, Writer
 from penstock.client.frames import ArrowTable, RowWriter
-from penstock.client.options import Bound, Start, settings_of
+from penstock.client.options import Finish, Start, settings_of
 from penstock.client.reading.reader import OnTruncated
 from penstock.client.serializing.serializer import Serializer
 from penstock.client.store import AsyncStore
@@ -177,9 +177,10 @@ class Stream(Blocking[AsyncStream]):
         *,
         serializer: None = None,
         start: Start = None,
-        end: Bound = None,
+        end: Finish = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
+        append_times: bool = False,
     ) -> Reader: ...
 
     @overload
@@ -189,9 +190,10 @@ class Stream(Blocking[AsyncStream]):
         serializer: Serializer[T],
         records: bool = False,
         start: Start = None,
-        end: Bound = None,
+        end: Finish = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
+        append_times: bool = False,
     ) -> TypedReader[T]: ...
 
     def reader(
@@ -200,9 +202,10 @@ class Stream(Blocking[AsyncStream]):
         serializer: Serializer[Any] | None = None,
         records: bool = False,
         start: Start = None,
-        end: Bound = None,
+        end: Finish = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
+        append_times: bool = False,
     ) -> Reader | TypedReader[Any]:
         """A reader, not opened: use it in a ``with`` or ``async with`` block; without one, the first read opens it.
 
@@ -212,14 +215,19 @@ class Stream(Blocking[AsyncStream]):
             start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text; or a datetime
                 with a zone. The reader then returns all events that were appended from that time on, and up to one
                 block of earlier ones for each segment (docs/how-to/replay.md).
-            end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text.
+            end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text; or a datetime with a zone. The
+                reader then returns all events that were appended before that time, and up to one block of later ones for
+                each segment.
             until_tail: The same as ``end="latest"``.
             on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
+            append_times: Ask the store when the events were appended: ``Event.appended_at``. One more request per block.
         Raises:
             InvalidArgumentError: Anything else; a time in the future.
         """
         form = form_of(serializer, records=records)
-        inner = self._inner.reader(start=start, end=end, until_tail=until_tail, on_truncated=on_truncated)
+        inner = self._inner.reader(
+            start=start, end=end, until_tail=until_tail, on_truncated=on_truncated, append_times=append_times
+        )
         reader = Reader(self._thread, inner)
         return reader if form is None else TypedReader(reader, form)
 

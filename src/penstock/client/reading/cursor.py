@@ -9,13 +9,13 @@ from functools import partial
 from typing import TypeAlias
 
 from penstock.client.moments import BothServices, cut_at
-from penstock.client.options import Bound, Start
+from penstock.client.options import Bound, Finish, Start
 from penstock.client.reading.blocks import Block
 from penstock.client.reading.fetching import SegmentEnd
 from penstock.client.retry import retrying
 from penstock.core.cuts.read_order import normalised, startable
 from penstock.model.cuts import NOT_STARTED, StreamCut
-from penstock.model.errors import InvalidCutError, SegmentNotFoundError
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.control.plane import ControlPlane
@@ -46,6 +46,14 @@ async def resolve_start(
     return await resolve_cut(controller, stream, start)
 
 
+async def resolve_end(segments: SegmentService, controller: ControlPlane, stream: StreamName, end: Finish) -> StreamCut:
+    """As ``resolve_cut``, also for a time: the cut after all events that were appended before it."""
+    if isinstance(end, datetime):
+        services = BothServices(segments=segments, controller=controller)
+        return await cut_at(services, stream, round(end.timestamp() * 1000), end=True)
+    return await resolve_cut(controller, stream, end)
+
+
 async def ranges_of(controller: ControlPlane, cut: StreamCut) -> Mapping[SegmentId, KeyRange]:
     """Key ranges of the segments of a cut. Raises InvalidCutError if the stream never had one of the segments."""
     try:
@@ -58,10 +66,16 @@ async def ranges_of(controller: ControlPlane, cut: StreamCut) -> Mapping[Segment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Where to read one stream from and to."""
+    """Where to read one stream from and to. Raises InvalidArgumentError for an end before the start."""
 
     start: Start = None
-    end: Bound = None
+    end: Finish = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.start, datetime) and isinstance(self.end, datetime) and self.end < self.start:
+            raise InvalidArgumentError(
+                "the end is before the start", start=self.start.isoformat(), end=self.end.isoformat()
+            )
 
 
 class StreamCursor:
@@ -97,7 +111,7 @@ class StreamCursor:
         given = await retrying(lambda: resolve_start(self._segments, controller, stream, bounds.start), self._rng)
         end = None
         if bounds.end is not None:
-            end = await retrying(lambda: resolve_cut(controller, stream, bounds.end), self._rng)
+            end = await retrying(lambda: resolve_end(self._segments, controller, stream, bounds.end), self._rng)
         self._ranges.update(await retrying(lambda: ranges_of(controller, given), self._rng))
         # The cut may have 0 for a segment that waits for an older one. If it started at once, it would overtake the older
         # one. The end of the older one would then name it as new, and it would be read twice.

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from penstock.client.frames import Frame, library, to_polars
-from penstock.client.options import Bound, Start, end_of, one_of, start_of
+from penstock.client.options import Finish, Start, end_of, one_of, start_of
 from penstock.client.reading.async_reading import AsyncBlockReader
 from penstock.client.reading.blocks import Block, Event
 from penstock.client.reading.cursor import Bounds, StreamCursor
@@ -194,7 +194,7 @@ class AsyncReader(CursorReader):
         rng: Rng,
         *,
         start: Start = None,
-        end: Bound = None,
+        end: Finish = None,
         until_tail: bool = False,
         on_truncated: OnTruncated = "raise",
         append_times: bool = False,
@@ -222,7 +222,7 @@ class AsyncReader(CursorReader):
         return await self._only.time_window(self.position())
 
 
-def bounds_of(start: Start, end: Bound, *, until_tail: bool) -> Bounds:
+def bounds_of(start: Start, end: Finish, *, until_tail: bool) -> Bounds:
     """Start and end as a user gives them. Raises InvalidArgumentError."""
     return Bounds(start=start_of(start), end="tail" if until_tail and end is None else end_of(end))
 

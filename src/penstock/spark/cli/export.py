@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.common.options import FROM, SINCE, TO, UNTIL, DryRunOption
+from penstock.app.cli.common.options import FROM, PARTITION_BY, SINCE, TO, UNTIL, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.app.cli.common.words import moment
@@ -74,7 +74,7 @@ UntilOption = Annotated[
 PartitionOption = Annotated[
     str | None,
     typer.Option(
-        "--partition-by", metavar="PERIOD", help="Write directories date=…/hour=…: hour or day.", show_default=False
+        "--partition-by", metavar="PERIOD", help=f"{PARTITION_BY} Writes directories date=…/hour=….", show_default=False
     ),
 ]
 ColumnsOption = Annotated[

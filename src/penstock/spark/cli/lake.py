@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.common.options import DDL, FROM, KEY_BY, DryRunOption
+from penstock.app.cli.common.options import DDL, DELETE_WHEN, FOLLOW, FORMAT, FROM, KEY_BY, PARTITION_BY, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.core.units import counted, format_size
@@ -33,7 +33,7 @@ TableArgument = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="delta|iceberg|parquet", help="Format of the table.", show_default=False)
+    str, typer.Option("--format", metavar="delta|iceberg|parquet", help=FORMAT, show_default=False)
 ]
 SchemaOption = Annotated[
     str | None,
@@ -46,7 +46,7 @@ SchemaOption = Annotated[
 ]
 PartitionOption = Annotated[
     str | None,
-    typer.Option("--partition-by", metavar="PERIOD", help="Partition by hour or day.", show_default=False),
+    typer.Option("--partition-by", metavar="PERIOD", help=PARTITION_BY, show_default=False),
 ]
 TimeOption = Annotated[
     str, typer.Option("--time-column", metavar="NAME", help="Column of type TIMESTAMP to partition by.")
@@ -62,7 +62,7 @@ BadOption = Annotated[
 KeyOption = Annotated[
     str | None,
     typer.Option(
-        "--key-by", metavar="SQL", help=f"Keep only the latest event of each key. {KEY_BY}", show_default=False
+        "--key-by", metavar="SQL", help=f"{KEY_BY} The table keeps the latest event of each key.", show_default=False
     ),
 ]
 DeleteWhenOption = Annotated[
@@ -70,18 +70,18 @@ DeleteWhenOption = Annotated[
     typer.Option(
         "--delete-when",
         metavar="SQL",
-        help="With --key-by: an event deletes its key from the table if this expression is true.",
+        help=f"{DELETE_WHEN} Needs --key-by.",
         show_default=False,
     ),
 ]
-FollowOption = Annotated[bool, typer.Option("--follow", help="Continue with new events until interrupted.")]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help=f"{FOLLOW} Runs until it is interrupted.")]
 EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", help="Pause between commits, with --follow.")]
 CompactOption = Annotated[
     int, typer.Option("--compact-at", metavar="N", help="Merge small files when there are so many; 0: never.")
 ]
 StartOption = Annotated[
     str | None,
-    typer.Option("--from", metavar="POSITION", help=f"Where a new table begins. {FROM}", show_default=False),
+    typer.Option("--from", metavar="POSITION", help=f"{FROM} For a new table only.", show_default=False),
 ]
 SubscriberOption = Annotated[
     str | None,
@@ -97,7 +97,7 @@ StorageOption = Annotated[
     typer.Option(
         "--storage",
         metavar="NAME=VALUE",
-        help="Setting of the object store, as aws_endpoint; the environment (AWS_…) has the others. May be given again.",
+        help="Setting of the object store, as aws_region=eu-west-1; repeatable. The environment (AWS_…) has the others.",
         show_default=False,
     ),
 ]
@@ -106,7 +106,7 @@ CatalogOption = Annotated[
     typer.Option(
         "--catalog",
         metavar="NAME=VALUE",
-        help="Property of the Iceberg catalog, as uri, type, warehouse; may be given again. Without it: .pyiceberg.yaml.",
+        help="Property of the Iceberg catalog, as type=sql, uri=… or warehouse=…; repeatable. Without it: .pyiceberg.yaml.",
         show_default=False,
     ),
 ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.common.options import DDL, KEY_BY, OPTION, SEGMENTS, SIZES, DryRunOption
+from penstock.app.cli.common.options import DDL, FORMAT, KEY_BY, OPTION, SEGMENTS, SIZES, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.core.units import counted, format_size, parse_size
@@ -23,7 +23,7 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="parquet|csv|json|orc|text",
-        help="Format of the files. Default: by their names; a directory is parquet.",
+        help=f"{FORMAT} Default: by the names of the files; a directory is parquet.",
         show_default=False,
     ),
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.common.options import DDL, KEY_BY, DryRunOption
+from penstock.app.cli.common.options import DDL, DELETE_WHEN, KEY_BY, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.core.units import counted, format_size
@@ -39,7 +39,7 @@ DeleteWhenOption = Annotated[
     typer.Option(
         "--delete-when",
         metavar="SQL",
-        help="An event deletes its key from the table if this expression is true.",
+        help=DELETE_WHEN,
         show_default=False,
     ),
 ]

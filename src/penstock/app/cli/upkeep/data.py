@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from penstock.app.cli.common.options import FOLLOW, FROM, TIME_TOO, LimitOption
+from penstock.app.cli.common.options import FOLLOW, FROM, RECORD, TIME_TOO, LimitOption
 from penstock.app.cli.common.positions import start_of
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
 from penstock.app.cli.upkeep.record_lines import record_line, record_of_line
@@ -40,8 +40,7 @@ def write(
         bool,
         typer.Option(
             "--record",
-            help="Each line is a JSON object with the fields value, key, headers and timestamp_ms, and is written as a "
-            "record. Its key is the routing key. Bytes that are no text: value_base64, key_base64.",
+            help=f"{RECORD} Its key is the routing key. Bytes that are not text: value_base64, key_base64.",
         ),
     ] = False,
     controller: ControllerOption = None,
@@ -139,8 +138,8 @@ def read(
         bool,
         typer.Option(
             "--record",
-            help="Print each record as a JSON object with value, key, headers and timestamp_ms, which `penstock write "
-            "--record` reads. An event that is not a record is printed as --json prints it.",
+            help=f"{RECORD} `penstock write --record` reads it. An event that is not a record is printed as --json "
+            "prints it.",
         ),
     ] = False,
     times: Annotated[bool, typer.Option("--times", help="Print when each event was appended, in UTC.")] = False,

@@ -53,6 +53,7 @@ def test_a_stream_by_rate_is_created_described_explained_and_made_fixed_again(pe
         (["--events-per-s", "10", "--kbytes-per-s", "10"], "not both"),
         (["--events-per-s", "10", "--segments", "10001"], "1 to 10000 segments"),
         (["--events-per-s", "99999999999999999999"], "64 bits"),
+        (["--factor", "3"], "--factor needs a rate"),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_and_changes_nothing(penstock, options: list[str], said: str) -> None:
@@ -64,3 +65,14 @@ def test_a_policy_that_cannot_be_is_refused_and_changes_nothing(penstock, option
     assert status != 0
     assert said in err
     assert json.loads(penstock("stream", "scaling", "explain", "s/t", "--json")[1])["policy"]["type"] == "fixed"
+
+
+def test_a_stream_without_a_rate_keeps_the_segments_that_it_has(penstock) -> None:
+    assert penstock("stream", "create", "s/t", "--segments", "5")[0] == 0
+    assert penstock("stream", "scaling", "set", "s/t")[1] == "s/t: fixed number of segments: 5 segments\n"
+    assert penstock("stream", "scaling", "set", "s/t", "--events-per-s", "100")[0] == 0
+    assert penstock("stream", "scaling", "set", "s/t")[1] == "s/t: fixed number of segments: 5 segments\n"
+    found = json.loads(penstock("stream", "describe", "s/t", "--json")[1])
+    assert (found["epoch"], len(found["segments"])) == (0, 5)
+    assert penstock("stream", "scaling", "set", "s/t", "--segments", "2")[0] == 0
+    assert len(json.loads(penstock("stream", "describe", "s/t", "--json")[1])["segments"]) == 2

@@ -120,6 +120,36 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         assert given <= known_options(line), line
 
 
+CALLED = re.compile(r"(?<![\w./'-])penstock ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
+"""A command in a text of the code, with its subcommand."""
+
+
+def named_commands() -> Iterator[tuple[str, str, str]]:
+    """Where a string of the code or a code span of a page names a command: the place, the command, the next word."""
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for found in CALLED.finditer(node.value):
+                    yield f"{file.relative_to(ROOT)}:{node.lineno}", found[1], found[2] or ""
+    for page in PAGES + FRONT:
+        for span in re.findall(r"`(penstock [^`]*)`", prose(page)):
+            if found := CALLED.match(span):
+                yield str(page.relative_to(ROOT)), found[1], found[2] or ""
+
+
+def test_commands_that_messages_docstrings_and_pages_name_exist() -> None:
+    root = root_command()
+    context = root.context_class(root, info_name="penstock")
+    named = [item for item in named_commands() if item[1] != "serves"]  # "penstock serves DIR" is a sentence.
+    unknown = []
+    for place, name, word in named:
+        command = root.get_command(context, name)
+        if command is None or (word and hasattr(command, "get_command") and not command.get_command(context, word)):
+            unknown.append((place, name, word))
+    assert unknown == []
+    assert len(named) > 200
+
+
 def pages_of(nav: Any) -> Iterator[str]:
     for entry in nav if isinstance(nav, list) else nav.values():
         if isinstance(entry, str):

@@ -37,7 +37,7 @@ class Verification:
         return not self.problems
 
     def as_json(self) -> dict[str, Any]:
-        """The result as ``penstock erasure verify --json`` prints it, without the receipt."""
+        """The result as ``penstock erase verify --json`` prints it, without the receipt."""
         return {
             "erasure": self.erasure,
             "holds": self.holds,

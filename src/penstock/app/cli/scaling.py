@@ -11,6 +11,7 @@ from penstock.app.cli.common.output import print_facts, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
 from penstock.app.cli.common.words import moment
 from penstock.core.scaling.decision import show
+from penstock.core.units import counted
 from penstock.model.answers.scaling import StreamScaling
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import ScaleType, ScalingPolicy
@@ -25,20 +26,33 @@ KilobytesOption = Annotated[
     int | None,
     typer.Option("--kbytes-per-s", metavar="N", help="Target rate of each segment, in kB.", show_default=False),
 ]
+FACTOR = 2
+"""Into how many parts a busy segment is split at most, by default."""
+
 FactorOption = Annotated[
-    int, typer.Option("--factor", metavar="N", help="Split a segment into at most this many parts.")
+    int | None,
+    typer.Option(
+        "--factor",
+        metavar="N",
+        help=f"With a rate: split a segment into at most this many parts.  [default: {FACTOR}]",
+        show_default=False,
+    ),
 ]
 
 
-def scaling_policy(events: int | None, kbytes: int | None, factor: int, segments: int) -> ScalingPolicy:
+def scaling_policy(events: int | None, kbytes: int | None, factor: int | None, segments: int) -> ScalingPolicy:
     """The policy that the options state; without a rate, a fixed number of segments. Raises InvalidArgumentError."""
     if events is not None and kbytes is not None:
         raise InvalidArgumentError("give a rate in events or in kB, not both", events=events, kbytes=kbytes)
     if events is None and kbytes is None:
+        if factor is not None:
+            raise InvalidArgumentError("--factor needs a rate: --events-per-s or --kbytes-per-s", factor=factor)
         return ScalingPolicy(min_segments=segments)
     kind = ScaleType.KILOBYTES_PER_S if events is None else ScaleType.EVENTS_PER_S
     rate = events if kbytes is None else kbytes
-    return ScalingPolicy(type=kind, target_rate=rate or 0, factor=factor, min_segments=segments)
+    return ScalingPolicy(
+        type=kind, target_rate=rate or 0, factor=FACTOR if factor is None else factor, min_segments=segments
+    )
 
 
 def policy_in_words(policy: ScalingPolicy) -> str:
@@ -59,23 +73,37 @@ def set_policy(
     stream: StreamArgument,
     events: EventsOption = None,
     kbytes: KilobytesOption = None,
-    factor: FactorOption = 2,
+    factor: FactorOption = None,
     segments: Annotated[
-        int, typer.Option("--segments", metavar="N", min=1, help=f"{SEGMENTS} By rate: the least.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--segments",
+            metavar="N",
+            min=1,
+            help=f"{SEGMENTS} With a rate: the least.  [default: 1 with a rate, else as many as there are]",
+            show_default=False,
+        ),
+    ] = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Scale the stream by rate from now on. Without a rate, it gets a fixed number of segments.
+    """Scale the stream by rate from now on, or stop that: without a rate, its number of segments is fixed.
+
+    A fixed number that differs from the present one splits or merges segments at once.
 
     \b
     penstock stream scaling set demo/clicks --events-per-s 1000 --factor 4 --segments 2
+    penstock stream scaling set demo/clicks                  keep the segments that there are
+    penstock stream scaling set demo/clicks --segments 4
     """
-    policy = scaling_policy(events, kbytes, factor, segments)
+    policy = scaling_policy(events, kbytes, factor, segments or 1)
     with open_target(controller, data) as store:
+        if policy.type is ScaleType.FIXED and segments is None:
+            policy = ScalingPolicy(min_segments=len(store.stream(stream).describe().segments))
         store.stream(stream).update(scaling=policy)
-    say(f"{stream}: {policy_in_words(policy)}", as_json=json, stream=stream, **policy_fields(policy))
+    count = f": {counted(policy.min_segments, 'segment')}" if policy.type is ScaleType.FIXED else ""
+    say(f"{stream}: {policy_in_words(policy)}{count}", as_json=json, stream=stream, **policy_fields(policy))
 
 
 @app.command()
@@ -148,5 +176,5 @@ def scaling_texts(found: StreamScaling) -> dict[str, object]:
         ]
         or "none are measured",
         "changes": [f"{moment(item.at_ms)}  {item.reason}" for item in found.changes]
-        or "none since the server started; penstock audit has earlier ones",
+        or f"none since the server started; earlier ones: penstock retention audit {found.stream} --kind scale",
     }

@@ -64,7 +64,7 @@ def create(
     segments: Annotated[int, typer.Option("--segments", metavar="N", min=1, help=SEGMENTS)] = 1,
     events_per_s: EventsOption = None,
     kbytes_per_s: KilobytesOption = None,
-    factor: FactorOption = 2,
+    factor: FactorOption = None,
     kind: TypeOption = None,
     minimum: MinOption = None,
     maximum: MaxOption = None,

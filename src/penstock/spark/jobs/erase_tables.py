@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +18,10 @@ from penstock.spark.lake.opening import TableAddress, open_table
 from penstock.spark.lake.port import FORMATS, CommittedTable
 from penstock.spark.lake.upkeep import erase
 from penstock.storage.machine.rng import RealRng
+
+log = logging.getLogger("penstock.spark")
+
+_REASON_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,11 @@ def erase_in_tables(
             found.append(TableErasure(table=name, state="done", rows=done.rows, files=done.deleted))
         except PenstockError as error:
             found.append(TableErasure(table=name, state="pending", why=str(error)))
+        except Exception as error:
+            # Catalogs, stores and Spark have errors of their own. None of them may keep rows in the other tables.
+            log.exception("a table cannot be erased because of an unexpected error", extra={"table": name})
+            reason = str(error).strip().partition("\n")[0][:_REASON_CHARS]
+            found.append(TableErasure(table=name, state="pending", why=f"{type(error).__name__}: {reason}"))
     return found
 
 

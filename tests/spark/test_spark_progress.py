@@ -23,6 +23,7 @@ from penstock.spark.connect import Link
 from penstock.spark.lags import subscriber_lag
 from penstock.spark.options import parse_read
 from penstock.spark.reading import losses
+from penstock.spark.reading import progress as reading_progress
 from penstock.spark.reading.plan import Piece, Share
 from penstock.spark.reading.positions import Loss
 from penstock.spark.reading.progress import LagListener, lags
@@ -271,3 +272,12 @@ def test_direct_always_is_understood_and_reads_chunks(world: World, data: Path) 
     assert all(item.value.only_direct for item in planned)
     found = [event for part in planned for rows in reader.read(part) for event in rows["event"].to_pylist()]
     assert found == keyed(0, 3010)
+
+
+def test_a_listener_that_was_added_late_forgets_a_query_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_progress, "lags", lambda *_, **__: [])
+    listener = LagListener()
+    listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(name="named", id="1")))
+    assert listener.latest == {"named": []}
+    listener.onQueryTerminated(SimpleNamespace(id="1"))
+    assert listener.latest == {}

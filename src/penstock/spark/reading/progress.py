@@ -69,6 +69,8 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark names it
         name = event.progress.name or str(event.progress.id)
+        # A listener may be added to a query that has started already.
+        self._names[str(event.progress.id)] = name
         try:
             found = lags(event.progress, self._controller, connector=self._connector)
         except PenstockError as error:

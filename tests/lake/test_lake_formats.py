@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from penstock.spark.jobs.table_files import TableDirectory
 from penstock.spark.lake.iceberg import open_catalog
 from penstock.spark.lake.opening import TableAddress, open_table
 from penstock.spark.lake.place import Place
-from penstock.spark.lake.port import Change, CommittedTable, TableState
+from penstock.spark.lake.port import FORMATS, Change, CommittedTable, TableState
 from penstock.spark.lake.upkeep import erase
 
 
@@ -62,6 +63,19 @@ def test_a_delta_writer_between_two_commits_does_no_harm(tmp_path: Path, monkeyp
         table.commit(state, Change(cut=cut_at(40), added=files))
     assert len(raced) == 2
     assert sorted(table.read().column("n").to_pylist()) == [0, 1, 2, 3, 101, 102]
+
+
+def test_another_description_of_a_delta_table_is_a_typed_error(tmp_path: Path) -> None:
+    table = table_of("delta", tmp_path)
+    state = filled(table)
+    plain = deltalake.DeltaTable(str(tmp_path / "t"))
+    given = plain.metadata().description
+    for text in ("turbines of the plant", "[1]", "{}"):
+        plain.alter.set_table_description(text)
+        with pytest.raises(ConflictError, match="description"):
+            table.state()
+    plain.alter.set_table_description(given)
+    assert table.state() == state
 
 
 def test_deltas_log_has_no_values_of_events(tmp_path: Path) -> None:
@@ -180,3 +194,59 @@ def test_a_store_without_conditional_writes_is_refused(monkeypatch: pytest.Monke
     with pytest.raises(UnsupportedError, match="conditional writes"):
         place.check_conditional()
     assert len(deleted) == 1
+
+
+def test_a_slow_iceberg_run_cannot_commit_on_another_commit_of_the_same_number(tmp_path: Path) -> None:
+    slow, other = table_of("iceberg", tmp_path), table_of("iceberg", tmp_path)
+    address = address_of("iceberg", tmp_path)
+    filled(slow, 1)
+    plain = open_catalog(address.catalog).load_table(address.target)
+    before = plain.current_snapshot()
+    assert before is not None
+    base = slow.state()
+    assert base is not None
+    base = slow.commit(base, Change(cut=cut_at(20), added=written(slow, base, rows_of([1]))))
+    late = written(slow, base, rows_of([2]))
+    plain.refresh()
+    with plain.manage_snapshots() as manage:
+        manage.rollback_to_snapshot(before.snapshot_id)
+    state = other.state()
+    assert state is not None
+    state = other.commit(state, Change(cut=cut_at(30), added=written(other, state, rows_of([1, 2]))))
+    assert state.sequence == base.sequence
+    with pytest.raises(ConflictError, match="another run has committed"):
+        slow.commit(base, Change(cut=cut_at(30), added=late))
+    assert sorted(slow.read().column("n").to_pylist()) == [0, 1, 2]
+
+
+def test_a_table_that_is_created_again_under_its_name_does_not_take_an_old_commit(tmp_path: Path) -> None:
+    for kind in FORMATS:
+        table = table_of(kind, tmp_path / kind)
+        base = table.create(DEFINITION, SCHEMA, cut_at(0))
+        if kind == "iceberg":
+            address = address_of(kind, tmp_path / kind)
+            open_catalog(address.catalog).drop_table(address.target)
+        else:
+            shutil.rmtree(tmp_path / kind / "t")
+        table.create(DEFINITION, SCHEMA, cut_at(500))
+        with pytest.raises(ConflictError, match="another run has committed"):
+            table.commit(base, Change(cut=cut_at(10)))
+
+
+def test_an_iceberg_table_that_is_created_again_elsewhere_has_its_files_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of("iceberg", tmp_path)
+    filled(table)
+    address = address_of("iceberg", tmp_path)
+    catalog = open_catalog(address.catalog)
+    catalog.drop_table(address.target)
+    # Catalogs over HTTP choose a new location for each table.
+    create = type(catalog).create_table_transaction
+    elsewhere = str(tmp_path / "elsewhere")
+    monkeypatch.setattr(
+        type(catalog), "create_table_transaction", lambda *given, **named: create(*given, location=elsewhere, **named)
+    )
+    filled(table)
+    assert table_of("iceberg", tmp_path).files() == table.files()
+    assert table.place.url == elsewhere

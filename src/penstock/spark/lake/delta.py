@@ -169,7 +169,7 @@ class DeltaLakeTable:
             raise AlreadyExistsError(
                 "a Delta table that no job of Penstock has made is there; name another", table=self._place.url
             )
-        definition = json.loads(table.metadata().description)
+        definition = _definition(table)
         positions = {}
         for number in range(_number(table, f"{_APP}.cut")):
             segment = _number(table, f"{_APP}.cut.{number}.segment")
@@ -203,6 +203,20 @@ class DeltaLakeTable:
         if self._place.directory is not None:
             # The log's library leaves durability to the system. Retention may free what we report as committed.
             self._place.sync(self._place.paths(_LOG))
+
+
+def _definition(table: Table) -> dict[str, Any]:
+    try:
+        found = json.loads(table.metadata().description or "")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("stream"), str):
+        raise ConflictError(
+            "the description of the Delta table was changed, and the job has its options there; set the old description "
+            "again: the first entry of the table's log has it",
+            table=table.table_uri,
+        )
+    return found
 
 
 def _number(table: Table, name: str) -> int:

@@ -64,19 +64,18 @@ class IcebergTable:
         check_table_name(name)
         self._catalog = catalog
         self._name = name
+        self._location = ""
         self._found: Place | None = None
 
     @property
     def place(self) -> Place:
         if self._found is None:
-            table = self._load()
-            if table is None:
+            if self._load() is None:
                 raise ConflictError("the table does not exist", table=self._name)
             options = {_STORAGE[key]: str(value) for key, value in self._catalog.properties.items() if key in _STORAGE}
             if options.get("aws_endpoint", "").startswith("http://"):
                 options["allow_http"] = "true"
-            location = table.location()
-            self._found = place_of(location, options if "://" in location.removeprefix("file://") else {})
+            self._found = place_of(self._location, options if "://" in self._location.removeprefix("file://") else {})
         return self._found
 
     def state(self) -> TableState | None:
@@ -110,6 +109,7 @@ class IcebergTable:
             raise ConflictError("another run has just created this table; run again", table=self._name) from error
         except (ValueError, TypeError, NotImplementedError) as error:
             raise InvalidArgumentError(f"Iceberg refuses the table: {error}", table=self._name) from error
+        self._found = None  # the location of an earlier table of this name
         self._sync()
         return state
 
@@ -190,9 +190,13 @@ class IcebergTable:
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
-            return self._catalog.load_table(self._name)
+            table = self._catalog.load_table(self._name)
         except NoSuchTableError:
             return None
+        if table.location() != self._location:
+            # It was dropped and created again, and many catalogs choose a new location then.
+            self._location, self._found = table.location(), None
+        return table
 
     def _state_of(self, table: Table) -> TableState:
         definition = table.properties.get(_DEFINITION)

@@ -17,6 +17,7 @@ from penstock.spark.lake.port import (
     DataFile,
     TableDefinition,
     TableState,
+    base_moved,
     check_base,
     check_removed,
     is_leftover,
@@ -59,7 +60,7 @@ class ParquetTable:
         self._place.check_conditional()
         state = TableState(sequence=1, cut=cut, definition=definition.as_json())
         text = schema.serialize().to_pybytes().hex()
-        self._put(state, {"schema": text, "files": [], "erasures": []})
+        self._put(state, {"schema": text, "files": [], "erasures": []}, expected=0)
         return state
 
     def commit(self, base: TableState, change: Change) -> TableState:
@@ -72,7 +73,8 @@ class ParquetTable:
         kept = [file for file in files if file.path not in gone] + list(change.added)
         erasures = [*found["erasures"], *([] if change.erasure is None else [change.erasure])]
         state = TableState(sequence=base.sequence + 1, cut=change.cut, definition=base.definition)
-        self._put(state, {"schema": found["schema"], "files": [asdict(file) for file in kept], "erasures": erasures})
+        more = {"schema": found["schema"], "files": [asdict(file) for file in kept], "erasures": erasures}
+        self._put(state, more, expected=base.sequence)
         self._drop_commits(keep=_KEPT)
         # Readers of Parquet take every file of the directory: what the commit replaced would count twice.
         self._sweep(kept, state.sequence)
@@ -115,13 +117,13 @@ class ParquetTable:
             )
         return dict(found)
 
-    def _put(self, state: TableState, more: dict[str, Any]) -> None:
+    def _put(self, state: TableState, more: dict[str, Any], *, expected: int) -> None:
         path = f"{_COMMITS}{state.sequence:012d}.json"
         text = json.dumps({"version": VERSION, **asdict(state), **more})
         is_first = self._place.put_new(path, text.encode())
         # An old number may be free again, because old commits are deleted. Then a later one exists, and it wins.
         if not is_first or self._numbers()[-1] != state.sequence:
-            check_base(TableState(sequence=state.sequence - 1, cut="", definition={}), self.state(), self._place.url)
+            raise base_moved(self.state(), self._place.url, expected=expected)
 
     def _sweep(self, files: Sequence[DataFile], sequence: int) -> int:
         named = {file.path for file in files}

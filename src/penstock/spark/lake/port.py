@@ -90,8 +90,8 @@ class CommittedTable(Protocol):
     """A table that one job at a time writes. All its formats obey these laws.
 
     * A commit is complete or has no effect, for readers and after a crash. Only a commit moves the cut.
-    * A commit has an effect only if no other commit of Penstock came after its base. Commits of other writers may come
-      between, unless they removed a file that this commit removes.
+    * A commit has an effect only if its base is the last commit of Penstock. Commits of other writers may come between,
+      unless they removed a file that this commit removes. A rollback ends its base, even if a later commit has the number.
     * After ``commit`` returned, its files and its cut survive a power failure, as far as the disk or store keeps them.
     * ``forget`` deletes each file that neither the current version has nor a later commit can add.
     """
@@ -143,14 +143,20 @@ def is_leftover(path: str, *, sequence: int) -> bool:
 
 
 def check_base(base: TableState, now: TableState | None, table: str) -> None:
-    """Return if no commit came after ``base``. Raises ConflictError."""
-    if now is None or now.sequence != base.sequence:
-        raise ConflictError(
-            "another run has committed to this table; nothing was committed: stop one of the runs, and run again",
-            table=table,
-            expected=base.sequence,
-            found=None if now is None else now.sequence,
-        )
+    """Return if ``base`` is the last commit. Raises ConflictError."""
+    # After a rollback, or if the table was dropped and created again, another commit can have the same number.
+    if now != base:
+        raise base_moved(now, table, expected=base.sequence)
+
+
+def base_moved(now: TableState | None, table: str, *, expected: int) -> ConflictError:
+    """The error of a commit whose base, the commit ``expected``, is not the last one."""
+    return ConflictError(
+        "another run has committed to this table; nothing was committed: stop one of the runs, and run again",
+        table=table,
+        expected=expected,
+        found=None if now is None else now.sequence,
+    )
 
 
 def check_removed(change: Change, current: Sequence[DataFile], table: str) -> None:

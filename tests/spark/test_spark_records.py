@@ -203,3 +203,39 @@ def test_a_copy_keeps_keys_headers_times_and_order_per_key(
 def test_writing_needs_no_key() -> None:
     parts = list(Sorter(even_ranges(1), turn=0).sort(record_events(pa.record_batch({"value": [b"x"]}), "r")[0], None))
     assert bytes(parts[0].data)[8:] == encode_record(Record(b"x"))
+
+
+@pytest.mark.parametrize("inline_bytes", [0, attempt.INLINE_BYTES])
+def test_records_go_to_the_streams_that_their_rows_name(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    monkeypatch.setattr(attempt, "INLINE_BYTES", inline_bytes)
+    records = [
+        Record(b"%d" % number, key=b"k\xff%d" % (number % 7), headers={"n": "x"}, timestamp_ms=number)
+        for number in range(300)
+    ]
+    streams = [world.create(name, segments) for name, segments in (("one", 1), ("two", 2), ("three", 3))]
+    # The stream that a row names is no property of its record: each key has rows in every stream.
+    named = [streams[number % 3] for number in range(300)]
+    columns = columns_of(records, pa.schema(FIELDS))
+    rows = pa.record_batch({**columns, "stream": pa.array([str(stream) for stream in named])})
+    schema = StructType([source(data, streams[0]).schema()[name] for name, _ in FIELDS]).add("stream", "string")
+    routed = PenstockSource({"controller": str(data), **RECORD})
+    for _ in range(2):  # the second time is a repeat
+        writer = routed.streamWriter(schema, overwrite=False)
+        writer.commit([writer.write(iter([rows.slice(0, 40), rows.slice(40)]))], batchId=0)
+    for segments, stream in enumerate(streams, 1):
+        found = [row for batch in rows_of(data, stream) for row in batch.to_pylist()]
+        mine = [record for record, target in zip(records, named, strict=True) if target == stream]
+        assert sorted(row["value"] for row in found) == sorted(record.value or b"" for record in mine)
+        for key in {record.key for record in mine}:
+            of_key = [row for row in found if row["key"] == key]
+            assert [row["value"] for row in of_key] == [record.value for record in mine if record.key == key]
+            place = Router(even_ranges(segments)).index_of(routing_key_of(key) or "")
+            assert {row["segment_id"] for row in of_key} == {place}
+        assert {row["headers"][0]["value"] for row in found} == {b"x"}
+    # One row that names no stream, and nothing is written.
+    bad = pa.record_batch({**columns, "stream": pa.array([None, *(str(stream) for stream in named[1:])])})
+    monkeypatch.setattr(sink, "_identity", lambda: ("q", 1))
+    with pytest.raises(InvalidArgumentError, match="names no stream"):
+        routed.streamWriter(schema, overwrite=False).write(iter([bad]))

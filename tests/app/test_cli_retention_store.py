@@ -68,6 +68,8 @@ def test_a_limit_is_planned_refused_confirmed_run_audited_and_undone(penstock: R
     out = penstock("retention", "audit", "s/t", "--kind", "truncate", "--last", "1")[1]
     assert "1.1 kB" in out
     assert "retain.max_bytes 0 B (stream)" in out
+    assert penstock("retention", "audit", "s/t", "--kind", "hold")[:2] == (0, "no entries\n")
+    assert penstock("retention", "audit", "s/t", "--kind", "hold", "--json")[:2] == (0, "")
     policies = penstock("retention", "audit", "--kind", "policy")[1]
     assert "before none, after retain.max_bytes 0 B, grace_s 1 h" in policies
 

@@ -99,11 +99,15 @@ def _check_known(store: Store, stream: str) -> None:
 def _print_entries(
     store: Store, wanted: Callable[[Mapping[str, Any]], bool], *, last: int | None, follow: bool, json: bool
 ) -> None:
+    is_empty = True
     # Without the stream, no decision was ever made.
     with suppress(NotFoundError), _reader(store, follow=follow) as reader:
         entries = (entry for entry in _entries(event.data for event in reader) if wanted(entry))
         for entry in entries if last is None else deque(entries, maxlen=last):
             _print(entry, as_json=json, flush=follow)
+            is_empty = False
+    if is_empty and not json:
+        print("no entries")
 
 
 def _reader(store: Store, *, follow: bool) -> Reader:

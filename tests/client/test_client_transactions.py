@@ -244,6 +244,21 @@ def test_an_open_transaction_keeps_its_lease_and_a_lost_one_says_so():
     simulate(test)
 
 
+@pytest.mark.parametrize("size_bytes", [10, 100_000], ids=["sent with the commit", "sent before it"])
+def test_the_writer_of_a_transaction_that_another_call_aborted_learns_why_it_cannot_commit(size_bytes):
+    async def test(world):
+        stream = await world.store.create_stream("a/s", create_scope=True)
+        txn = stream.transaction()
+        await txn.open()
+        await txn.write(bytes(size_bytes))
+        await stream.abort_transaction(txn.id)
+        with pytest.raises(TransactionStateError, match=r"abort(ed|ing)"):
+            await txn.commit()
+        assert await read_all(stream) == []
+
+    simulate(test)
+
+
 def test_a_transaction_takes_events_only_between_its_beginning_and_its_end():
     async def test(world):
         stream = await world.store.create_stream("a/s", create_scope=True)

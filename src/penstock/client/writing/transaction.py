@@ -78,7 +78,10 @@ class _TransactionLayout:
         return random  # Its numbers are deleted with the transaction's segments.
 
     async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
-        raise TransactionStateError("transaction takes no more events", txn=self._transaction.id) from cause
+        raise TransactionStateError(
+            "transaction takes no more events: it was committed or aborted, or its lease ended",
+            txn=self._transaction.id,
+        ) from cause
 
     async def note_time(self, writer: str, time_ms: int | None) -> None:
         raise TransactionStateError("a transaction notes its time with its commit", txn=self._transaction.id)

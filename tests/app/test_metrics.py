@@ -8,6 +8,7 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,8 +19,10 @@ from penstock.app.metrics.exposition import Source, render
 from penstock.app.metrics.streams import StreamMetrics
 from penstock.app.telemetry import BOUNDS_S, Counters, Snapshot
 from penstock.client.store import AsyncStore
+from penstock.model.errors import CorruptDataError
 from penstock.model.names import StreamName
 from penstock.testing.world import World
+from tests.flat_control import Around
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -137,6 +140,29 @@ def test_the_largest_streams_and_the_named_ones_are_shown():
             }
             for name, total in live.items():
                 assert sum(value for _, labels, value in held if labels[0] == name) == total
+
+    asyncio.run(run())
+
+
+def test_a_damaged_stream_does_not_hide_the_others(caplog: pytest.LogCaptureFixture):
+    def around(name: str, call: Any) -> Any:
+        async def damaged(stream: StreamName, *rest: Any) -> Any:
+            if stream.stream == "b":
+                raise CorruptDataError("a record of the stream cannot be read", stream=stream)
+            return await call(stream, *rest)
+
+        return damaged if name in ("retention.reclaim", "retention.forecast") else call
+
+    async def run() -> None:
+        world = World()
+        async with world.serving() as (segments, controller):
+            store = AsyncStore(segments, controller, world.clock, world.rng)
+            for name in "abc":
+                await store.create_stream(f"s/{name}", create_scope=True)
+            metrics = StreamMetrics(Around(controller, around), world.clock, shown=3)  # type: ignore[arg-type]
+            await metrics.sample()
+            assert shown(metrics) == {"s/a", "s/c"}
+            assert "a stream could not be sampled" in caplog.text
 
     asyncio.run(run())
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from heapq import nlargest
 
 from penstock.app.telemetry import Counters, Snapshot
-from penstock.model.errors import NotFoundError, PenstockError
+from penstock.model.errors import CorruptDataError, InternalError, NotFoundError, PenstockError, VersionTooNewError
 from penstock.model.names import SYSTEM_SCOPE, StreamName
 from penstock.ports.clock import Clock
 from penstock.ports.control.plane import ControlPlane
@@ -27,13 +27,17 @@ EVERY_S = 30.0
 VISITED_STREAMS = 200
 """Further streams that each sample looks at: 10,000 streams take 13 minutes, and one costs about 0.2 ms."""
 
+_OF_ONE_STREAM = (CorruptDataError, InternalError, VersionTooNewError)
+"""Errors of one stream, which must not hide the others."""
+
 _DONE = frozenset({"done", "withdrawn"})
 
 
 class StreamMetrics:
     """Samples in the background from entry to exit; ``snapshot`` has the last sample.
 
-    ``shown``: how many streams are shown besides the named ones. A stream that does not exist is left out.
+    ``shown``: how many streams are shown besides the named ones. A stream that does not exist is left out; one whose records
+    are damaged is logged, and shown as far as they can be read.
     """
 
     def __init__(self, controller: ControlPlane, clock: Clock, *, shown: int, named: Sequence[StreamName] = ()) -> None:
@@ -81,6 +85,8 @@ class StreamMetrics:
                 await self._stream(values, name)
             except NotFoundError:
                 self._sizes.pop(name, None)
+            except _OF_ONE_STREAM as error:
+                _skip(name, error)
         values.gauge("holds", len(await self._controller.holds.list()))
         states = Counter(item.state for item in await self._controller.erasures.list() if item.state not in _DONE)
         for state in ("gathering", "deferred", "asked"):
@@ -97,6 +103,9 @@ class StreamMetrics:
                 try:
                     self._sizes[name] = (await self._controller.retention.reclaim(name)).disk_bytes
                 except NotFoundError:
+                    continue
+                except _OF_ONE_STREAM as error:
+                    _skip(name, error)
                     continue
             visited += 1
             if visited == VISITED_STREAMS:
@@ -162,6 +171,10 @@ class StreamMetrics:
                 values.gauge("subscriber_held_bytes", item.held_bytes, labels)
             idle_ms = max(0, now_ms - item.updated_ms) if item.lag_bytes else 0
             values.gauge("subscriber_idle_seconds", idle_ms / 1000, labels)
+
+
+def _skip(name: StreamName, error: PenstockError) -> None:
+    log.warning("a stream could not be sampled for metrics", extra={"stream": name, "error": str(error)})
 
 
 def _sums(items: Sequence[tuple[Labels, int]]) -> Counter[Labels]:

@@ -6,6 +6,7 @@ subscriber. The next run begins at the cut in the table, so a run may die at any
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import ConflictError, InvalidArgumentError
+from penstock.model.errors import ConflictError, InvalidArgumentError, UnsupportedError
 from penstock.model.names import StreamName, check_name
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.lake.keys import DELETED, check_names, latest_of_keys, with_keys
@@ -37,9 +38,13 @@ from penstock.spark.lake.upkeep import compact, replace_keys, small_groups
 from penstock.spark.options import parse_read
 from penstock.spark.reading.planning import batch_ranges, resolve
 
+log = logging.getLogger("penstock.spark")
+
 BAD_EVENTS = ("fail", "null")
 _PROGRESS_S = 1.0
 _READ = ("event", *POSITION)
+_MOMENTS = ("start_timestamp", "end_timestamp")
+"""Options that the job has resolved to cuts before it reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +277,7 @@ class _Run:
             "end_stream_cut": end.to_text(),
             "columns": ",".join(_READ),
         }
-        plain = {name.replace("_", "") for name in ours}
+        plain = {name.replace("_", "") for name in (*ours, *_MOMENTS)}
         given = {
             name: value for name, value in self._request.read.items() if name.lower().replace("_", "") not in plain
         }
@@ -310,13 +315,17 @@ class _Run:
         request = self._request
         if not request.compact_at:
             return 0
-        small = sum(map(len, small_groups(self._table.files(), request.compact_bytes)))
-        if small < request.compact_at:
-            return 0
         try:
+            small = sum(map(len, small_groups(self._table.files(), request.compact_bytes)))
+            if small < request.compact_at:
+                return 0
             return compact(self._table, target_bytes=request.compact_bytes, run=on_spark(self._spark)).removed
         except ConflictError:
             return 0  # another writer was first; the events are committed, and a later run merges the files
+        except UnsupportedError as error:
+            # Another writer marked rows as deleted. That stops no append.
+            log.warning("small files of the table are not merged", extra={"error": str(error)})
+            return 0
 
     def _report(
         self,

@@ -1,0 +1,61 @@
+"""What the job does around Spark: how it reads, and what a merge of files may not stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lake_world import STREAM, address_of, cut_at
+
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import UnsupportedError
+from penstock.spark.jobs.lake.job import LakeRequest, _Run
+from penstock.spark.options import parse_read
+
+
+class Reading:
+    """Stands for ``spark.read``, and keeps the options."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, str] = {}
+        self.read = self
+
+    def format(self, _: str) -> Reading:
+        return self
+
+    def options(self, **given: str) -> Reading:
+        self.given = given
+        return self
+
+    def load(self) -> None:
+        """Nothing is read."""
+
+
+def run_of(root: Path, spark: Any = None, **read: str) -> _Run:
+    options = {"controller": "store:9090", "stream": str(STREAM), **read}
+    return _Run(spark, LakeRequest(read=options, address=address_of("parquet", root)).checked(), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["start_timestamp", "endTimestamp", "start_stream_cut"])
+def test_a_start_or_end_in_the_options_is_resolved_once(name: str, tmp_path: Path) -> None:
+    value = "earliest" if "cut" in name else "2026-05-01T12:00:00Z"
+    spark = Reading()
+    start, end = (StreamCut.from_text(cut_at(offset)) for offset in (0, 10))
+    run_of(tmp_path, spark, **{name: value})._read(start, end)
+    options = parse_read(spark.given)
+    assert (options.start, options.end) == (start, end)
+
+
+def test_rows_that_another_writer_marked_as_deleted_stop_no_append(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = run_of(tmp_path)
+
+    def files() -> Any:
+        raise UnsupportedError("the table has rows that another writer marked as deleted")
+
+    run._table = SimpleNamespace(files=files)  # type: ignore[assignment]
+    assert run._compact() == 0
+    assert "not merged" in caplog.text

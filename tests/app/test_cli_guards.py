@@ -67,6 +67,16 @@ def positions(store: Store, path: Path) -> None:
         (path / "positions").write_text("".join(f"{event.segment}:{event.offset}\n" for event in list(reader)[:3]))
 
 
+def transaction(store: Store, path: Path) -> None:
+    """An open one, as a crash leaves it."""
+    left = store.stream("s/t").transaction(lease_s=600)
+    left.open()
+    left.write_many([b"y" * 100] * 3, ["a", "b", "c"])
+    left.flush()
+    store.call(lambda _: left._inner.abandon())
+    (path / "transaction").write_text(str(left.id))
+
+
 GUARDED: Mapping[str, Guarded] = {
     "stream truncate": Guarded(
         words=("s/t", "--at", "tail"), names=("110 B, 10 events", "s/g: 110 B, 10 events"), audit=("truncate",)
@@ -86,6 +96,7 @@ GUARDED: Mapping[str, Guarded] = {
     "retention unset": Guarded(
         words=("s/t",), names=("110 B, 10 events", "s/g: loses unread data"), audit=("policy",), prepare=limit
     ),
+    "txn abort": Guarded(words=("s/t", "TRANSACTION"), names=("324 B in 1 segment",), audit=(), prepare=transaction),
     "table delete": Guarded(words=("s/k",), names=("3 entries",), audit=(), prepare=table),
     "erase run": Guarded(
         words=("s/t", "--positions", "POSITIONS"), names=("3 events",), audit=("erase",), prepare=positions
@@ -106,6 +117,7 @@ UNGUARDED: Mapping[str, str] = {
                 "group describe",
                 "group members",
             ),
+            *("txn list", "txn describe"),
             *("subscriber list", "subscriber describe", "hold list", "erase list", "erase show", "erase verify"),
             *("retention show", "retention plan", "retention explain", "retention facts", "retention reclaim"),
             *("retention forecast", "retention plot", "retention audit", "retention schema"),
@@ -137,6 +149,7 @@ UNGUARDED: Mapping[str, str] = {
             "backup create",
             "spark load",
             "spark export",
+            "spark archive",
         ),
         "adds",
     ),
@@ -216,7 +229,11 @@ def penstock(
     monkeypatch.setattr(api, "open", lambda _: nullcontext(store))
 
     def run(*words: str, answer: str | None = None) -> tuple[int, str, str]:
-        where = [str(tmp_path / "positions") if word == "POSITIONS" else word for word in words]
+        given_words = {
+            "POSITIONS": lambda: str(tmp_path / "positions"),
+            "TRANSACTION": (tmp_path / "transaction").read_text,
+        }
+        where = [given_words[word]() if word in given_words else word for word in words]
         monkeypatch.setattr(sys, "argv", ["penstock", *where, "--data", str(tmp_path / "data")])
         given = io.BytesIO((answer or "").encode())
         monkeypatch.setattr(sys, "stdin", Terminal(given) if answer is not None else io.TextIOWrapper(given))
@@ -240,7 +257,8 @@ def state_of(store: Store) -> Mapping[str, Any]:
             with stream.reader(start="head", until_tail=True) as reader:
                 events = [event.data for event in reader]
             subscribers = [replace(item, lag_ms=None) for item in stream.subscribers()]
-            found[f"{scope}/{name}"] = (stream.retention.get(), events, subscribers, stream.tail())
+            transactions = [item.id for item in stream.open_transactions()]
+            found[f"{scope}/{name}"] = (stream.retention.get(), events, subscribers, stream.tail(), transactions)
     return found
 
 

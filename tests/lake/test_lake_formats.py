@@ -8,7 +8,9 @@ from typing import Any
 
 import deltalake
 import pytest
+from deltalake.exceptions import CommitFailedError
 from lake_world import DEFINITION, SCHEMA, address_of, cut_at, offset_of, rows_of, table_of, written
+from pyiceberg.exceptions import CommitStateUnknownException
 
 from penstock.model.errors import ConflictError, InvalidArgumentError, UnsupportedError
 from penstock.spark.jobs.export.files import ExportDirectory
@@ -250,3 +252,32 @@ def test_an_iceberg_table_that_is_created_again_elsewhere_has_its_files_there(
     filled(table)
     assert table_of("iceberg", tmp_path).files() == table.files()
     assert table.place.url == elsewhere
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_commit_whose_answer_is_lost_is_made_once_and_is_no_error(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of(kind, tmp_path)
+    state = filled(table)
+    owner, name, lost = {
+        "parquet": (Place, "put_new", None),
+        "delta": (deltalake.DeltaTable, "create_write_transaction", CommitFailedError("lost")),
+        "iceberg": (type(table), "_send", CommitStateUnknownException("lost")),
+    }[kind]
+    real, calls = getattr(owner, name), []
+
+    def answers_late(*given: Any, **named: Any) -> bool:
+        found: bool = real(*given, **named)
+        calls.append(1)
+        if lost is not None:
+            raise lost
+        return found and False
+
+    files = written(table, state, rows_of([3]))
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, answers_late)
+        state = table.commit(state, Change(cut=cut_at(40), added=files))
+    assert len(calls) == 1
+    assert table_of(kind, tmp_path).state() == state
+    assert sorted(table.read().column("n").to_pylist()) == [0, 1, 2, 3]

@@ -33,6 +33,7 @@ from penstock.spark.lake.port import (
     check_base,
     check_removed,
     is_leftover,
+    is_own,
 )
 
 if TYPE_CHECKING:
@@ -107,9 +108,12 @@ class DeltaLakeTable:
         from deltalake.exceptions import CommitFailedError
 
         state = TableState(sequence=base.sequence + 1, cut=change.cut, definition=base.definition)
-        for _ in range(_TRIES):
+        for tries in range(_TRIES):
             table = self._open()
-            check_base(base, None if table is None else self._state_of(table), self._place.url)
+            now = None if table is None else self._state_of(table)
+            if table is not None and tries and is_own(change, state, now, self._files_of(table)):
+                return self._durable(state)
+            check_base(base, now, self._place.url)
             if table is None:
                 break
             check_removed(change, self._files_of(table), self._place.url)
@@ -122,9 +126,8 @@ class DeltaLakeTable:
                     commit_properties=_properties(state, change.erasure),
                 )
             except CommitFailedError:
-                continue  # another writer was first: look whose commit that was
-            self._sync()
-            return state
+                continue  # another writer was first, or the answer was lost: look whose commit that was
+            return self._durable(state)
         raise ConflictError(
             "other writers commit to this table all the time; nothing was committed: run again", table=self._place.url
         )
@@ -198,6 +201,10 @@ class DeltaLakeTable:
             )
             for row in rows.to_pylist()
         ]
+
+    def _durable(self, state: TableState) -> TableState:
+        self._sync()
+        return state
 
     def _sync(self) -> None:
         if self._place.directory is not None:

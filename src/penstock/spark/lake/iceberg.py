@@ -30,6 +30,7 @@ from penstock.spark.lake.port import (
     check_base,
     check_removed,
     is_leftover,
+    is_own,
 )
 
 if TYPE_CHECKING:
@@ -114,12 +115,15 @@ class IcebergTable:
         return state
 
     def commit(self, base: TableState, change: Change) -> TableState:
-        from pyiceberg.exceptions import CommitFailedException, ValidationException
+        from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
 
         state = TableState(sequence=base.sequence + 1, cut=change.cut, definition=base.definition)
-        for _ in range(_TRIES):
+        for tries in range(_TRIES):
             table = self._load()
-            check_base(base, None if table is None else self._state_of(table), self._name)
+            now = None if table is None else self._state_of(table)
+            if table is not None and tries and is_own(change, state, now, self._files_of(table)):
+                return self._durable(state)
+            check_base(base, now, self._name)
             if table is None:
                 break
             check_removed(change, self._files_of(table) if change.removed else [], self._name)
@@ -127,10 +131,9 @@ class IcebergTable:
             table.properties["commit.retry.num-retries"] = "0"
             try:
                 self._send(table, state, change)
-            except (CommitFailedException, ValidationException):
-                continue  # another writer was first: look whose commit that was
-            self._sync()
-            return state
+            except (CommitFailedException, CommitStateUnknownException, ValidationException):
+                continue  # another writer was first, or the answer was lost: look whose commit that was
+            return self._durable(state)
         raise ConflictError("other writers commit to this table all the time; run again", table=self._name)
 
     def _send(self, table: Table, state: TableState, change: Change) -> None:
@@ -238,6 +241,10 @@ class IcebergTable:
                 )
             )
         return found
+
+    def _durable(self, state: TableState) -> TableState:
+        self._sync()
+        return state
 
     def _sync(self) -> None:
         if self.place.directory is not None:

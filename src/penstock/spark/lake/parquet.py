@@ -122,7 +122,9 @@ class ParquetTable:
         text = json.dumps({"version": VERSION, **asdict(state), **more})
         is_first = self._place.put_new(path, text.encode())
         # An old number may be free again, because old commits are deleted. Then a later one exists, and it wins.
-        if not is_first or self._numbers()[-1] != state.sequence:
+        # A store may have written the commit, lost the answer, and repeated the request: then the commit is there.
+        is_ours = is_first or (bool(more["files"]) and self._place.read(path) == text.encode())
+        if not is_ours or self._numbers()[-1] != state.sequence:
             raise base_moved(self.state(), self._place.url, expected=expected)
 
     def _sweep(self, files: Sequence[DataFile], sequence: int) -> int:

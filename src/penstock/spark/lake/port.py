@@ -149,6 +149,14 @@ def check_base(base: TableState, now: TableState | None, table: str) -> None:
         raise base_moved(now, table, expected=base.sequence)
 
 
+def is_own(change: Change, state: TableState, now: TableState | None, current: Sequence[DataFile]) -> bool:
+    """Whether the last commit is that of this change, whose answer was lost. ``state``: what the change makes.
+
+    Names of files are unique, so only a change that adds files can be recognized.
+    """
+    return bool(change.added) and now == state and {item.path for item in change.added} <= {f.path for f in current}
+
+
 def base_moved(now: TableState | None, table: str, *, expected: int) -> ConflictError:
     """The error of a commit whose base, the commit ``expected``, is not the last one."""
     return ConflictError(

@@ -510,3 +510,51 @@ def test_prepared_positions_hold_the_segments_until_they_are_settled():
         state.settle({prepared.id: committed})
         state.leave("r")
         assert state.free == ({(stream, SegmentId(1)): 3} if committed else {key: 2})
+
+
+def test_a_commit_is_refused_after_its_events_were_given_up_in_a_callback():
+    async def test(world):
+        source = await make_streams(world.store)
+        await fill(source, 40, keys=20)
+        group = await make_group(world.store)
+        given_up = []
+        async with group.reader("one", auto_commit=False, on_revoked=given_up.extend) as one:
+            transaction = one.transaction(*OUT)
+            await transaction.open()
+            for _ in range(40):
+                text = (await one.read(5)).data.decode()
+                await transaction.write(text, text.split(":")[0], to=OUT[int(text.split(":")[1]) % 2])
+            async with group.reader("two", auto_commit=False) as two:
+                while not given_up:
+                    await one.read(1)
+                with pytest.raises(NotCommittedError):
+                    await transaction.commit()
+                await asyncio.gather(process(one), process(two))
+        exactly(await written(world.store), 40)
+
+    simulate(test)
+
+
+def test_a_commit_is_refused_if_the_reader_loses_its_segments_while_the_commit_waits():
+    async def test(world):
+        source = await make_streams(world.store)
+        await fill(source, 40, keys=20)
+        group = await make_group(world.store)
+        async with group.reader("one", auto_commit=False) as one:
+            transaction = one.transaction(*OUT)
+            await transaction.open()
+            for _ in range(40):
+                text = (await one.read(5)).data.decode()
+                await transaction.write(text, text.split(":")[0], to=OUT[int(text.split(":")[1]) % 2])
+            await transaction.flush()
+            await one._table.update(lambda state: state.leave("one"))
+            report = asyncio.create_task(one.sync())
+            while not one._syncing.locked():
+                await asyncio.sleep(0)
+            with pytest.raises(NotCommittedError):
+                await transaction.commit()
+            await report
+            assert await process(one) == 40
+        exactly(await written(world.store), 40)
+
+    simulate(test)

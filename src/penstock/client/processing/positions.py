@@ -62,6 +62,9 @@ class PositionCommitter(AsyncBlockReader):
     """Positions for which a commit was requested, with an unknown outcome."""
     _is_prepared = False
     """Whether the group's state surely had them before the decision was requested."""
+    _has_yielded = False
+    """Whether a segment was given up, as the program agreed, with returned events that no commit covers. What was written
+    for them must not be committed: another reader returns them again."""
 
     @abstractmethod
     async def sync(self) -> None: ...
@@ -154,13 +157,13 @@ class PositionCommitter(AsyncBlockReader):
         cancelled: unknown; it may be repeated with the same arguments.
         """
         self._check_usable()
-        if not self._is_prepared:
-            # Afterwards only the store knows whether it is decided.
-            if self._crash is not None:
-                raise self._crash
-            if self._has_lost:
-                raise self._not_committed()
         async with self._syncing:
+            if not self._is_prepared:
+                # Afterwards only the store knows whether it is decided. A report that had the lock may have lost segments.
+                if self._crash is not None:
+                    raise self._crash
+                if self._has_lost or self._has_yielded:
+                    raise self._not_committed()
             prepared = self._prepared
             if prepared is None:
                 if self._current is not None:
@@ -212,5 +215,5 @@ class PositionCommitter(AsyncBlockReader):
         """Return no more events until the next report, and then those after the last commit again."""
         for key in list(self._done_with):
             self._drop(key)
-        self._has_lost = False
+        self._has_lost = self._has_yielded = False
         self._finished = False  # What ended at the tail begins again.

@@ -248,8 +248,9 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
         for key in list(self._done_with):
             # The state is ahead: a change whose answer was lost gave the segment up, and another reader then read on.
             if lost or key not in held or held[key] > here[key]:
-                given_up = not lost and self._rebalancing.gives_up(key)
-                self._has_lost |= state.reads(key[0]) and not given_up and not self._covers_returned(key)
+                if state.reads(key[0]) and not self._covers_returned(key):
+                    given_up = not lost and self._rebalancing.gives_up(key)
+                    self._has_lost, self._has_yielded = self._has_lost or not given_up, self._has_yielded or given_up
                 self._drop(key)
         for key, offset in held.items():
             if key not in self._done_with:
@@ -301,6 +302,7 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
         if not incarnation and event is None:
             return  # Not opened: it has returned nothing.
         is_lost, self._has_lost = self._has_lost and event is None, self._has_lost and event is not None
+        self._has_yielded &= event is not None
         if is_lost:
             # Begin again after the last commit: the program gives up its work since then.
             for key in list(self._done_with):

@@ -64,7 +64,7 @@ class Counting:
         def call(*arguments):
             self.calls += 1
             if self.down:
-                raise SchemaRegistryUnavailableError("schema registry gives no answer")
+                raise SchemaRegistryUnavailableError("schema registry does not answer")
             return getattr(self._registry, name)(*arguments)
 
         return call

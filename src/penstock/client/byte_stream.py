@@ -291,7 +291,7 @@ class AsyncByteStream:
             if isinstance(given, bool) or not isinstance(given, int):
                 raise InvalidArgumentError(f"{name} must be a whole number", **{name: repr(given)[:60]})
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
-            raise InvalidArgumentError("whence is 0, 1 or 2", whence=whence)
+            raise InvalidArgumentError("whence must be 0, 1 or 2", whence=whence)
         await self._begin_read()
         ready_until = self._position + len(self._read_ahead)
         target = offset + (self._position if whence == io.SEEK_CUR else 0)
@@ -299,7 +299,7 @@ class AsyncByteStream:
             length = (await self._info()).length
             target += length if whence == io.SEEK_END else 0
             if target > length:
-                raise InvalidArgumentError("offset lies behind the tail", offset=target, tail=length)
+                raise InvalidArgumentError("offset is past the tail", offset=target, tail=length)
         if target < 0:
             raise InvalidArgumentError("offset is negative", offset=target)
         if self._position <= target <= ready_until:
@@ -387,7 +387,7 @@ class AsyncByteStream:
         await self._begin_read()
         info = await self._info()
         if offset > info.length:
-            raise InvalidArgumentError("offset lies behind the tail", offset=offset, tail=info.length)
+            raise InvalidArgumentError("offset is past the tail", offset=offset, tail=info.length)
         if offset > info.start_offset:
             await self._controller.streams.truncate(self._stream, StreamCut(self._stream, {self._id: offset}))
             if offset > self._position:

@@ -167,7 +167,7 @@ class RowWriter:
         for field in schema:
             if "binary" in str(field.type):
                 raise InvalidArgumentError(
-                    "binary values have no form in JSON: name the column of the events, or leave the column out",
+                    "binary values cannot be written as JSON: name the column of the events, or leave the column out",
                     column=field.name,
                 )
 
@@ -217,4 +217,4 @@ def _json_value(value: object) -> str:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -280,7 +280,7 @@ class QuotaHeldError(UnavailableError):
 
 
 class SchemaRegistryUnavailableError(UnavailableError):
-    """The schema registry gives no answer. Events of schemas that are known already can still be read and written.
+    """The schema registry does not answer. Events of schemas that are already known can still be read and written.
 
     Fields: ``url``; ``status`` or ``cause``.
     """

@@ -39,7 +39,7 @@ def parse_policy(kind: str | None, minimum: str | None, maximum: str | None) -> 
     """The policy that the options describe; None where none is given. Raises InvalidArgumentError."""
     if kind is None:
         if minimum is not None or maximum is not None:
-            raise InvalidArgumentError("give --type size or --type time: what the limits count")
+            raise InvalidArgumentError("say what the limits count: --type size or --type time")
         return None
     if kind not in ("size", "time"):
         raise InvalidArgumentError("retention type is size or time", type=repr(kind))

@@ -167,7 +167,10 @@ class GroupTable:
                 await retrying(partial(self._controller.transactions.release_positions, positions), self._rng)
             except PenstockError as error:
                 # It stays until a reader of that name commits again, or the group is deleted.
-                log.info("a decided commit is not forgotten", extra={"group": self.full_name, "error": str(error)})
+                log.info(
+                    "record of a decided commit could not be deleted",
+                    extra={"group": self.full_name, "error": str(error)},
+                )
 
     def _commit_of(self, reader: str, commit: UUID) -> PositionCommit:
         config = self._config

@@ -72,7 +72,7 @@ class AvroSerializer(Serializer[T], Generic[T]):
     ) -> None:
         """``schema``: Avro's JSON, as text or as parsed. ``register``: add it to the subject if it is not there.
 
-        Raises MissingExtraError (no fastavro), InvalidArgumentError (no schema of Avro).
+        Raises MissingExtraError (no fastavro), InvalidArgumentError (not an Avro schema).
         """
         try:
             import fastavro
@@ -93,11 +93,11 @@ class AvroSerializer(Serializer[T], Generic[T]):
             plain: Any = json.loads(schema) if isinstance(schema, str) else schema
             return self._avro.parse_schema(plain), json.dumps(plain)
         except (ValueError, TypeError, KeyError, self._avro.schema.SchemaParseException) as error:
-            raise InvalidArgumentError("this is no schema of Avro", cause=repr(error)[:200]) from error
+            raise InvalidArgumentError("schema is not a valid Avro schema", cause=repr(error)[:200]) from error
 
     def _parsed(self, schema: Schema) -> Any:
         if schema.kind is not SchemaKind.AVRO:
-            raise DecodeError("event names a schema that is not one of Avro", kind=schema.kind.value)
+            raise DecodeError("event has the id of a schema that is not an Avro schema", kind=schema.kind.value)
         if schema.references:
             raise DecodeError(
                 "event names a schema of Avro with references, which are not supported",
@@ -106,7 +106,7 @@ class AvroSerializer(Serializer[T], Generic[T]):
         try:
             return self._avro.parse_schema(json.loads(schema.text))
         except (ValueError, TypeError, KeyError, self._avro.schema.SchemaParseException) as error:
-            raise DecodeError("event names a schema that cannot be read", cause=repr(error)[:200]) from error
+            raise DecodeError("event has the id of a schema that cannot be parsed", cause=repr(error)[:200]) from error
 
     def encode(self, value: T) -> bytes:
         out = BytesIO()
@@ -126,7 +126,9 @@ class AvroSerializer(Serializer[T], Generic[T]):
             try:
                 writer = self._schemas.get(schema_id)
             except SchemaNotFoundError as error:
-                raise DecodeError("event names a schema that the registry does not have", id=schema_id) from error
+                raise DecodeError(
+                    "event has the id of a schema that the registry does not have", id=schema_id
+                ) from error
         source = BytesIO(data)
         source.seek(at)
         try:

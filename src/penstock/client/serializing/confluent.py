@@ -104,7 +104,7 @@ class ConfluentSchemaRegistry:
         self._url, user, password = _place(url, user, password)
         self._headers = {"Accept": f"{_MEDIA}, application/json", "Content-Type": _MEDIA}
         if user is not None and token is not None:
-            raise InvalidArgumentError("a registry takes a user with a password, or a token", url=self._url)
+            raise InvalidArgumentError("give a registry a user and a password, or a token", url=self._url)
         if user is not None:
             self._headers |= urllib3.make_headers(basic_auth=f"{user}:{password or ''}")
         if token is not None:
@@ -193,7 +193,7 @@ class ConfluentSchemaRegistry:
                 answer.release_conn()
         except (self._library.exceptions.HTTPError, OSError) as error:
             raise SchemaRegistryUnavailableError(
-                "schema registry gives no answer", url=self._url, cause=type(error).__name__, **fields
+                "schema registry does not answer", url=self._url, cause=type(error).__name__, **fields
             ) from error
         if answer.status != 200 or len(content) > ANSWER_MAX_BYTES:
             raise self._failure(answer.status, content, fields)
@@ -201,7 +201,10 @@ class ConfluentSchemaRegistry:
             return msgspec.json.decode(content, type=kind)
         except (ValueError, RecursionError) as error:
             raise SchemaRegistryUnavailableError(
-                "answer is not one of a schema registry; check its URL", url=self._url, cause=str(error)[:200], **fields
+                "answer does not come from a schema registry; check its URL",
+                url=self._url,
+                cause=str(error)[:200],
+                **fields,
             ) from error
 
     def _failure(self, status: int, content: bytes, fields: dict[str, Any]) -> PenstockError:
@@ -228,9 +231,9 @@ def _place(url: str, user: str | None, password: str | None) -> tuple[str, str |
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
     except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidArgumentError("this is no URL of a schema registry", url=str(url)) from error
+        raise InvalidArgumentError("not a valid URL of a schema registry", url=str(url)) from error
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
-        raise InvalidArgumentError("a schema registry has a URL as http://host:8081", url=url)
+        raise InvalidArgumentError("the URL of a schema registry must look like http://host:8081", url=url)
     if parts.username is not None:
         if user is not None:
             raise InvalidArgumentError("the user is given twice: in the URL and as an argument", url=url)

@@ -67,7 +67,7 @@ class JsonSerializer(Serializer[T]):
             text = json.dumps({"$schema": _DIALECT, **msgspec.json.schema(kind)}, sort_keys=True)
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(
-                "this type has no form in JSON", kind=repr(kind)[:80], cause=str(error)
+                "this type cannot be written as JSON", kind=repr(kind)[:80], cause=str(error)
             ) from error
         self._encoder = msgspec.json.Encoder()
         self._kind = kind

@@ -42,7 +42,7 @@ class ProtobufSerializer(Serializer[M]):
     ) -> None:
         """``register``: add the schema to the subject if it is not there. Raises InvalidArgumentError: no such class."""
         if not (isinstance(message, type) and issubclass(message, Message)):
-            raise InvalidArgumentError("this is no class of a protobuf message", type=repr(message)[:80])
+            raise InvalidArgumentError("not the class of a protobuf message", type=repr(message)[:80])
         self._message = message
         descriptor: Descriptor = message.DESCRIPTOR
         self._indexes = _place_of(descriptor)

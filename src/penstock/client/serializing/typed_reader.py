@@ -22,7 +22,7 @@ class AsyncTypedReader(Generic[T]):
     """Reads a stream as values of one type: ``stream.reader(serializer=...)``. Not for several tasks at once.
 
     ``event.value`` decodes. An event of another form raises DecodeError there, and the reader goes on with the next. If
-    a schema registry is needed and gives no answer, the call for the event raises SchemaRegistryUnavailableError, and
+    a schema registry is needed and does not answer, the call for the event raises SchemaRegistryUnavailableError, and
     the next call returns the same event: none is skipped.
     """
 

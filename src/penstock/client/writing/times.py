@@ -54,4 +54,4 @@ class NotedTimes:
         try:
             await self._layout.note_time(writer, None)
         except PenstockError as error:
-            log.info("writer leaves without being removed", extra={"writer": writer, "error": str(error)})
+            log.info("writer could not be removed from the watermark", extra={"writer": writer, "error": str(error)})

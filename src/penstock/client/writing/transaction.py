@@ -472,5 +472,9 @@ async def wait_for(transaction: AsyncTransaction, wanted: TransactionStatus, dea
         elif status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED, TransactionStatus.UNKNOWN):
             raise TransactionStateError("transaction was not committed", txn=transaction.id, state=status.value)
         if asyncio.get_running_loop().time() > give_up_at:
-            raise DeadlineExceededError("transaction ends without us", txn=transaction.id, state=status.value)
+            raise DeadlineExceededError(
+                "transaction is still ending; the store completes it in the background",
+                txn=transaction.id,
+                state=status.value,
+            )
         await backoff.sleep()

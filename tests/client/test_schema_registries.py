@@ -7,7 +7,9 @@ import json
 import os
 import pickle
 import socket
+import threading
 import uuid
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import msgspec
 import protobuf_messages
@@ -119,6 +121,30 @@ def test_an_answer_of_something_else_is_a_typed_error(stub, answer):
         stub.faults[:] = [answer]
         with pytest.raises(SchemaRegistryUnavailableError):
             call()
+
+
+@pytest.mark.parametrize(("status", "kind"), [(404, SchemaNotFoundError), (500, SchemaRegistryUnavailableError)])
+def test_a_failure_that_is_nested_deep_is_a_typed_error(status, kind):
+    class Deep(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = b'{"x":' + b"[" * 100_000
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Deep) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            with pytest.raises(kind):
+                ConfluentSchemaRegistry(f"http://127.0.0.1:{server.server_port}", retries=0).schema(7)
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(stub):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TypedDict
 
 import msgspec
@@ -267,3 +270,66 @@ def test_avro_keeps_times_and_decimals():
 def test_a_serializer_that_cannot_work_is_refused_when_it_is_made(make):
     with pytest.raises(InvalidArgumentError):
         make()
+
+
+CHAIN = {
+    "type": "record",
+    "name": "Link",
+    "namespace": "chain",
+    "fields": [
+        {"name": "next", "type": ["null", "Link"]},
+        {"name": "more", "type": {"type": "array", "items": "Link"}},
+    ],
+}
+_DEEP = '{"type":"array","items":' * 3000 + '"int"' + "}" * 3000
+
+
+def links(levels):
+    value = {"next": None, "more": []}
+    for _ in range(levels):
+        value = {"next": value, "more": []}
+    return value
+
+
+def test_avro_refuses_deep_events_and_values_instead_of_ending_the_process():
+    """The compiled fastavro has no limit, and overruns the stack. In a process of its own: a crash is no failed test."""
+    code = """
+import penstock
+from penstock.model.errors import DecodeError, InvalidArgumentError
+from test_serializers import CHAIN, links
+made = penstock.AvroSerializer(CHAIN)
+assert made.decode(made.encode(links(90))) == links(90)
+cycle = links(0)
+cycle["next"] = cycle
+cycle["more"] = [cycle, cycle]
+for value in (links(20_000), cycle):
+    try:
+        made.encode(value)
+    except InvalidArgumentError as error:
+        assert "deep" in str(error), error
+    else:
+        raise AssertionError("encoded")
+try:
+    made.decode(b"\\2" * 200_000 + b"\\0")
+except DecodeError:
+    print("refused")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+
+
+def test_a_schema_of_avro_that_is_nested_too_deep_is_a_typed_error():
+    with pytest.raises(InvalidArgumentError):
+        penstock.AvroSerializer(_DEEP)
+    registry = penstock.MemorySchemaRegistry()
+    number = registry.register("deep", Schema(kind=SchemaKind.AVRO, text=_DEEP))
+    serializer = penstock.AvroSerializer('"int"', registry=registry, subject="s")
+    with pytest.raises(DecodeError):
+        serializer.decode(b"\0" + number.to_bytes(4, "big") + b"\2")

@@ -7,6 +7,7 @@ import struct
 from datetime import date, datetime, time
 from decimal import Decimal
 from io import BytesIO
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
 
@@ -27,6 +28,12 @@ _BUILTIN = (bytes, bytearray, datetime, date, time, Decimal, UUID)
 """Values that Avro stores as bytes or logical types. msgspec would turn them into text."""
 _DECODING = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, RecursionError, MemoryError, struct.error)
 """What fastavro raises for bytes of another schema."""
+_SCHEMA_ERRORS = (ValueError, TypeError, KeyError, RecursionError)
+"""What reading a schema raises besides the error of fastavro."""
+_LEVELS_MAX = 100
+"""How deep values of a schema that contains itself are nested. The compiled fastavro ends the process at some thousands."""
+_SMALL_BYTES = 300
+"""An event that is no larger cannot be nested deeper than its bytes."""
 
 
 class AvroSerializer(Serializer[T], Generic[T]):
@@ -35,6 +42,7 @@ class AvroSerializer(Serializer[T], Generic[T]):
     Values are dictionaries, or with ``kind`` objects of that type: a ``msgspec.Struct``, a dataclass or a ``TypedDict``.
     With a ``registry``, the schema is registered under ``subject`` and each event begins with its number, in the header
     of ``style``. An event of another schema is read by that schema and resolved to this one, as Avro defines it.
+    Values of a schema that contains itself are nested at most 100 levels deep.
     """
 
     @overload
@@ -81,6 +89,7 @@ class AvroSerializer(Serializer[T], Generic[T]):
         self._avro = fastavro
         self._kind = kind
         self._schema, text = self._parsed_own(schema)
+        self._nests = _contains_itself(self._schema)
         self._schemas: RegisteredSchemas[Any] | None = None
         if registry is not None:
             own = Schema(kind=SchemaKind.AVRO, text=text)
@@ -92,10 +101,11 @@ class AvroSerializer(Serializer[T], Generic[T]):
         try:
             plain: Any = json.loads(schema) if isinstance(schema, str) else schema
             return self._avro.parse_schema(plain), json.dumps(plain)
-        except (ValueError, TypeError, KeyError, self._avro.schema.SchemaParseException) as error:
+        except (*_SCHEMA_ERRORS, self._avro.schema.SchemaParseException) as error:
             raise InvalidArgumentError("schema is not a valid Avro schema", cause=repr(error)[:200]) from error
 
-    def _parsed(self, schema: Schema) -> Any:
+    def _parsed(self, schema: Schema) -> tuple[Any, bool]:
+        """The schema of an event, and whether it contains itself."""
         if schema.kind is not SchemaKind.AVRO:
             raise DecodeError("event has the id of a schema that is not an Avro schema", kind=schema.kind.value)
         if schema.references:
@@ -104,27 +114,30 @@ class AvroSerializer(Serializer[T], Generic[T]):
                 references=", ".join(item.name for item in schema.references),
             )
         try:
-            return self._avro.parse_schema(json.loads(schema.text))
-        except (ValueError, TypeError, KeyError, self._avro.schema.SchemaParseException) as error:
+            parsed = self._avro.parse_schema(json.loads(schema.text))
+            return parsed, _contains_itself(parsed)
+        except (*_SCHEMA_ERRORS, self._avro.schema.SchemaParseException) as error:
             raise DecodeError("event has the id of a schema that cannot be parsed", cause=repr(error)[:200]) from error
 
     def encode(self, value: T) -> bytes:
         out = BytesIO()
         try:
             plain: Any = value if self._kind is None else msgspec.to_builtins(value, builtin_types=_BUILTIN)
+            if self._nests and _is_deep(plain):
+                raise ValueError(f"it is nested more than {_LEVELS_MAX} levels deep")
             self._avro.schemaless_writer(out, self._schema, plain, strict=True)
-        except (ValueError, TypeError, KeyError, OverflowError, AttributeError, EOFError) as error:
+        except (*_DECODING, AttributeError) as error:
             raise InvalidArgumentError("value does not fit the schema", cause=repr(error)[:200]) from error
         if self._schemas is None:
             return out.getvalue()
         return encode_header(self._schemas.style, self._schemas.own_id()) + out.getvalue()
 
     def decode(self, data: bytes) -> T:
-        at, writer = 0, self._schema
+        at, writer, nests = 0, self._schema, self._nests
         if self._schemas is not None:
             schema_id, at = decode_header(self._schemas.style, data)
             try:
-                writer = self._schemas.get(schema_id)
+                writer, nests = self._schemas.get(schema_id)
             except SchemaNotFoundError as error:
                 raise DecodeError(
                     "event has the id of a schema that the registry does not have", id=schema_id
@@ -132,13 +145,21 @@ class AvroSerializer(Serializer[T], Generic[T]):
         source = BytesIO(data)
         source.seek(at)
         try:
-            found: Any = self._avro.schemaless_reader(source, writer, self._schema)
+            found: Any = self._reader(nests and len(data) > _SMALL_BYTES)(source, writer, self._schema)
             if source.tell() != len(data):
                 raise ValueError(f"{len(data) - source.tell()} bytes are left over")
             value: T = found if self._kind is None else msgspec.convert(found, self._kind, builtin_types=_BUILTIN)
             return value
         except (*_DECODING, self._avro.read.SchemaResolutionError) as error:
             raise DecodeError("event does not fit the schema", size_bytes=len(data), cause=repr(error)[:200]) from error
+
+    def _reader(self, may_be_deep: bool) -> Any:
+        """fastavro's compiled reader does not limit how deep it calls itself; its reader in Python does."""
+        if not may_be_deep:
+            return self._avro.schemaless_reader
+        from fastavro import _read_py
+
+        return _read_py.schemaless_reader
 
     def needs_lookup(self, data: bytes | None) -> bool:
         if self._schemas is None:
@@ -149,3 +170,32 @@ class AvroSerializer(Serializer[T], Generic[T]):
             return not self._schemas.is_known(decode_header(self._schemas.style, data)[0])
         except DecodeError:
             return False
+
+
+def _contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
+    """Whether a record of the parsed schema has itself among its parts: only then an event limits how deep it is nested."""
+    if isinstance(schema, str):
+        return schema in within
+    if isinstance(schema, list):
+        return any(_contains_itself(item, within) for item in schema)
+    kind = schema["type"]
+    match kind:
+        case "record" | "error":
+            inner = within | {schema["name"]}
+            return any(_contains_itself(field["type"], inner) for field in schema["fields"])
+        case "array":
+            return _contains_itself(schema["items"], within)
+        case "map":
+            return _contains_itself(schema["values"], within)
+    return _contains_itself(kind, within)
+
+
+def _is_deep(value: object) -> bool:
+    """Whether the value is nested more than ``_LEVELS_MAX`` levels deep, or contains itself."""
+    level: list[Any] = [[value]]
+    for _ in range(_LEVELS_MAX):
+        parts = chain.from_iterable(item.values() if isinstance(item, dict) else item for item in level if item)
+        level = list({id(part): part for part in parts if isinstance(part, dict | list | tuple)}.values())
+        if not level:
+            return False
+    return True

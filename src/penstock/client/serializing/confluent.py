@@ -210,7 +210,7 @@ class ConfluentSchemaRegistry:
     def _failure(self, status: int, content: bytes, fields: dict[str, Any]) -> PenstockError:
         try:
             reason = msgspec.json.decode(content, type=_Failure).message
-        except ValueError:
+        except (ValueError, RecursionError):
             reason = ""
         fields = {"url": self._url, "status": status, **fields, "reason": reason[:500]}
         match status:

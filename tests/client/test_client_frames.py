@@ -197,15 +197,24 @@ def test_what_cannot_be_written_is_refused_before_anything_is(
 
 
 @pytest.mark.parametrize(
-    "bad", [pa.table({"v": [float("nan")]}), pa.table({"event": pa.array([None], pa.string())})], ids=["nan", "null"]
+    "bad",
+    [
+        pa.table({"v": [float("nan")]}),
+        pa.table({"event": pa.array([None], pa.string())}),
+        pa.table({"v": pa.array([10**15], pa.timestamp("s"))}),  # no time of Python
+        pa.table({"v": pa.array([2**31 - 1], pa.int32()).cast(pa.date32())}),
+        pa.table({"v": pa.array([5], pa.timestamp("s", tz="Mars/Base"))}),
+    ],
+    ids=["nan", "null", "time", "date", "zone"],
 )
 def test_a_value_that_cannot_be_written_ends_the_call_and_counts_the_rows_before(
     store: penstock.Store, bad: pa.Table
 ) -> None:
     stream = store.create_stream("new/bad", create_scope=True, if_absent=True)
     start = stream.tail()
-    good = {"v": [1.0] * 3} if "v" in bad.schema.names else {"event": ["x"] * 3}
-    table = pa.concat_tables([pa.table(good), bad])
+    name = bad.schema.names[0]
+    good: list[Any] = ["x"] * 3 if name == "event" else [None] * 3
+    table = pa.concat_tables([pa.table({name: pa.array(good, bad.schema.field(0).type)}), bad])
     with pytest.raises(InvalidArgumentError) as error:
         stream.write_table(table)
     assert error.value.fields["written_before"] == 3

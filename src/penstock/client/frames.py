@@ -195,7 +195,7 @@ class RowWriter:
             if self._event is None:
                 rows = [json.dumps(row, default=_json_value, allow_nan=False) for row in part.to_pylist()]
                 return rows, None if keys is None else keys.to_pylist()
-        except (ValueError, TypeError, NotImplementedError) as error:
+        except (ValueError, TypeError, LookupError, OverflowError, NotImplementedError, RecursionError) as error:
             raise InvalidArgumentError(f"a row cannot be written: {error}", written_before=self.done) from error
         events = self._plain(part.column(self._event))
         if events.null_count:

@@ -100,6 +100,16 @@ def test_what_is_counted_is_what_prometheus_reads():
     assert found["penstock_log_write_seconds_sum", (process,)] == pytest.approx(99.30015)
 
 
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+@pytest.mark.parametrize("version", ["x", "", "1.x", "1..2", "1", "9" * 5000])
+def test_an_odd_version_in_the_request_gets_an_answer(kind, version):
+    counters = Counters()
+    counters.add("wire_appends")
+    source = Source(process="server", snapshot=counters.snapshot())
+    body, _ = render([source], accept=f"{kind}; version={version}")
+    assert b"penstock_wire_appends_total{" in body
+
+
 def test_open_metrics_is_spoken_to_those_who_ask():
     counters = Counters()
     counters.add("wire_appends")

@@ -28,7 +28,10 @@ def render(sources: Sequence[Source], *, accept: str = "") -> tuple[bytes, str]:
     """The metrics as text, and its media type. ``accept``: the request's header."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshots(sources))
-    encoder, content_type = choose_encoder(accept)
+    try:
+        encoder, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is no number
+        encoder, content_type = choose_encoder("")
     return encoder(registry), content_type
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from client_world import LossyService, read_all, simulate
 from flat_faces import Face
 
+from penstock.client.blocking.group_transactions import GroupTransaction
+from penstock.client.processing.group_transaction import AsyncGroupTransaction
 from penstock.client.reading.group_state import GroupState, Prepared, UndecidedError
 from penstock.client.store import AsyncStore
 from penstock.model.errors import (
@@ -558,3 +561,53 @@ def test_a_commit_is_refused_if_the_reader_loses_its_segments_while_the_commit_w
         exactly(await written(world.store), 40)
 
     simulate(test)
+
+
+class _OwnThread:
+    """Runs the calls of a blocking object where they are made."""
+
+    is_inherited = closed = False
+
+    def call(self, work):
+        return asyncio.run(work)
+
+
+class _Output:
+    """A transaction of an output whose first request gets no answer."""
+
+    def __init__(self):
+        self.id, self.settings, self.fails, self.events = 1, SimpleNamespace(block_bytes=1 << 20), True, []
+
+    async def open(self):
+        if self.fails:
+            self.fails = False
+            raise UnavailableError("no answer")
+
+    async def write_many(self, events, keys):
+        self.events += events
+
+    async def flush(self): ...
+
+
+class _Positions:
+    """A reader that only counts commits."""
+
+    commits = 0
+
+    def begin_transaction(self, transaction): ...
+
+    def end_transaction(self): ...
+
+    async def commit(self):
+        self.commits += 1
+
+
+def test_a_blocking_transaction_that_lost_events_to_an_error_commits_no_positions():
+    name, output, reader = StreamName("a", "out"), _Output(), _Positions()
+    transaction = GroupTransaction(_OwnThread(), AsyncGroupTransaction(reader, {name: output}, SeededRng(1)))
+    transaction.open()
+    transaction.write(b"x")
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            transaction.commit()
+    assert (reader.commits, output.events) == (0, [])

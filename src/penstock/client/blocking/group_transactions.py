@@ -47,6 +47,7 @@ class GroupTransaction(Blocking[AsyncGroupTransaction]):
         super().__init__(thread, inner)
         self._block_bytes = inner.block_bytes
         self._written: dict[StreamName, _Written] = {}
+        self._failure: BaseException | None = None
 
     @property
     def streams(self) -> Sequence[StreamName]:
@@ -79,10 +80,16 @@ class GroupTransaction(Blocking[AsyncGroupTransaction]):
 
     async def _hand_over(self) -> None:
         # Removed from the buffer here: if interrupted before this, the caller still has the events.
+        if self._failure is not None:
+            raise self._failure  # Some events may not be sent: a commit would record their positions without them.
         while self._written:
             name, written = self._written.popitem()
             keys = written.keys if any(key is not None for key in written.keys) else None
-            await self._inner.write_many(written.events, keys, to=name)
+            try:
+                await self._inner.write_many(written.events, keys, to=name)
+            except BaseException as error:
+                self._failure = error
+                raise
 
     def write_many(
         self,
@@ -127,7 +134,8 @@ class GroupTransaction(Blocking[AsyncGroupTransaction]):
                 the last commit are returned again, by this reader or another.
             ReaderFencedError, ReaderGroupNotFoundError: As of the reader; nothing is committed.
             DeadlineExceededError: After ``deadline_s``: committed, and readable later.
-            UnavailableError, StorageFullError: Perhaps committed. Call it again, or ``abort``, which reports it.
+            UnavailableError, StorageFullError: Perhaps committed. Call it again, or ``abort``, which reports it. If it
+                raises the same again, the events could not be sent: abort.
             TransactionStateError: It has ended.
         """
         self._thread.call(self._commit(wait=wait, deadline_s=deadline_s))

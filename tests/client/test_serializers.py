@@ -333,3 +333,42 @@ def test_a_schema_of_avro_that_is_nested_too_deep_is_a_typed_error():
     serializer = penstock.AvroSerializer('"int"', registry=registry, subject="s")
     with pytest.raises(DecodeError):
         serializer.decode(b"\0" + number.to_bytes(4, "big") + b"\2")
+
+
+_NOTHING = {"type": "record", "name": "Nothing", "fields": [{"name": "n", "type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        _NOTHING,
+        {"type": "fixed", "name": "Zero", "size": 0},
+        {
+            "type": "record",
+            "name": "Outer",
+            "fields": [{"name": "a", "type": _NOTHING}, {"name": "b", "type": "Nothing"}],
+        },
+    ],
+)
+def test_an_array_of_avro_whose_items_take_no_bytes_is_refused(items):
+    """Otherwise an event of six bytes holds two billion items."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "all", "type": {"type": "array", "items": items}}]}
+    with pytest.raises(InvalidArgumentError, match="take no bytes"):
+        penstock.AvroSerializer(schema)
+    registry = penstock.MemorySchemaRegistry()
+    number = registry.register("wide", Schema(kind=SchemaKind.AVRO, text=json.dumps(schema)))
+    serializer = penstock.AvroSerializer(
+        {"type": "record", "name": "R", "fields": []}, registry=registry, subject="wide"
+    )
+    with pytest.raises(DecodeError, match="cannot be parsed"):
+        serializer.decode(b"\0" + number.to_bytes(4, "big") + b"\xfe\xff\xff\xff\x0f\0")
+
+
+@pytest.mark.parametrize(
+    "items", ["int", ["null", "int"], {"type": "map", "values": "null"}, {"type": "array", "items": "int"}]
+)
+def test_arrays_of_avro_whose_items_take_bytes_are_kept(items):
+    schema = {"type": "record", "name": "R", "fields": [{"name": "all", "type": {"type": "array", "items": items}}]}
+    serializer = penstock.AvroSerializer(schema)
+    assert serializer.decode(serializer.encode({"all": []})) == {"all": []}

@@ -80,7 +80,8 @@ class AvroSerializer(Serializer[T], Generic[T]):
     ) -> None:
         """``schema``: Avro's JSON, as text or as parsed. ``register``: add it to the subject if it is not there.
 
-        Raises MissingExtraError (no fastavro), InvalidArgumentError (not an Avro schema).
+        Raises MissingExtraError (no fastavro), InvalidArgumentError (not an Avro schema, or one with an array whose items
+        take no bytes, as an array of nulls).
         """
         try:
             import fastavro
@@ -100,7 +101,9 @@ class AvroSerializer(Serializer[T], Generic[T]):
     def _parsed_own(self, schema: str | Mapping[str, Any]) -> tuple[Any, str]:
         try:
             plain: Any = json.loads(schema) if isinstance(schema, str) else schema
-            return self._avro.parse_schema(plain), json.dumps(plain)
+            parsed = self._avro.parse_schema(plain)
+            _check_items(parsed, {})
+            return parsed, json.dumps(plain)
         except (*_SCHEMA_ERRORS, self._avro.schema.SchemaParseException) as error:
             raise InvalidArgumentError("schema is not a valid Avro schema", cause=repr(error)[:200]) from error
 
@@ -115,6 +118,7 @@ class AvroSerializer(Serializer[T], Generic[T]):
             )
         try:
             parsed = self._avro.parse_schema(json.loads(schema.text))
+            _check_items(parsed, {})
             return parsed, _contains_itself(parsed)
         except (*_SCHEMA_ERRORS, self._avro.schema.SchemaParseException) as error:
             raise DecodeError("event has the id of a schema that cannot be parsed", cause=repr(error)[:200]) from error
@@ -188,6 +192,40 @@ def _contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
         case "map":
             return _contains_itself(schema["values"], within)
     return _contains_itself(kind, within)
+
+
+def _check_items(schema: Any, sizeless: dict[str, bool]) -> bool:
+    """Whether a value of the parsed schema takes no bytes. Raises ValueError for an array of such items: an event of six
+    bytes could hold two billion of them, and fill the memory.
+
+    ``sizeless``: the same of the named types so far.
+    """
+    if isinstance(schema, str):
+        # A record within itself is not decided yet. It takes bytes: else no value of it would end.
+        return schema == "null" or sizeless.get(schema, False)
+    if isinstance(schema, list):
+        for item in schema:
+            _check_items(item, sizeless)
+        return False
+    kind = schema["type"]
+    match kind:
+        case "record" | "error":
+            fields = [_check_items(field["type"], sizeless) for field in schema["fields"]]
+            sizeless[schema["name"]] = all(fields)
+            return all(fields)
+        case "array":
+            if _check_items(schema["items"], sizeless):
+                raise ValueError("an array has items that take no bytes")
+            return False
+        case "map":
+            _check_items(schema["values"], sizeless)  # each has a key
+            return False
+        case "fixed":
+            sizeless[schema["name"]] = schema["size"] == 0
+            return bool(schema["size"] == 0)
+        case "enum":
+            return False
+    return _check_items(kind, sizeless)
 
 
 def _is_deep(value: object) -> bool:

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.identity import Identity
 
 TEXT_MAX = 1_000  # characters of who and why; they go into each audit entry
 
@@ -17,6 +18,8 @@ class Caller:
     """Who makes a call. ``who`` and ``why`` are what the caller states; nothing verifies them. ``via``: the interface,
     such as ``cli``, ``grpc`` or ``http``; ``peer``: the address of the caller. An empty field is not known.
 
+    ``identity`` is what the server has verified; None where callers need no identity.
+
     Raises InvalidArgumentError: a field is not text, or longer than 1,000 characters.
     """
 
@@ -24,6 +27,7 @@ class Caller:
     why: str = ""
     via: str = ""
     peer: str = ""
+    identity: Identity | None = None
 
     def __post_init__(self) -> None:
         for name, value in self.as_fields().items():
@@ -34,7 +38,8 @@ class Caller:
 
     def as_fields(self) -> dict[str, str]:
         """What is known, for JSON."""
-        fields = {"who": self.who, "why": self.why, "via": self.via, "peer": self.peer}
+        identity = "" if self.identity is None else self.identity.name
+        fields = {"who": self.who, "why": self.why, "via": self.via, "peer": self.peer, "identity": identity}
         return {name: value for name, value in fields.items() if value}
 
 

@@ -82,9 +82,9 @@ proto: setup
 
 lock: setup
 	$(BIN)/python -m pip install --no-cache-dir -q "pip-tools>=7.4"
-	$(BIN)/pip-compile -q --generate-hashes --allow-unsafe --strip-extras -o requirements/build.txt requirements/build.in
-	$(BIN)/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --extra demo --extra dev --constraint requirements/build.txt -o requirements/lock.txt pyproject.toml
-	$(BIN)/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --extra docs --constraint requirements/lock.txt --constraint requirements/build.txt -o requirements/docs.txt pyproject.toml
+	$(BIN)/pip-compile -q --generate-hashes --no-emit-find-links --allow-unsafe --strip-extras -o requirements/build.txt requirements/build.in
+	$(BIN)/pip-compile -q --generate-hashes --no-emit-find-links --allow-unsafe --strip-extras --extra demo --extra dev --constraint requirements/build.txt -o requirements/lock.txt pyproject.toml
+	$(BIN)/pip-compile -q --generate-hashes --no-emit-find-links --allow-unsafe --strip-extras --extra docs --constraint requirements/lock.txt --constraint requirements/build.txt -o requirements/docs.txt pyproject.toml
 
 clean:
 	rm -rf .venv data build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

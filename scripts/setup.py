@@ -45,7 +45,8 @@ def check_machine() -> None:
         fail(f"{NEEDED_BYTES >> 30} GiB of free disk are needed for .venv, {free / (1 << 30):.1f} GiB are there")
 
 
-def run(what: str, *command: str) -> None:
+def run(what: str, *command: str, needed: bool = True) -> bool:
+    """Whether the command succeeded. One that is ``needed`` ends the setup if it fails."""
     print(f"setup: {what}", flush=True)
     log = VENV / "setup.log"
     started = time.monotonic()
@@ -57,10 +58,11 @@ def run(what: str, *command: str) -> None:
                 break
             except subprocess.TimeoutExpired:
                 print(f"setup: ... {time.monotonic() - started:.0f} s", flush=True)
-    if status:
+    if status and needed:
         tail = log.read_text(errors="replace").splitlines()[-8:]
         print("\n".join(tail), file=sys.stderr)
         fail(f"{what} failed, the whole output is in {log.relative_to(ROOT)}")
+    return status == 0
 
 
 def environment() -> dict[str, str]:
@@ -76,14 +78,12 @@ def install(wanted: str) -> None:
     python = str(VENV / "bin" / "python")
     pip = (python, "-m", "pip", "install", "--no-cache-dir", "--quiet")
     run("install build tools", *pip, "--require-hashes", "-r", "requirements/build.txt")
-    run(
-        "install what is locked in requirements/lock.txt (some minutes, the first time)",
-        *pip,
-        "--require-hashes",
-        "--no-build-isolation",
-        "-r",
-        "requirements/lock.txt",
-    )
+    locked = ("--require-hashes", "--no-build-isolation", "-r", "requirements/lock.txt")
+    what = "install what is locked in requirements/lock.txt (a minute or two, the first time)"
+    uv = (str(VENV / "bin" / "uv"), "pip", "install", "--no-cache", "--quiet", "--system-certs", "--python", python)
+    if not run(what, *uv, *locked, needed=False):
+        # uv does not know pip's own configuration: mirrors, proxies, certificates.
+        run("install it with pip, since uv could not (some minutes)", *pip, *locked)
     run("install penstock itself, editable", *pip, "--no-deps", "--no-build-isolation", "--editable", ".")
     STAMP.write_text(wanted)
 

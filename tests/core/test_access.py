@@ -18,7 +18,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.identity import Action, Grant, Identity
 from penstock.model.names import StreamName
-from penstock.net.native.calls import control_calls, info_call, segment_calls
+from penstock.net.native.calls import control_calls, segment_calls
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.control.transactions import PositionCommit, StreamTransaction
 
@@ -35,7 +35,7 @@ READER = who("/scope:shop/stream:orders=read", "/scope:shop/reader-group:app=rea
 
 def test_every_call_has_an_entry_and_every_entry_a_call():
     calls = {call.name for subject in control_calls().values() for call in subject.values()}
-    calls |= {call.name for call in segment_calls().values()} | {info_call().name}
+    calls |= {call.name for call in segment_calls().values()}
     assert calls == set(CALLS)
 
 
@@ -239,6 +239,4 @@ def test_an_identity_without_rights_may_make_no_call(name):
     needs = [of_found(rule, found)] if rule.found_by else list(rule.needs(given))
     assert needs
     assert missing(Identity(name="ann", proof="token"), needs) is needs[0]
-    assert all(
-        not need.below or rule.shows or name in ("scopes.exists", "store.info") or "lease" in name for need in needs
-    )
+    assert all(not need.below or rule.shows or name == "scopes.exists" or "lease" in name for need in needs)

@@ -84,6 +84,19 @@ class EventTooLargeError(InvalidArgumentError):
     """One event, key or value exceeds its limit."""
 
 
+class AccessError(PenstockError):
+    """The caller may not do this. Nothing was changed, and no answer says whether the object exists."""
+
+
+class UnauthenticatedError(AccessError):
+    """The server does not know who calls: credentials are missing, wrong or expired. Give valid ones."""
+
+
+class PermissionDeniedError(AccessError):
+    """The caller has no right to do this. Ask an administrator for it. Fields: ``call``; ``identity``; ``needs``, the right
+    that is missing."""
+
+
 class ProtocolError(InvalidArgumentError):
     """A peer sent bytes that no version of the protocol allows. Its connection is closed."""
 

@@ -287,7 +287,5 @@ _SEGMENTS: Mapping[str, Rule] = {
 CALLS: Mapping[str, Rule] = {
     **{f"{subject}.{name}": rule for subject, rules in _CONTROL.items() for name, rule in rules.items()},
     **{f"segments.{name}": rule for name, rule in _SEGMENTS.items()},
-    # What the server is: its version, and which calls it has. Anyone with any right may ask.
-    "store.info": _store(*ANY, below=True),
 }
-"""Every call, by its name in the native interface."""
+"""Every call of the control plane and of the segment store, by its name in the native interface."""

@@ -15,6 +15,7 @@ import grpc
 
 from penstock.model import errors
 from penstock.model.errors import (
+    AccessError,
     AlreadyExistsError,
     ConflictError,
     CorruptDataError,
@@ -28,6 +29,7 @@ from penstock.model.errors import (
     NotEmptyError,
     NotFoundError,
     PenstockError,
+    PermissionDeniedError,
     QuotaHeldError,
     ReaderGroupNotFoundError,
     RetentionHoldError,
@@ -42,6 +44,7 @@ from penstock.model.errors import (
     TimeGoesBackError,
     TransactionNotFoundError,
     TransactionStateError,
+    UnauthenticatedError,
     UnavailableError,
     UnsupportedError,
 )
@@ -61,6 +64,8 @@ _CLASSES: Mapping[str, type[PenstockError]] = {
 
 _CODES: Mapping[type[PenstockError], grpc.StatusCode] = {
     InvalidArgumentError: grpc.StatusCode.INVALID_ARGUMENT,
+    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    AccessError: grpc.StatusCode.PERMISSION_DENIED,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     AlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
     # Pravega's clients repeat a FAILED_PRECONDITION for minutes, and a sealed stream is never unsealed.
@@ -93,8 +98,8 @@ _BASES: Mapping[grpc.StatusCode, type[PenstockError]] = {
     grpc.StatusCode.CANCELLED: UnavailableError,
     grpc.StatusCode.DATA_LOSS: CorruptDataError,
     grpc.StatusCode.UNIMPLEMENTED: UnsupportedError,
-    grpc.StatusCode.PERMISSION_DENIED: UnsupportedError,
-    grpc.StatusCode.UNAUTHENTICATED: UnsupportedError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
 }
 
 _UPDATE_STREAM = {StreamNotFoundError: 2, ScopeNotFoundError: 3, StreamSealedError: 4}

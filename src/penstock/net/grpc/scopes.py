@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from penstock.model.errors import InvalidArgumentError, NotFoundError, RetentionHoldError, ScopeNotFoundError
 from penstock.model.names import MARK_PREFIX, SYSTEM_SCOPE, StreamName, check_name
+from penstock.net.access.guarded import check_may
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
@@ -53,6 +54,7 @@ class ScopeCalls:
         """Deletes groups first, because they hold streams; then users' streams, with their internal ones; then what is
         left. After an interruption it can be repeated. A hold in the scope makes it fail before anything is deleted."""
         scope = mapping.scope_of(request.scope)
+        check_may(self._controller, "scopes.delete", scope=scope)
         if not await self._controller.scopes.exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
         if scope == SYSTEM_SCOPE:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from penstock.model.errors import (
+    AccessError,
     AlreadyExistsError,
     ConflictError,
     DeadlineExceededError,
@@ -23,6 +24,7 @@ from penstock.model.errors import (
     StorageFullError,
     StreamNotSealedError,
     ThrottledError,
+    UnauthenticatedError,
     UnavailableError,
     UnsupportedError,
 )
@@ -30,10 +32,16 @@ from penstock.net.grpc.grpc_errors import encode_error
 
 JSON = "application/json"
 
-_RETRY_AFTER = {"retry-after": "1"}
+_HEADERS: Mapping[int, Mapping[str, str]] = {
+    401: {"www-authenticate": 'Basic realm="penstock", charset="UTF-8", Bearer realm="penstock"'},
+    429: {"retry-after": "1"},
+    503: {"retry-after": "1"},
+}
 
 _STATUSES: Mapping[type[PenstockError], int] = {
     InvalidArgumentError: 400,
+    UnauthenticatedError: 401,
+    AccessError: 403,
     NotFoundError: 404,
     # Pravega's two errors for deleting something that is still in use.
     NotEmptyError: 412,
@@ -76,7 +84,7 @@ def refusal_of(error: Exception) -> Refusal | None:
         return error
     if isinstance(error, PenstockError):
         status = status_of(error)
-        return Refusal(status, error, _RETRY_AFTER if status in (429, 503) else None)
+        return Refusal(status, error, _HEADERS.get(status))
     if isinstance(error, HTTPException):
         return Refusal(error.status_code, InvalidArgumentError(str(error.detail).lower()), error.headers)
     return None

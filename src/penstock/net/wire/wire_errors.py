@@ -9,6 +9,7 @@ from penstock.codec.wire import commands as c
 from penstock.codec.wire import table_commands as t
 from penstock.codec.wire.frames import Command
 from penstock.model.errors import (
+    AccessError,
     AlreadyExistsError,
     BadKeyVersionError,
     ConditionFailedError,
@@ -21,6 +22,7 @@ from penstock.model.errors import (
     NotEmptyError,
     NotFoundError,
     PenstockError,
+    PermissionDeniedError,
     QuotaExceededError,
     QuotaHeldError,
     RetentionHoldError,
@@ -29,12 +31,14 @@ from penstock.model.errors import (
     StorageFullError,
     ThrottledError,
     TruncatedError,
+    UnauthenticatedError,
     UnsupportedError,
     WriterFencedError,
     WriterForgottenError,
 )
 
 ILLEGAL_ARGUMENT = 0  # number of Pravega's error code
+TOKEN_INVALID, TOKEN_EXPIRED = 0, 1  # numbers of Pravega's codes of an AuthTokenCheckFailed
 DAMAGED = 64
 """Our own code of an ErrorMessage. Pravega's clients take a code that they do not know for "unspecified"."""
 STORAGE_FULL = 65
@@ -63,6 +67,8 @@ def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO
     match error:
         case SegmentSealedError():
             reply = c.SegmentIsSealed(rid, segment, "", offset)
+        case AccessError():
+            reply = c.AuthTokenCheckFailed(rid, "", TOKEN_EXPIRED if error.fields.get("expired") else TOKEN_INVALID)
         case KeyNotFoundError():
             reply = t.TableKeyDoesNotExist(rid, segment)
         case BadKeyVersionError():
@@ -145,8 +151,10 @@ def error_of(reply: Command, segment: str) -> PenstockError:
             error = ContainerOfflineError("segment is not served by this store", segment=segment)
         case c.OperationUnsupported(operation=operation):
             error = UnsupportedError("operation is not offered", operation=operation, segment=segment)
-        case c.AuthTokenCheckFailed(code=code):
-            error = InvalidArgumentError("token was rejected", code=code, segment=segment)
+        case c.AuthTokenCheckFailed(code=code) if code == TOKEN_EXPIRED:
+            error = UnauthenticatedError("the token has expired", segment=segment, expired=True)
+        case c.AuthTokenCheckFailed():
+            error = PermissionDeniedError("the store refuses the token for this segment", segment=segment)
         case c.ErrorMessage(message=message, code=0):
             error = InvalidArgumentError("store refused the request", reason=message, segment=segment)
         case c.ErrorMessage(message=message, code=64):

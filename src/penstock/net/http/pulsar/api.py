@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.model.errors import (
+    AccessError,
     AlreadyExistsError,
     ConflictError,
     CorruptDataError,
@@ -27,6 +28,7 @@ from penstock.model.errors import (
     ScopeNotFoundError,
     StreamNotFoundError,
     SubscriberNotFoundError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from penstock.net.http.pulsar.bodies import AdminError
@@ -167,6 +169,8 @@ def _refusal(status: int, reason: str) -> Reply:
 
 
 _STATUS: Sequence[tuple[type[PenstockError], int]] = (
+    (UnauthenticatedError, 401),
+    (AccessError, 403),
     (RetentionHoldError, 412),
     (InvalidNameError, 412),
     (InvalidArgumentError, 400),

@@ -25,6 +25,7 @@ from penstock.model.retention import (
     Retain,
     Unsubscribed,
 )
+from penstock.net.access.guarded import by_the_store, check_may
 from penstock.net.http.pulsar.bodies import AdminError
 from penstock.net.http.pulsar.names import NamespaceName, TopicName, split_partition
 from penstock.net.http.pulsar.positions import Positions
@@ -189,15 +190,19 @@ class Admin:
             if await self.records.get(STARTED) is None:
                 await self.records.create(tenant_key("public"), _PUBLIC)
                 with suppress(AlreadyExistsError):
-                    await self.make_namespace(NamespaceName("public", "default"))
+                    await self._make_namespace(NamespaceName("public", "default"), by_the_store(self.controller))
                 await self.records.create(STARTED, {})
             self._started = True
 
     async def make_namespace(self, name: NamespaceName) -> None:
         """Raises AlreadyExistsError."""
-        await self.controller.scopes.create(name.scope)
+        check_may(self.controller, "policies.set", target=name.scope)
+        await self._make_namespace(name, self.controller)
+
+    async def _make_namespace(self, name: NamespaceName, control: ControlPlane) -> None:
+        await control.scopes.create(name.scope)
         await self.records.change(namespace_key(name), lambda _: {"pulsar": True})
-        await self.controller.policies.set(name.scope, RELEASED)
+        await control.policies.set(name.scope, RELEASED)
 
     async def check_tenant(self, tenant: str) -> Record:
         record = await self.records.get(tenant_key(tenant))

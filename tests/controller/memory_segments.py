@@ -15,6 +15,7 @@ from uuid import UUID
 from penstock.model.errors import (
     AlreadyExistsError,
     BadKeyVersionError,
+    ConditionFailedError,
     ContainerOfflineError,
     InvalidArgumentError,
     KeyNotFoundError,
@@ -205,6 +206,10 @@ class MemorySegments:
                 raise WriterFencedError("another writer has this id", segment=request.segment)
             if request.event_number <= request.previous:
                 raise InvalidArgumentError("event number does not increase", event_number=request.event_number)
+            if request.expected_offset not in (None, len(segment.data)):
+                raise ConditionFailedError(
+                    "segment has another length", expected=request.expected_offset, actual=len(segment.data)
+                )
             size = len(memoryview(request.data))
             self._check_limits(request.segment, size, request.event_count)
             first = len(segment.data)

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from audit_world import SEGMENT, FlakySegments, FullSegments, decide, numbers
 from controller_world import QUIET, STREAM, audit_entries, config, cut_at, name_of, opened, seg, with_stream
 from memory_segments import MemorySegments
 
@@ -23,29 +24,14 @@ from penstock.model.errors import (
     ThrottledError,
     UnavailableError,
 )
-from penstock.model.names import segment_name
 from penstock.model.retention import PolicyDocument, Retain
-from penstock.model.segments import even_ranges, make_segment_id
+from penstock.model.segments import even_ranges
 from penstock.ports.data.tables import TablePut
 from penstock.testing.fakes import FakeClock
-
-SEGMENT = segment_name(AUDIT_STREAM, make_segment_id(0, 0))
 
 
 def outbox(segments):
     return [key for key in segments.tables[keys.TABLE].entries if key.startswith(retention_keys.OUTBOX)]
-
-
-async def decide(controller, number):
-    """A decision of its own: the audit entry and a counter in one step, as every part of the controller does it."""
-    ctx = controller._ctx
-    entry = AuditEntry(kind=AuditKind.POLICY, target="s/t", fields={"after": number})
-    await ctx.metadata.put(*ctx.audit.puts([entry]))
-    ctx.audit.soon()
-
-
-def numbers(entries):
-    return [entry["after"] for entry in entries if entry["kind"] == "policy"]
 
 
 def test_every_decision_is_told_once_in_order_across_lives():
@@ -113,17 +99,6 @@ def test_two_controllers_tell_each_decision_once():
             assert sorted(numbers(await audit_entries(first, segments))) == list(range(40))
 
     asyncio.run(run())
-
-
-class FullSegments(MemorySegments):
-    """A disk that takes decisions, from its reserve, but no appends."""
-
-    full = False
-
-    async def append(self, request):
-        if self.full:
-            raise StorageFullError("disk is full")
-        return await super().append(request)
 
 
 def test_a_full_disk_stops_no_decision_and_what_has_no_room_is_counted():
@@ -220,25 +195,6 @@ def test_a_truncation_after_many_failed_ones_has_its_entry_and_no_gap():
     asyncio.run(run())
 
 
-class FlakySegments(FullSegments):
-    """Some updates of the table fail: before any effect, or with an answer that leaves the outcome open."""
-
-    def __init__(self, seed):
-        super().__init__()
-        self.rng, self.failing = random.Random(seed), False
-
-    async def table_update(self, name, puts):
-        fails = self.rng.random() if self.failing and any(put.key.startswith(b"audit") for put in puts) else 1.0
-        if fails < 0.4:
-            raise ThrottledError("store is behind", resource="metadata", limit=1)
-        if fails < 0.5:
-            raise UnavailableError("connection lost before the call")
-        answer = await super().table_update(name, puts)
-        if fails < 0.6:
-            raise UnavailableError("connection lost after the call")
-        return answer
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_every_durable_decision_is_reported_or_counted_despite_failures(seed):
     async def run():
@@ -305,7 +261,7 @@ def test_nobody_writes_changes_or_removes_it():
                 controller.streams.delete(AUDIT_STREAM),
                 controller.streams.update(AUDIT_STREAM, config(2)),
                 controller.layout.scale(AUDIT_STREAM, sealed=[seg(0, 0)], new_ranges=even_ranges(2)),
-                controller.policies.set(AUDIT_STREAM, PolicyDocument()),
+                controller.policies.set(AUDIT_STREAM, PolicyDocument(retain=Retain(max_bytes=1))),
                 controller.transactions.create(AUDIT_STREAM, lease_ms=10_000),
             ):
                 with pytest.raises(InvalidArgumentError):

@@ -167,7 +167,7 @@ SEGMENTS = (
         value="the audit stream ([audit.md](audit.md))",
         one_for="the store",
         writers=("controller.retention.audit",),
-        ends="entries: `audit_max_age_ms` after they were written; the stream: nothing",
+        ends="entries: 7 years after they were written, or as its policy says; the stream: nothing",
     ),
     Entry(
         key="{scope}/_GROUP{group}/{segment}",

@@ -13,6 +13,8 @@ BUCKET_COUNT = b"buckets/count"
 HEARTBEATS = b"controller/"
 OUTBOX = b"audit/"
 GAPS = b"audit-gap/"
+AUDIT_LOG = b"audit-log"
+AUDIT_POLICY = b"audit-policy"
 GRACES = b"grace/"
 DELETED = b"deleted/"
 
@@ -35,6 +37,14 @@ def gap(life: str) -> bytes:
 
 def gap_reported(life: str) -> bytes:
     return f"audit-told/{life}".encode()
+
+
+def audit_tiles(log: str) -> bytes:
+    return f"audit-tile/{log}/".encode()
+
+
+def audit_tile(log: str, number: int) -> bytes:
+    return f"audit-tile/{log}/{number:016x}".encode()
 
 
 def graces(name: StreamName) -> bytes:

@@ -25,7 +25,8 @@ class ControllerSettings:
         of publications, and space comes back within a second).
     evictions_max: eviction records kept for each stream (100).
     histories_max: histories kept in memory (4096 streams).
-    audit_max_age_ms: how long entries of the audit stream are kept (90 days; at least one).
+    audit_max_age_ms: how long entries of the audit stream are kept unless its policy says otherwise (7 years, which is what
+        auditors ask for; at least a day).
     audit_outbox_max: audit entries that may wait for their append (4096: what half an hour of full disk makes); further
         ones are only counted, and the count is reported.
     clock_slack_ms: part of the time that the store was closed, by the wall clock, that does not age data (1 h: if the
@@ -51,7 +52,7 @@ class ControllerSettings:
     retention_pause_ms: int = 500
     evictions_max: int = 100
     histories_max: int = 4096
-    audit_max_age_ms: int = 90 * DAY_MS
+    audit_max_age_ms: int = 7 * 365 * DAY_MS
     audit_outbox_max: int = 4096
     clock_slack_ms: int = 3_600_000
     buckets: int = 64

@@ -25,6 +25,8 @@ PARTS = {
     "controller": Part(pattern="[^/]+", meaning="id of a controller"),
     "life": Part(pattern="[0-9a-f]{32}", meaning="one run of a controller, 32 hexadecimal digits"),
     "number": Part(pattern="[0-9a-f]{16}", meaning="number of an entry in that run, 16 hexadecimal digits"),
+    "log": Part(pattern="[0-9a-f]{32}", meaning="an audit log: the end of its name, 32 hexadecimal digits"),
+    "tile": Part(pattern="[0-9a-f]{16}", meaning="number of a tile, 16 hexadecimal digits"),
     "erasure": Part(pattern="[^/]+", meaning="id of an erasure"),
     "run": Part(
         pattern="(?:[0-9a-f]{32}/)?", meaning="a run that gathers positions, 32 hexadecimal digits and a slash; none in"

@@ -20,19 +20,21 @@ from penstock.codec.control.streams import ScopeRecord, StreamRecord
 from penstock.codec.control.truncations import GapRecord, OutboxRecord
 from penstock.codec.events import frame_events
 from penstock.controller import keys, retention_keys
+from penstock.controller.evidence.audit_log import AuditLog
 from penstock.controller.metadata import Metadata, changing, create, overwrite, stored
 from penstock.controller.set_aside import UNREADABLE, SetAside
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import OwnedTasks
+from penstock.core.evidence.audit_log import chained
 from penstock.core.segments.writer_memory import FIXED_IDS
 from penstock.model.callers import current_caller
-from penstock.model.errors import InvalidArgumentError, PenstockError, WriterFencedError
+from penstock.model.errors import ConditionFailedError, InvalidArgumentError, PenstockError, WriterFencedError
 from penstock.model.names import MARK_PREFIX, SYSTEM_SCOPE, StreamName, segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType, StreamConfig
 from penstock.model.segments import make_segment_id
 from penstock.ports.clock import Clock
 from penstock.ports.data.segments import Append, Segments
-from penstock.ports.data.tables import TablePut
+from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval
 from penstock.ports.rng import Rng
 from penstock.ports.telemetry import Telemetry
 
@@ -58,7 +60,7 @@ def check_not_own(name: StreamName) -> None:
 
 
 def audit_policy(settings: ControllerSettings) -> RetentionPolicy:
-    """The policy of the audit stream, whatever other levels set: entries are kept that long, and no longer."""
+    """The policy of the audit stream unless the operator sets one: entries are kept that long, and no longer."""
     age_ms = settings.audit_max_age_ms
     return RetentionPolicy(type=RetentionType.TIME, minimum=age_ms, maximum=age_ms)
 
@@ -99,6 +101,7 @@ class Audit:
         self._metadata = metadata
         self._segments = segments
         self._clock = clock
+        self.log = AuditLog(metadata, segments, rng, set_aside, segment=_SEGMENT)
         self._tasks = tasks
         self._telemetry = telemetry
         self._settings = settings
@@ -130,13 +133,15 @@ class Audit:
         """
         self._create = create_stream
         self._waiting = {entry.key: None async for entry in self._metadata.scan_all(retention_keys.OUTBOX)}
-        if now:
-            try:
+        try:
+            if now:
                 await self._ensure()
-            except PenstockError as error:
-                # The audit stream cannot be created now: space is short, or its record is damaged. The store must start
-                # anyway. Entries wait, and each drain tries again.
-                log.warning("audit stream could not be created yet", extra={"error": str(error)})
+            # Before anything can be removed from the stream: see ``AuditLog.settle``.
+            await self.log.settle()
+        except PenstockError as error:
+            # The audit stream cannot be created now: space is short, or its record is damaged. The store must start
+            # anyway. Entries wait, and each drain tries again.
+            log.warning("audit stream cannot be used yet", extra={"error": str(error)})
         if self._waiting:
             self.soon()
 
@@ -155,9 +160,13 @@ class Audit:
             raise
 
     async def _keep_policy(self) -> None:
-        """Apply the current settings to the audit stream: an earlier process may have used others."""
+        """Apply the current settings to the audit stream, unless the operator has set a policy: an earlier process may have
+        used others."""
         found = await self._metadata.get(keys.stream(AUDIT_STREAM), StreamRecord)
         record, policy = found.value, audit_policy(self._settings)
+        (chosen,) = await self._metadata.entries([retention_keys.AUDIT_POLICY])
+        if chosen.version != KEY_ABSENT:
+            return
         if record is not None and (record.config.retention != policy or record.policy is not None):
             changed = replace(record, config=replace(record.config, retention=policy), policy=None)
             await self._metadata.put(found.put(changed))
@@ -231,11 +240,17 @@ class Audit:
                     return count
                 if found:
                     await self._append(found)
-                    await self._metadata.remove_keys([item.key for item in found])
+                    await self._forget(found)
                     self._appended = found[-1].version
                     for item in found:
                         self._waiting.pop(item.key, None)
                     count += len(found)
+
+    async def _forget(self, found: Sequence[_Waiting]) -> None:
+        """Remove appended entries from the outbox, and store the state of the log in the same step."""
+        puts = self.log.puts()
+        await self._metadata.change(puts, [TableRemoval(key=item.key) for item in found])
+        self.log.stored(puts)
 
     async def _oldest(self) -> list[_Waiting]:
         """The first entries in order of decision, as many as fit into one append."""
@@ -270,19 +285,23 @@ class Audit:
             fresh = [item for item in found if item.version > last]
             if not fresh:
                 return
+            state = await self.log.state()
+            entries, state_after, tiles = chained(state, [item.event for item in fresh])
             request = Append(
                 segment=_SEGMENT,
                 writer=WRITER,
-                data=frame_events([item.event for item in fresh]),
+                data=frame_events(entries),
                 event_number=fresh[-1].version,
                 event_count=len(fresh),
                 previous=last,
+                expected_offset=state.end,
             )
             try:
                 await self._segments.append(request)
+                self.log.advanced(state_after, tiles)
                 self._telemetry.add("audit_entries", len(fresh))
                 return
-            except WriterFencedError:
+            except (WriterFencedError, ConditionFailedError):
                 # Another controller has appended meanwhile.
                 if left == 1:
                     raise

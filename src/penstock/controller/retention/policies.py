@@ -16,11 +16,13 @@ from penstock.codec.control.effective_policy import encode_effective
 from penstock.codec.control.policies import PolicyRecord, policy_fields, read_policy
 from penstock.codec.control.policy_document import encode_document, value_of
 from penstock.codec.control.streams import MarkerRecord, StreamRecord
-from penstock.controller import keys
+from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import CHUNK, Stored, changing, overwrite, stored
+from penstock.controller.retention.audit import AUDIT_STREAM, audit_policy
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settled
+from penstock.core.policies.audit_policy import check_audit_policy
 from penstock.core.policies.levels import (
     LIMITS,
     check_effective,
@@ -202,8 +204,13 @@ class Policies:
 
     async def _set_stream(self, name: StreamName, document: PolicyDocument) -> None:
         ctx = self._ctx
-        if name.is_internal:
+        is_audit = name == AUDIT_STREAM
+        if name.is_internal and not is_audit:
             raise _internal("stream", str(name), Level.STREAM)
+        own = not document.is_empty
+        if is_audit:
+            check_audit_policy(document)
+            document = document if own else with_pravega(EMPTY, audit_policy(ctx.settings))
 
         async def attempt() -> None:
             view = await settled(ctx, name)
@@ -214,8 +221,11 @@ class Policies:
                 view.put(changed),
                 *levels.checks,
                 *own_policy_puts(name, changed),
+                *([overwrite(retention_keys.AUDIT_POLICY, MarkerRecord())] if is_audit and own else []),
                 *ctx.audit.puts([_entry(name, _shown(view.record), document, levels.effective)]),
             )
+            if is_audit and not own:
+                await ctx.metadata.remove_keys([retention_keys.AUDIT_POLICY])
             if document.is_empty:
                 # Remove the mark last: a stale mark costs one read, a missing one would hide the stream from its
                 # scope's changes.

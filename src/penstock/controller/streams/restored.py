@@ -44,6 +44,8 @@ async def begin_restored(ctx: Context, jump: int) -> int:
             await abort_if_open(ctx, name, txn)
     await _raise_numbers(ctx, jump)
     names = [ctx.set_aside.stream(entry, _STREAMS) async for entry in ctx.metadata.scan_all(_STREAMS)]
+    # The original goes on with its audit log.
+    await ctx.audit.log.end()
     moved = 0
     for name in names:
         if name is None or name == AUDIT_STREAM or name.stream.startswith("_"):

@@ -66,7 +66,7 @@ def audit(
     """Print what each rule deleted and who lost unread data: the store's audit stream, summed by rule, stream and
     subscriber.
 
-    The store keeps entries for 90 days; a table (--out) keeps them as long as you like. Run the same command regularly, for
+    The store keeps entries for 7 years; a table (--out) keeps them as long as you like. Run the same command regularly, for
     example every day. Each run adds the entries since the last run exactly once, all or none.
 
     \b

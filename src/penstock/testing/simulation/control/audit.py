@@ -11,6 +11,7 @@ from penstock.codec.audit import AuditKind, decode_entry
 from penstock.codec.events import split_events
 from penstock.controller.controller import Controller
 from penstock.controller.retention.audit import AUDIT_STREAM
+from penstock.core.evidence.merkle import leaf_hash
 from penstock.model.errors import ConflictError, StorageFullError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.retention import PolicyDocument, Retain
@@ -76,6 +77,18 @@ async def check_audit(env: Env, seen: Seen, cluster: ControlCluster) -> None:
             env.history.violation("audit out of order", f"{stream} {reported[-20:]}")
 
 
+def _check_log(env: Env, events: list[bytes]) -> None:
+    """All entries form one log: each continues the one before."""
+    last: bytes | None = None
+    for number, event in enumerate(events):
+        entry = decode_entry(event)
+        previous = None if last is None else leaf_hash(last).hex()
+        if (entry["n"], entry["previous"], "log" in entry) != (number, previous, last is None):
+            env.history.violation("audit log is broken", f"entry {number} is {entry['n']} of {len(events)}")
+            return
+        last = event
+
+
 async def _entries(env: Env) -> list[dict[str, Any]]:
     controller = cast("Controller", env.controller)
     await env.insist(controller.drain_audit)
@@ -87,4 +100,6 @@ async def _entries(env: Env) -> list[dict[str, Any]]:
             data += b"".join((await env.cluster.local.read(_SEGMENT, at, READ_BYTES, wait=False)).parts)
         except RETRYABLE:
             await asyncio.sleep(0.1)
-    return [decode_entry(event) for event in split_events(data)]
+    events = split_events(data)
+    _check_log(env, events)
+    return [decode_entry(event) for event in events]

@@ -38,7 +38,7 @@ def written(array, keys, lanes, memory=None):
             found = split_events(bytes(block.data))
             assert len(found) == block.count
             events.setdefault(id(lane), []).extend(found)
-            own_keys.setdefault(id(lane), []).extend(block.keys() if block.keys else [None] * block.count)
+            own_keys.setdefault(id(lane), []).extend(block.keys or [None] * block.count)
             blocks.append(block)
     return events, own_keys, blocks
 

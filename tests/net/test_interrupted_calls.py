@@ -74,7 +74,7 @@ class Watched:
         counted = WriterCore._count
 
         def count(core, block):
-            keys = block.keys() if block.keys is not None else [None] * block.count
+            keys = block.keys or [None] * block.count
             if len(keys) != block.count:
                 self.shifted.append((bytes(block.data)[:40], keys))
             for one, key in zip(split_events(bytes(block.data)), keys, strict=False):

@@ -82,8 +82,8 @@ def test_a_refusal_says_nothing_of_appends_before_the_refused_one():
         connection.send_gathered()
         line.handle = None  # What follows travels by itself, as a large append does.
         alone, behind = line.append(append(2, 1)), line.append(append(3, 2))
-        assert [item.with_others for item in line._in_flight] == [True, False, False]
-        line._receive(SegmentIsSealed(1, "s", "", 2))
+        assert [item.with_others for item in line._in_flight()] == [True, False, False]
+        line(SegmentIsSealed(1, "s", "", 2))
         with pytest.raises(NotConnectedError):
             await gathered
         for refused in (alone, behind):

@@ -6,7 +6,6 @@ Importing it raises MissingExtraError where one of them is not installed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 try:
@@ -186,7 +185,7 @@ class ArrowBatch:
                 yield self._keyed(coded, self._keys.slice(start, end - start), found, start)
 
     def _piece_bytes(self, lanes: LaneMap) -> int:
-        lanes_fed = _KEYLESS_BLOCKS if self._keys is None else len(lanes.pieces)
+        lanes_fed = _KEYLESS_BLOCKS if self._keys is None else lanes.width
         return min(max(_PIECE_BYTES_MIN, lanes_fed * self._block_bytes), PIECE_BYTES_MAX)
 
     def _keyless(self, lanes: LaneMap, start: int, end: int) -> list[tuple[Lane, WriteBlock]]:
@@ -224,14 +223,15 @@ class ArrowBatch:
         # Sorted by lane; stable, so that the order within a lane is kept. Sixteen bits are sorted in one pass.
         order = None if int(counts.max()) == end - start else np.argsort(place, kind="stable")
         view, bounds = self._framed(start, end, order)
-        keys_of = partial(_keys_of_rows, keys, order)
         prepared = []
         at = 0
         for number in np.flatnonzero(counts).tolist():
             upto = at + int(counts[number])
             for first, last in _even_runs(bounds, at, upto, self._block_bytes):
                 data = view[int(bounds[first]) : int(bounds[last])]
-                prepared.append((distinct[number], WriteBlock(data, last - first, partial(keys_of, first, last), 0)))
+                prepared.append(
+                    (distinct[number], WriteBlock(data, last - first, _RowKeys(keys, order, first, last), 0))
+                )
             at = upto
         return prepared
 
@@ -331,8 +331,22 @@ def _prepare_plain(
     return prepare_events(lanes, data.to_pylist(), None if keys is None else _key_list(keys), block_bytes)
 
 
-def _keys_of_rows(keys: pa.Array, order: np.ndarray[Any, Any] | None, start: int, end: int) -> list[str | None]:
-    return _key_list(keys.slice(start, end - start) if order is None else keys.take(pa.array(order[start:end])))
+class _RowKeys:
+    """The routing keys of rows ``start`` to ``end`` of the ordered rows. They become text only if someone asks."""
+
+    __slots__ = ("_end", "_keys", "_order", "_start")
+
+    def __init__(self, keys: pa.Array, order: np.ndarray[Any, Any] | None, start: int, end: int) -> None:
+        self._keys = keys
+        self._order = order
+        self._start = start
+        self._end = end
+
+    def __iter__(self) -> Iterator[str | None]:
+        keys, order, start, end = self._keys, self._order, self._start, self._end
+        return iter(
+            _key_list(keys.slice(start, end - start) if order is None else keys.take(pa.array(order[start:end])))
+        )
 
 
 def _end_of_run(bounds: np.ndarray[Any, Any], start: int, stop: int, size: int) -> int:

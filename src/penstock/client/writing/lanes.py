@@ -27,12 +27,11 @@ class LaneMap(dict[str | None, Lane]):
     Never changed when segments are replaced: a new map takes its place. At most 131072 keys are remembered.
     """
 
-    __slots__ = ("_highs", "_lanes", "_turn", "pieces")
+    __slots__ = ("_highs", "_lanes", "_turn")
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__()
         check_tiling(pieces)
-        self.pieces = tuple(pieces)
         self._highs = [piece.high for piece in pieces]
         self._lanes = [piece.lane for piece in pieces]
         self._turn = 0
@@ -44,6 +43,17 @@ class LaneMap(dict[str | None, Lane]):
         if len(self) < KEYS_CACHED_MAX:
             self[key] = lane
         return lane
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """Which keys go to which lane."""
+        lows = [0.0, *self._highs]
+        return [Piece(low, high, lane) for low, high, lane in zip(lows, self._highs, self._lanes, strict=False)]
+
+    @property
+    def width(self) -> int:
+        """The number of pieces."""
+        return len(self._lanes)
 
     def lane_at(self, point: float) -> Lane:
         """The lane that takes keys with this hash."""

@@ -35,7 +35,7 @@ def prepare_large(lanes: LaneMap, event: bytes, key: str | None, receipt: Receip
     if len(event) > LARGE_EVENT_MAX_BYTES:
         raise EventTooLargeError("event is too large", size_bytes=len(event), limit_bytes=LARGE_EVENT_MAX_BYTES)
     check_key(key)
-    keys = None if key is None else lambda: [key]
+    keys = None if key is None else (key,)
     receipts = () if receipt is None else ((0, receipt),)
     return [(lanes[key], WriteBlock(event_header(len(event)) + event, 1, keys, 0, large=True, receipts=receipts))]
 

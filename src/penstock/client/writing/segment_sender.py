@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -157,29 +156,33 @@ class SegmentSender:
         "_counter",
         "_failure",
         "_none_stored",
-        "_on_answer",
         "_outstanding",
         "_sent_number",
         "_used_at",
+        "blocks",
         "due",
+        "high",
         "host",
         "in_flight",
         "lane",
+        "low",
         "name",
-        "queue",
-        "range",
+        "segment",
         "state",
         "writer",
     )
 
     def __init__(self, host: SenderHost, segment: SegmentRange, name: str, writer: UUID) -> None:
         self.host = host
-        self.range = segment
+        # No object more than needed: a writer has thousands of senders, which the garbage collector looks at in turn.
+        self.segment = segment.segment
+        self.low, self.high = segment.keys.low, segment.keys.high
         self.name = name
         self.lane = Lane(self)
         self.state = SenderState.NEW
-        self.queue: deque[WriteBlock] = deque()
-        self.in_flight: deque[WriteBlock] = deque()
+        self.blocks: deque[WriteBlock] = deque()
+        """All that are not durable, in order; the first ``in_flight`` of them are sent."""
+        self.in_flight = 0
         self.due = False
         self.writer = writer
         self._counter = 0
@@ -189,18 +192,18 @@ class SegmentSender:
         """No block in flight is stored: the first of them was refused."""
         self._used_at = host.loop.time()
         self._failure: PenstockError | None = None
-        self._backoff = Backoff(host.rng)
-        self._on_answer = self._answered
+        self._backoff: Backoff | None = None
+        """Of the failures since the last progress."""
 
     @property
     def has_room(self) -> bool:
-        return self.state is SenderState.OPEN and not self.queue and len(self.in_flight) < self.host.max_in_flight
+        return self.state is SenderState.OPEN and len(self.blocks) == self.in_flight < self.host.max_in_flight
 
     def enqueue(self, block: WriteBlock) -> None:
         """Take the block's place in the segment's order, and send it as soon as it may go."""
         self._renew_if_silent()
         self.number(block)
-        self.queue.append(block)
+        self.blocks.append(block)
         if self.state is SenderState.OPEN:
             self.pump()
         elif self.state is SenderState.NEW:
@@ -226,7 +229,7 @@ class SegmentSender:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is on its way, or waits for it."""
-        return self.state in (SenderState.NEW, SenderState.OPEN) and not self.queue and not self.in_flight
+        return self.state in (SenderState.NEW, SenderState.OPEN) and not self.blocks
 
     def lend(self, last_number: int) -> bool:
         """Let the writing thread continue after ``last_number``. False: another event was appended last."""
@@ -239,7 +242,7 @@ class SegmentSender:
     def lent_block(self, events: list[bytes], keys: list[str | None]) -> WriteBlock:
         """The next block, numbered. For the writing thread, while the sender is lent."""
         keyed = keys.count(None) < len(keys)
-        block = WriteBlock(frame_events(events), len(events), (lambda: keys) if keyed else None, 0)
+        block = WriteBlock(frame_events(events), len(events), tuple(keys) if keyed else None, 0)
         self.number(block)
         return block
 
@@ -251,47 +254,41 @@ class SegmentSender:
     def adopt(self, block: WriteBlock) -> None:
         """Find out whether the block is stored that was sent while the sender was lent; if not, send it again."""
         if self.state is SenderState.NEW:
-            self.in_flight.append(block)
+            self.blocks.append(block)
+            self.in_flight += 1
             self._connect()
-
-    def unacknowledged(self) -> list[WriteBlock]:
-        return [*self.in_flight, *self.queue]
 
     def retire(self) -> list[WriteBlock]:
         """Stop; return the blocks that are not durable, in order."""
-        left = self.unacknowledged()
-        self.in_flight.clear()
-        self.queue.clear()
+        left = list(self.blocks)
+        self.blocks.clear()
+        self.in_flight = 0
         self.state = SenderState.RETIRED
         return left
 
     def reject(self) -> int:
         """Drop the blocks that are not in flight; returns the number of blocks in flight, which may or may not be
         stored."""
-        open_blocks = [block for block in self.in_flight if not block.done]
-        if self.state is SenderState.LARGE:
-            open_blocks.append(self.queue.popleft())
-        for block in self.queue:
+        # A large event is sent without counting as a block in flight, and alone.
+        sent = 1 if self.state is SenderState.LARGE else self.in_flight
+        waiting = [self.blocks.pop() for _ in range(len(self.blocks) - sent)]
+        for block in reversed(waiting):
             self.host.dropped(block)
-        self.queue.clear()
-        if self.state is SenderState.LARGE:
-            self.queue.append(open_blocks[-1])
-        fresh = [block for block in open_blocks if not block.rejected]
+        fresh = [block for block in self.blocks if not block.done and not block.rejected]
         for block in fresh:
             block.rejected = True
         return len(fresh)
 
     def pump(self) -> None:
-        queue, in_flight, host = self.queue, self.in_flight, self.host
-        while queue and self.state is SenderState.OPEN and len(in_flight) < host.max_in_flight:
-            block = queue[0]
+        blocks, host = self.blocks, self.host
+        while self.state is SenderState.OPEN and self.in_flight < min(len(blocks), host.max_in_flight):
+            block = blocks[self.in_flight]
             if block.large:
-                if not in_flight:
+                if not self.in_flight:
                     self.state = SenderState.LARGE
                     host.start(self, recover=False)
                 return
-            queue.popleft()
-            in_flight.append(block)
+            self.in_flight += 1
             request = Append(
                 segment=self.name,
                 writer=self.writer,
@@ -302,24 +299,24 @@ class SegmentSender:
             )
             self._sent_number = block.number
             self._outstanding += 1
-            block.answer = self._on_answer
+            block.sender = self
             host.submit(request, block)
 
-    def _answered(self, block: WriteBlock, result: Appended | PenstockError) -> None:
+    def answered(self, block: WriteBlock, result: Appended | PenstockError) -> None:
         self._outstanding -= 1
         if self.state is SenderState.RETIRED:
             return  # the writer failed or was closed while this was in flight
         if isinstance(result, Appended):
             block.done = True
             block.end_offset = result.end_offset
-            self._backoff.reset()
+            self._backoff = None
             self._settle_done()
         else:
             if self._failure is None:
                 # Only the first failure has the cause; the later ones follow from it.
                 self._failure = result
-                first = self.in_flight[0] if self.in_flight else None
-                self._none_stored = isinstance(result, _REFUSALS) and first is block
+                first = self.in_flight > 0 and self.blocks[0] is block
+                self._none_stored = first and isinstance(result, _REFUSALS)
             self.state = SenderState.BROKEN
         if self.state is SenderState.OPEN:
             self.pump()
@@ -329,17 +326,23 @@ class SegmentSender:
             self._connect()
 
     def _settle_done(self) -> None:
-        while self.in_flight and self.in_flight[0].done:
-            self._settle(self.in_flight.popleft())
+        while self.in_flight and self.blocks[0].done:
+            self.in_flight -= 1
+            self._settle(self.blocks.popleft())
 
     def _settle(self, block: WriteBlock) -> None:
         if block.receipts:
-            block.settle(self.host.layout.stream, self.range.segment)
+            block.settle(self.host.layout.stream, self.segment)
         self.host.settled(block)
 
     def _connect(self) -> None:
         self.state = SenderState.CONNECTING
         self.host.start(self, recover=True)
+
+    async def _pause(self) -> None:
+        if self._backoff is None:
+            self._backoff = Backoff(self.host.rng)
+        await self._backoff.sleep()
 
     async def recover(self) -> None:
         """Query the last event of this writer in the segment, and continue after it. Retries until the writer's
@@ -349,7 +352,7 @@ class SegmentSender:
             if failure is not None:
                 self.host.note(failure)
                 if isinstance(failure, (*RETRYABLE, WriterFencedError, WriterForgottenError)):
-                    await self._backoff.sleep()
+                    await self._pause()
                 elif isinstance(failure, QuotaExceededError):
                     self.host.reject(failure)
                 elif not isinstance(failure, SegmentSealedError | SegmentNotFoundError):
@@ -370,7 +373,7 @@ class SegmentSender:
                 self._renew(least_ms=int(error.fields.get("floor_ms", 0)))
                 if not isinstance(failure, SegmentSealedError):
                     failure = None
-                await self._backoff.sleep()
+                await self._pause()
                 continue
             except RETRYABLE as error:
                 failure = error
@@ -388,9 +391,10 @@ class SegmentSender:
             self.host.ready(self)
 
     def _resume_behind(self, last: int) -> bool:
-        settled = [block for block in self.in_flight if block.done or block.number <= last]
-        left = [block for block in self.in_flight if not block.done and block.number > last]
-        self.in_flight.clear()
+        sent = [self.blocks.popleft() for _ in range(self.in_flight)]
+        self.in_flight = 0
+        settled = [block for block in sent if block.done or block.number <= last]
+        left = [block for block in sent if not block.done and block.number > last]
         if any(block.number > last for block in settled):
             self.host.fail(InternalError("segment lost acknowledged events", segment=self.name, last=last))
             return False
@@ -399,13 +403,13 @@ class SegmentSender:
         for block in left:
             if block.rejected:
                 self.host.dropped(block)
-        self.queue.extendleft(block for block in reversed(left) if not block.rejected)
+        self.blocks.extendleft(block for block in reversed(left) if not block.rejected)
         self._sent_number = last
         return True
 
     async def send_large(self) -> None:
         """Append the large event at the head of the queue: a segment of its own, merged in one step."""
-        block = self.queue[0]
+        block = self.blocks[0]
         source: str | None = None
         stored = repeated = False
         while True:
@@ -419,7 +423,7 @@ class SegmentSender:
             except RETRYABLE as error:
                 repeated = True
                 self.host.note(error)
-                await self._backoff.sleep()
+                await self._pause()
                 if self.state is SenderState.RETIRED:
                     return
             except SegmentSealedError as error:
@@ -438,9 +442,9 @@ class SegmentSender:
                 break
         if self.state is SenderState.RETIRED:
             return  # the writer failed or was closed meanwhile, and has taken the block back
-        self.queue.popleft()
+        self.blocks.popleft()
         if stored:
-            self._backoff.reset()
+            self._backoff = None
             self._settle(block)
         else:
             self.host.dropped(block)
@@ -488,8 +492,3 @@ class SegmentSender:
         except (SegmentNotFoundError, *RETRYABLE) as error:
             # No one reads a transient segment; it is deleted with its parent.
             self.host.note(error)
-
-
-def unacknowledged_bytes(senders: Sequence[SegmentSender]) -> int:
-    """Bytes of all blocks that are not durable yet."""
-    return sum(block.size for sender in senders for block in sender.unacknowledged())

@@ -358,7 +358,7 @@ class AsyncTransaction:
             if held is None or not held.events:
                 return None
             prepared = writer.prepare(held.events, held.given_keys)
-            if len({lane.sender.range.segment for lane, _ in prepared}) < len(prepared):
+            if len({lane.sender.segment for lane, _ in prepared}) < len(prepared):
                 writer.take(prepared)
                 self._held = None
                 return None
@@ -366,7 +366,7 @@ class AsyncTransaction:
         txn = self.id
         blocks = [
             EventBlock(
-                segment=lane.sender.range.segment,
+                segment=lane.sender.segment,
                 writer=lane.sender.writer,
                 event_count=block.count,
                 data=block.data,

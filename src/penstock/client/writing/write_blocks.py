@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.codec.events import HEADER_BYTES, event_bounds, frame_events
 from penstock.model.errors import InternalError, PenstockError
@@ -12,9 +12,6 @@ from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.ports.data.segments import Appended
 from penstock.ports.files import Buffer
-
-Keys = Callable[[], Sequence[str | None]]
-"""Gives the routing key of each event of a block. Called only if the block has to be routed anew."""
 
 
 class Place(NamedTuple):
@@ -81,33 +78,40 @@ Receipts: TypeAlias = Sequence[tuple[int, Receipt]]
 """Receipts with the numbers of their events, from 0, in order."""
 
 
+class Answered(Protocol):
+    """Where the outcome of a block's append goes."""
+
+    def answered(self, block: WriteBlock, result: Appended | PenstockError) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class WriteBlock:
-    """Framed events that are appended as one. ``keys=None``: none of them has a key.
+    """Framed events that are appended as one. ``keys``: the routing key of each, looked at only if the block has to be routed
+    anew; None: none of them has a key.
 
     ``group`` counts flushes: a flush waits for the blocks of its group and of those before. ``number`` is the event
     number of the last event in its segment. ``large``: one event beyond the size of an append. ``rejected``: written
     before a refusal by a quota was reported, so it is not sent again. ``end_offset``: where the block ends in its segment,
     once its answer came. ``receipts``: of the events for which the program asked. The block itself is the callback of its
-    append and passes the outcome to ``answer``: this saves the garbage collector one object per block, of tens of
+    append and passes the outcome to ``sender``: this saves the garbage collector one object per block, of tens of
     thousands.
     """
 
     data: Buffer
     count: int
-    keys: Keys | None
+    keys: Iterable[str | None] | None
     group: int
     large: bool = False
     number: int = 0
     done: bool = False
     rejected: bool = False
-    answer: Callable[[WriteBlock, Appended | PenstockError], None] | None = None
+    sender: Answered | None = None
     end_offset: int | None = None
     receipts: Receipts = ()
 
     def __call__(self, result: Appended | PenstockError) -> None:
-        if self.answer is not None:
-            self.answer(self, result)
+        if self.sender is not None:
+            self.sender.answered(self, result)
 
     @property
     def size(self) -> int:
@@ -160,20 +164,14 @@ def close_blocks(
         if count == 1 or len(data) <= limit:
             if keys is not None and all(key is None for key in keys):
                 keys = None
-            # A method of the list, not a closure over it, which would be three objects.
-            return [WriteBlock(data, count, None if keys is None else _given(keys), group)]
+            # The garbage collector looks at a tuple of texts once, and at a list as long as it lives.
+            return [WriteBlock(data, count, None if keys is None else tuple(keys), group)]
     step = -(-count // -(-_framed_bytes(events) // block_bytes))
     blocks: list[WriteBlock] = []
     for start in range(0, count, step):
         part = None if keys is None else keys[start : start + step]
         blocks += close_blocks(events[start : start + step], part, group, block_bytes)
     return blocks
-
-
-def _given(keys: Sequence[str | None]) -> Keys:
-    if type(keys) is list:
-        return keys.copy
-    return lambda: keys
 
 
 def _framed_bytes(events: Sequence[bytes]) -> int:

@@ -16,7 +16,7 @@ from penstock.client.writing.lanes import ForkedLanes, LaneMap, NoLanes, Piece, 
 from penstock.client.writing.layout import Layout
 from penstock.client.writing.rejection import Rejections
 from penstock.client.writing.rounds import SLICE_LANES, LaneRounds
-from penstock.client.writing.segment_sender import Lane, SegmentSender, SenderState, unacknowledged_bytes
+from penstock.client.writing.segment_sender import Lane, SegmentSender, SenderState
 from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.write_blocks import Receipt, WriteBlock, attach, close_blocks, receipts_of
 from penstock.codec.events import split_events
@@ -296,11 +296,11 @@ class WriterCore:
 
     def unacknowledged(self) -> Mapping[str, object]:
         """The events that are not durable: stream, events, bytes, segments, and the last failure."""
-        busy = [sender for sender in self._senders.values() if sender.in_flight or sender.queue]
+        busy = [sender for sender in self._senders.values() if sender.blocks]
         return {
             "stream": str(self.layout.stream),
             "unacked_events": sum(self._group_events.values()),
-            "unacked_bytes": unacknowledged_bytes(busy),
+            "unacked_bytes": sum(block.size for sender in busy for block in sender.blocks),
             "segments": [sender.name for sender in busy],
             "last_error": None if self._deadline.trouble is None else str(self._deadline.trouble),
         }
@@ -417,7 +417,7 @@ class WriterCore:
 
     async def replace(self, sender: SegmentSender, cause: PenstockError) -> None:
         """Hand a sealed or deleted segment's keys, un-acknowledged events and lane to its successors."""
-        segment = sender.range.segment
+        segment = sender.segment
         try:
             found = await self._patiently(partial(self.layout.successors, segment, cause))
         except PenstockError as error:
@@ -438,8 +438,7 @@ class WriterCore:
         sender.lane.limit = 0  # a late event of another thread that lands here wakes us
 
     def _route(self, old: SegmentSender, blocks: Sequence[WriteBlock]) -> None:
-        low, high = old.range.keys.low, old.range.keys.high
-        targets = [piece.lane for piece in self.lanes.pieces if piece.low < high and low < piece.high]
+        targets = [piece.lane for piece in self.lanes.pieces if piece.low < old.high and old.low < piece.high]
         single = len({id(lane) for lane in targets}) == 1
         for block in blocks:
             if block.rejected:
@@ -456,7 +455,7 @@ class WriterCore:
             self._forget(block)
 
     def _split(self, block: WriteBlock) -> list[tuple[Lane, WriteBlock]]:
-        keys = [] if block.keys is None else block.keys()
+        keys = list(block.keys or ())
         if block.large:
             return [(self._lane_of(keys[0]), block.again())]
         parts: dict[int, tuple[Lane, list[bytes], list[str | None], list[tuple[int, Receipt]]]] = {}

@@ -6,14 +6,20 @@ import asyncio
 from uuid import UUID
 
 from penstock.codec.wire import commands as c
-from penstock.model.errors import NotConnectedError, PenstockError
-from penstock.net.dial.wire_lines import AppendConnection, Line, check_append
+from penstock.codec.wire.frames import FRAME_MAX_BYTES
+from penstock.core.segments.append_rules import fits_int64
+from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError
+from penstock.net.dial.wire_lines import FRAME_OVERHEAD, AppendConnection, Line
 from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.wire.wire_errors import error_of
 from penstock.ports.control.layout import Endpoint
-from penstock.ports.data.segments import Append, AppendDone, Appended
+from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, AppendDone, Appended
 
-_Key = tuple[str, UUID]
+_Key = tuple[str, int]
+"""A segment, and a writer as a number: UUIDs compute their hash in Python, and the garbage collector looks at them."""
+
+_COUNT_MAX = (1 << 31) - 1
+"""The most events in one append: the wire protocol has 32 bits for the count."""
 
 
 class RemoteAppends:
@@ -25,20 +31,21 @@ class RemoteAppends:
         self._connections: dict[Endpoint, list[AppendConnection]] = {}
         self._locks: dict[Endpoint, asyncio.Lock] = {}
         self._closed = False
+        self._on_end = self._ended  # one method for all lines
 
     def append(self, request: Append) -> asyncio.Future[Appended]:
         """Send an append, in call order; returns the future of its outcome. Raises InvalidArgumentError."""
-        check_append(request)
+        _check(request)
         return self._line(request.segment, request.writer).append(request)
 
     def submit(self, request: Append, done: AppendDone) -> None:
         """As ``append``; ``done`` is called with the outcome, later, from the event loop."""
-        check_append(request)
+        _check(request)
         self._line(request.segment, request.writer).submit(request, done)
 
     def withdraw(self, name: str, writer: UUID) -> None:
         """Drop the appends that the writer submitted and that were not sent. See ``Line.withdraw``."""
-        line = self._lines.get((name, writer))
+        line = self._lines.get((name, writer.int))
         if line is not None:
             line.withdraw()
 
@@ -71,10 +78,10 @@ class RemoteAppends:
     def _line(self, name: str, writer: UUID) -> Line:
         if self._closed:
             raise NotConnectedError("client is closed", segment=name)
-        key = (name, writer)
+        key = (name, writer.int)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(name, writer, self._ended)
+            line = self._lines[key] = Line(name, writer, self._on_end)
             self._open(line)
         return line
 
@@ -89,7 +96,7 @@ class RemoteAppends:
             line.fail(lambda: NotConnectedError("line to a segment store was not opened", segment=line.segment))
 
     def _ended(self, line: Line) -> None:
-        key = (line.segment, line.writer)
+        key = (line.segment, line.writer.int)
         if self._lines.get(key) is line:
             del self._lines[key]
 
@@ -159,3 +166,26 @@ class RemoteAppends:
                     if one.retiring:
                         one.retire(unused_since)
             return connection
+
+
+def _check(request: Append) -> None:
+    """Raise InvalidArgumentError for an append that every store would refuse."""
+    size = len(request.data)
+    limit = APPEND_MAX_BYTES if request.expected_offset is None else FRAME_MAX_BYTES - FRAME_OVERHEAD
+    if size > limit:
+        raise InvalidArgumentError("append is too large", size_bytes=size, limit_bytes=limit)
+    if request.event_count < 1:
+        raise InvalidArgumentError("append holds no events", segment=request.segment)
+    offset = request.expected_offset
+    if request.event_count > _COUNT_MAX or not fits_int64(request.event_number) or not fits_int64(offset or 0):
+        # If this were found only during sending, the line would wait for an answer that never comes.
+        raise InvalidArgumentError(
+            "a number of the append does not fit into the protocol's field",
+            event_count=request.event_count,
+            event_number=request.event_number,
+            expected_offset=offset,
+        )
+    if request.event_number <= request.previous:
+        raise InvalidArgumentError(
+            "event number does not increase", event_number=request.event_number, previous=request.previous
+        )

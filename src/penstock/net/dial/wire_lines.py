@@ -9,6 +9,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from uuid import UUID
 
 from penstock.codec.wire import commands as c
@@ -26,10 +27,8 @@ from penstock.codec.wire.frames import (
     decode,
     many_head,
 )
-from penstock.core.segments.append_rules import fits_int64
 from penstock.model.errors import (
     ConditionFailedError,
-    InvalidArgumentError,
     NotConnectedError,
     PenstockError,
     ProtocolError,
@@ -37,15 +36,13 @@ from penstock.model.errors import (
 )
 from penstock.net.dial.wire_dial import DialConnection
 from penstock.net.wire.wire_errors import error_of
-from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, AppendDone, Appended
+from penstock.ports.data.segments import Append, AppendDone, Appended
 from penstock.ports.files import Buffer
 
-_FRAME_OVERHEAD = 64  # bytes; more than the fields of any append command without its data
+FRAME_OVERHEAD = 64  # bytes; more than the fields of any append command without its data
 _WRITER_BYTES = 16
 _SPLIT_AT = 8 << 20  # bytes sent ahead in a block if an append exceeds one frame
 _BLOCK_END_TAIL = struct.Struct(">iqq")
-_COUNT_MAX = (1 << 31) - 1
-"""The most events in one append: the wire protocol has 32 bits for the count."""
 _GATHERED_APPEND_MAX = 64 << 10
 """A larger append is sent in a frame of its own: sharing one would gain nothing and delay the answers of the others."""
 _GATHERED_BYTES = 512 << 10
@@ -211,7 +208,7 @@ class Line:
     behind it fail.
 
     The protocol has no field for ``previous``: the line compares it with the last number it sent, the store with what
-    it holds.
+    it holds. The line itself is the sink of its replies: one object less for the garbage collector, of thousands.
     """
 
     def __init__(self, segment: str, writer: UUID, on_end: Callable[[Line], None]) -> None:
@@ -229,8 +226,9 @@ class Line:
         self._last_number = 0
         self._ready = False
         self._condition_open = False
-        self._queue: deque[_Item] = deque()
-        self._in_flight: deque[_Item] = deque()
+        self._items: deque[_Item] = deque()
+        """In call order; the first ``_sent`` of them are in flight."""
+        self._sent = 0
 
     def append(self, request: Append) -> asyncio.Future[Appended]:
         """Queue the append. The future fails with what ``SegmentService.append`` raises."""
@@ -256,14 +254,14 @@ class Line:
         """Queue the append; ``done`` is called with its outcome, later, from the event loop."""
         self.used_at = asyncio.get_running_loop().time()
         item = _Item(self, request, done)
-        self._queue.append(item)
+        self._items.append(item)
         self.pump()
         return item
 
     def withdraw(self) -> None:
         """Drop the appends that were not sent, without calling ``done``. Those that were sent may or may not be
         stored."""
-        for item in self._queue:
+        for item in islice(self._items, self._sent, None):
             item.done = _nobody
         if self.connection is None:
             self.fail(lambda: NotConnectedError("appends were withdrawn", segment=self.segment))
@@ -271,7 +269,7 @@ class Line:
     @property
     def has_queued(self) -> bool:
         """Whether appends wait to be sent."""
-        return bool(self._queue)
+        return len(self._items) > self._sent
 
     def hold(self) -> None:
         """Send nothing until ``opened``."""
@@ -282,7 +280,7 @@ class Line:
         NotConnectedError."""
         self.handle = handle
         if self.connection is not connection or not self._rid:
-            self._rid = connection.dialled.attach(self._receive)
+            self._rid = connection.dialled.attach(self)
             self.connection = connection
         self._last_number = last_number
         self._drop_in_flight()
@@ -295,8 +293,8 @@ class Line:
         Before it answers a setup, the store answers the appends that it has, except those in a frame with others that
         are not decided yet. It drops appends that wait for room. The setup returns how much is stored.
         """
-        items = list(self._in_flight)
-        self._in_flight.clear()
+        items = [self._items.popleft() for _ in range(self._sent)]
+        self._sent = 0
         self._condition_open = False
         if items and self.connection is not None:
             self.connection.answered(sum(item.size for item in items))
@@ -305,14 +303,16 @@ class Line:
 
     def pump(self) -> None:
         """Send the appends that may be sent now."""
-        while self._queue and self._ready and not self._condition_open and self.connection is not None:
+        while self.has_queued and self._ready and not self._condition_open and self.connection is not None:
             if not self.connection.has_room:
                 self.connection.starve(self)
                 return
-            item = self._queue.popleft()
+            item = self._items[self._sent]
             if item.done is _nobody:
+                del self._items[self._sent]
                 continue
             if item.request.previous != self._last_number:
+                del self._items[self._sent]
                 item.fail(
                     WriterFencedError(
                         "last event number differs",
@@ -327,7 +327,7 @@ class Line:
     def _send(self, connection: AppendConnection, item: _Item) -> None:
         request = item.request
         self._last_number = request.event_number
-        self._in_flight.append(item)
+        self._sent += 1
         connection.sent(item.size)
         if request.expected_offset is None and self.handle is not None and item.size <= _GATHERED_APPEND_MAX:
             connection.gather(item)
@@ -339,11 +339,14 @@ class Line:
             parts = conditional_block_end_parts(
                 self.writer_bytes, request.data, request.event_number, request.expected_offset, self._rid
             )
-        elif item.size > FRAME_MAX_BYTES - _FRAME_OVERHEAD:
+        elif item.size > FRAME_MAX_BYTES - FRAME_OVERHEAD:
             parts = self._split(request)
         else:
             parts = self.frame_alone(request)
         connection.dialled.send_parts(parts)
+
+    def _in_flight(self) -> list[_Item]:
+        return list(islice(self._items, self._sent))
 
     def frame_alone(self, request: Append) -> Sequence[Buffer]:
         """The frame of an append that is sent by itself."""
@@ -365,7 +368,8 @@ class Line:
             _BLOCK_END_TAIL.pack(request.event_count, request.event_number, self._rid),
         ]
 
-    def _receive(self, reply: Command | PenstockError) -> None:
+    def __call__(self, reply: Command | PenstockError) -> None:
+        """Take a reply of the connection."""
         if isinstance(reply, PenstockError):
             self.fail(lambda: NotConnectedError(reply.message, **reply.fields))
         elif isinstance(reply, c.DataAppended):
@@ -374,12 +378,12 @@ class Line:
             self._condition_failed()
         else:
             # It answers the first append that was sent by itself. Appends in shared frames may be stored.
-            alone = (item.request.event_number for item in self._in_flight if not item.with_others)
+            alone = (item.request.event_number for item in self._in_flight() if not item.with_others)
             self.fail(lambda: error_of(reply, self.segment), first=next(alone, None))
 
     def _appended(self, reply: c.DataAppended) -> None:
         done = 0
-        for item in list(self._in_flight):
+        for item in self._in_flight():
             if item.request.event_number > reply.event_number:
                 break
             if not item.with_others:
@@ -389,12 +393,13 @@ class Line:
     def acknowledged(self, item: _Item, length: int) -> int:
         """The append is durable; ``length`` is the segment's length after it. Returns how many bytes the append
         held."""
-        if self._in_flight and self._in_flight[0] is item:
-            self._in_flight.popleft()
+        if self._items[0] is item:
+            self._items.popleft()
         else:
             # Another frame with an earlier append of this line still waits for a slower segment.
-            self._in_flight.remove(item)
-        if not self._in_flight:
+            self._items.remove(item)
+        self._sent -= 1
+        if not self._sent:
             self._condition_open = False
         item.over = True
         item.done(Appended(end_offset=length))
@@ -418,9 +423,11 @@ class Line:
 
     def _condition_failed(self) -> None:
         # Nothing is sent after a conditional append, so it is the newest in flight.
-        if not self._in_flight:
+        if not self._sent:
             return
-        item = self._in_flight.pop()
+        self._sent -= 1
+        item = self._items[self._sent]
+        del self._items[self._sent]
         self._condition_open = False
         self._last_number = item.request.previous
         item.fail(
@@ -438,7 +445,7 @@ class Line:
 
     def end_if_idle(self) -> None:
         """End if no append is in flight, so that none fails. The next append opens a new line."""
-        if self._ready and not self._queue and not self._in_flight:
+        if self._ready and not self._items:
             self._end()
 
     def fail(self, make_error: Callable[[], PenstockError], *, first: int | None = None) -> None:
@@ -447,10 +454,10 @@ class Line:
         ``first``: event number of the append that the store refused. The outcome of those before it is unknown: they
         may be stored.
         """
-        items = [*self._in_flight, *self._queue]
-        size = sum(item.size for item in self._in_flight)
-        self._in_flight.clear()
-        self._queue.clear()
+        items = list(self._items)
+        size = sum(item.size for item in self._in_flight())
+        self._items.clear()
+        self._sent = 0
         connection = self.connection
         self._end()
         if connection is not None:
@@ -471,26 +478,3 @@ class Line:
             connection.dialled.detach(self._rid)
             connection.leave(self)
         self._on_end(self)
-
-
-def check_append(request: Append) -> None:
-    """Raise InvalidArgumentError for an append that every store would refuse."""
-    size = len(request.data)
-    limit = APPEND_MAX_BYTES if request.expected_offset is None else FRAME_MAX_BYTES - _FRAME_OVERHEAD
-    if size > limit:
-        raise InvalidArgumentError("append is too large", size_bytes=size, limit_bytes=limit)
-    if request.event_count < 1:
-        raise InvalidArgumentError("append holds no events", segment=request.segment)
-    offset = request.expected_offset
-    if request.event_count > _COUNT_MAX or not fits_int64(request.event_number) or not fits_int64(offset or 0):
-        # If this were found only during sending, the line would wait for an answer that never comes.
-        raise InvalidArgumentError(
-            "a number of the append does not fit into the protocol's field",
-            event_count=request.event_count,
-            event_number=request.event_number,
-            expected_offset=offset,
-        )
-    if request.event_number <= request.previous:
-        raise InvalidArgumentError(
-            "event number does not increase", event_number=request.event_number, previous=request.previous
-        )

@@ -115,12 +115,12 @@ async def running(limits: RestLimits | None = None, hosts: Sequence[str] | None 
                 clock=memory.clock,
                 port=0,
                 hosts=hosts,
-                readers=GroupReaders(of=readers_of),
                 reports=ProcessReports(
+                    readers=GroupReaders(of=readers_of),
                     checks=Checks(
                         vital={"segmentstore": lambda: failures.get("segmentstore")},
                         functions={"appends": lambda: failures.get("appends")},
-                    )
+                    ),
                 ),
                 limits=limits,
             )

@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
+from penstock.net.tls.settings import TlsSettings
 
 CONTROLLER_PORT = 9090
 STORE_PORT = 12345
@@ -143,8 +144,9 @@ class StandaloneSettings:
     the full budgets of ``store``. None: as the store was created; a new one has 1, which is this process. Worker ``n``
     listens on ``store_port + n``.
 
-    Binds to loopback only, unless ``insecure`` allows other machines to reach an unprotected port. ``advertised_host`` is
-    the host that clients connect to (default: the bound host). ``metrics``: see ``MetricsSettings``.
+    Beyond loopback it needs TLS and authentication, unless ``insecure`` allows other machines to reach an unprotected port.
+    ``advertised_host`` is the host that clients connect to (default: the bound host). ``metrics``: see ``MetricsSettings``.
+    ``tls``: None for plain connections.
     """
 
     store: EmbeddedSettings
@@ -156,6 +158,7 @@ class StandaloneSettings:
     insecure: bool = False
     workers: int | None = None
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    tls: TlsSettings | None = None
 
     def __post_init__(self) -> None:
         for name in ("controller_port", "store_port", "http_port"):
@@ -164,10 +167,19 @@ class StandaloneSettings:
         if self.workers is not None and not 1 <= self.workers <= WORKERS_MAX:
             raise InvalidArgumentError("no such number of workers", workers=self.workers, most=WORKERS_MAX)
         check_server_memory(self.store.memory_bytes)
-        if not self.insecure and not is_loopback(self.host):
+        if self.unprotected and not self.insecure:
             raise InvalidArgumentError(
-                "refusing to listen beyond loopback without authentication; --insecure allows it", host=self.host
+                f"other machines can reach this address, and {' and '.join(self.unprotected)}; --insecure starts without",
+                host=self.host,
             )
+
+    @property
+    def unprotected(self) -> tuple[str, ...]:
+        """What protects the ports from other machines and is missing. Empty on loopback."""
+        if is_loopback(self.host):
+            return ()
+        tls = () if self.tls is not None else ("TLS is missing (--tls-cert and --tls-key)",)
+        return (*tls, "authentication is missing")
 
     @property
     def advertised(self) -> str:

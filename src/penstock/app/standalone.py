@@ -42,6 +42,9 @@ from penstock.model.errors import NotFoundError, PenstockError
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.http.health import Checks
 from penstock.net.http.http_server import GroupReaders, ProcessReports, RestServer
+from penstock.net.security import Security
+from penstock.net.tls.certificates import load_tls
+from penstock.net.tls.server_tls import ServerTls
 from penstock.net.wire.calls import controller_calls
 from penstock.net.wire.wire_server import WireServer
 from penstock.ports.control.layout import Endpoint
@@ -65,6 +68,7 @@ class Standalone:
     store: Endpoint
     http: Endpoint
     workers: Sequence[Worker] = ()
+    tls: ServerTls | None = None
 
 
 def _metrics_page(
@@ -81,8 +85,13 @@ def _metrics_page(
 
 
 def _http_server(
-    settings: StandaloneSettings, runtime: Runtime, processes: Sequence[Worker], metrics: MetricsPage
+    settings: StandaloneSettings,
+    runtime: Runtime,
+    processes: Sequence[Worker],
+    metrics: MetricsPage,
+    security: Security,
 ) -> RestServer:
+    tls = security.tls
     store = AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
     return RestServer(
         runtime.controller,
@@ -92,19 +101,29 @@ def _http_server(
         port=settings.http_port,
         hosts=settings.http_names,
         limits=rest_limits(settings.store),
-        readers=GroupReaders(of=partial(online_readers, runtime), move=partial(move_readers, store)),
         reports=ProcessReports(
+            readers=GroupReaders(of=partial(online_readers, runtime), move=partial(move_readers, store)),
             checks=Checks(
                 vital={"segmentstore": partial(store_failure, runtime.failure, processes)},
                 functions={
                     **{name: partial(_reason, runtime.not_ready, name) for name in FUNCTIONS},
                     "disk": partial(disk_failure, settings.store.data),
+                    **({} if tls is None else {"certificate": lambda: tls.failure}),
+                },
+                warnings={
+                    **({} if tls is None else {"certificate": lambda: tls.problem}),
+                    **({} if not settings.unprotected else {"insecure": lambda: _insecure_text(settings)}),
                 },
             ),
             telemetry=runtime.telemetry,
         ),
         routes=[metrics.route()],
+        security=security,
     )
+
+
+def _insecure_text(settings: StandaloneSettings) -> str:
+    return f"other machines can reach {settings.host}, and {' and '.join(settings.unprotected)}"
 
 
 @asynccontextmanager
@@ -114,6 +133,8 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
     Raises what ``open_runtime`` and ``open_workers`` raise, and AddressInUseError if a port is taken. As far as possible,
     errors are raised before a new store is created.
     """
+    if settings.tls is not None:
+        load_tls(settings.tls, now_ms=RealClock().now_ms())
     workers = workers_of(settings.store.data, settings.workers)
     check_place(settings.store)
     if not (settings.store.data / "VERSION").exists():
@@ -121,17 +142,18 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
         await check_addresses(settings, workers)
     async with AsyncExitStack() as stack:
         if workers == 1:
-            runtime, store = await stack.enter_async_context(_in_this_process(settings))
+            runtime, security, store = await stack.enter_async_context(_in_this_process(settings))
             processes: Sequence[Worker] = ()
         else:
-            runtime, pool = await stack.enter_async_context(_in_workers(settings, workers))
+            runtime, security, pool = await stack.enter_async_context(_in_workers(settings, workers))
             store, processes = pool.endpoints[0], pool.workers
         chosen = settings.metrics
         streams = await stack.enter_async_context(
             StreamMetrics(runtime.controller, runtime.clock, shown=chosen.shown, named=chosen.named)
         )
         page = _metrics_page(settings, runtime, processes, streams)
-        http = await stack.enter_async_context(_http_server(settings, runtime, processes, page))
+        http = await stack.enter_async_context(_http_server(settings, runtime, processes, page, security))
+        _warn_if_insecure(settings, runtime)
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
         grpc = await stack.enter_async_context(
             GrpcServer(
@@ -144,6 +166,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 # Each connection takes three descriptors.
                 limits=gate_limits(settings.store, connections=connections_allowed() // 4),
                 telemetry=runtime.telemetry,
+                security=security,
             )
         )
         yield Standalone(
@@ -152,11 +175,31 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
             store=store,
             http=Endpoint(host=settings.advertised, port=http.port),
             workers=processes,
+            tls=security.tls,
         )
 
 
+def _warn_if_insecure(settings: StandaloneSettings, runtime: Runtime) -> None:
+    if settings.unprotected:
+        log.warning(
+            "the ports are not protected: anyone who reaches them can read, change and delete all data",
+            extra={"host": settings.host, "missing": "; ".join(settings.unprotected)},
+        )
+    runtime.telemetry.gauge("insecure", bool(settings.unprotected))
+
+
 @asynccontextmanager
-async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[Runtime, Endpoint]]:
+async def _securing(settings: StandaloneSettings, telemetry: Counters) -> AsyncIterator[Security]:
+    """The protection of this process's ports. Raises InvalidArgumentError."""
+    if settings.tls is None:
+        yield Security()
+        return
+    async with ServerTls(settings.tls, clock=RealClock(), telemetry=telemetry) as tls:
+        yield Security(tls=tls)
+
+
+@asynccontextmanager
+async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[Runtime, Security, Endpoint]]:
     """A store in this process, and where it listens."""
     store_port = settings.store_port
 
@@ -165,6 +208,7 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
 
     async with (
         open_runtime(settings.store, endpoint_of=endpoint_of) as runtime,
+        _securing(settings, runtime.telemetry) as security,
         WireServer(
             runtime.segments,
             host=settings.host,
@@ -174,6 +218,7 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
             limits=wire_limits(settings.store, connections=connections_allowed()),
             guard=runtime.controller.client_removal,
             calls=controller_calls(runtime.controller),
+            security=security,
         ) as wire,
         MemoryWatch(
             runtime.segments,
@@ -184,11 +229,11 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
         ),
     ):
         store_port = wire.port
-        yield runtime, endpoint_of("")
+        yield runtime, security, endpoint_of("")
 
 
 @asynccontextmanager
-async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator[tuple[Runtime, Workers]]:
+async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator[tuple[Runtime, Security, Workers]]:
     """A store in worker processes, which listen. The controller runs in this process."""
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
     async with AsyncExitStack() as stack:
@@ -214,6 +259,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
         )
         await settle_restored(settings.store.data, controller)
         await stack.enter_async_context(workers.serving(controller.client_removal))
+        security = await stack.enter_async_context(_securing(settings, telemetry))
         runtime = Runtime(
             segments=workers.segments,
             controller=controller,
@@ -223,7 +269,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
             failure=lambda: workers.failure,
             not_ready=workers.not_ready,
         )
-        yield runtime, workers
+        yield runtime, security, workers
 
 
 async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[str] | None:
@@ -277,6 +323,7 @@ def _facts(standalone: Standalone, settings: StandaloneSettings) -> dict[str, An
         "store": place(standalone.store),
         "http": place(standalone.http),
         "data": str(settings.store.data),
+        "tls": settings.tls is not None,
         "workers": [
             {"worker": one.number, "store": place(one.endpoint or standalone.store), "pid": one.pid}
             for one in standalone.workers
@@ -311,6 +358,9 @@ async def _serve_until(
 ) -> None:
     async with open_standalone(settings) as standalone:
         opened.set()
+        tls = standalone.tls
+        if tls is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, tls.reload)
         ready(_facts(standalone, settings))
         while (failure := standalone.runtime.failure()) is None:
             try:

@@ -72,6 +72,16 @@ CATALOGUE: Sequence[Chapter] = (
         ),
     ),
     Chapter(
+        title="Protection",
+        metrics=(
+            _gauge("insecure", "1 if other machines can reach ports without TLS or authentication"),
+            _gauge("certificate_expiry_time_seconds", "When the server's certificate expires, since the Unix epoch"),
+            _gauge("certificate_refused", "1 if the TLS files were changed and cannot be used; the old ones stay"),
+            _counter("tls_reloads", "New TLS files, by outcome: ok or refused", "outcome"),
+            _counter("tls_handshakes", "TLS handshakes, by outcome: ok or failed", "outcome"),
+        ),
+    ),
+    Chapter(
         title="Writers and readers",
         metrics=(
             _gauge("wire_connections", "Open connections to the segment store's port"),

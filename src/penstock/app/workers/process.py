@@ -30,6 +30,9 @@ from penstock.app.settings import EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.app.workers.layout import WorkerLayout
 from penstock.model.errors import InternalError, PenstockError, UnavailableError
+from penstock.net.security import Security
+from penstock.net.tls.server_tls import ServerTls
+from penstock.net.tls.settings import TlsSettings
 from penstock.net.wire.requests import RemovalGuard
 from penstock.net.wire.wire_server import WireServer
 from penstock.net.workers.link import Answer, Handler, WorkerLink, open_link
@@ -184,11 +187,16 @@ class WorkerProcess:
         if order.name == "drain":
             await self._wire.aclose()
             return None
-        host, port = order.arguments
+        host, port, plain_tls = order.arguments
 
         settings = self._settings
         if settings is None:
             raise InternalError("a worker serves before it has opened its store", worker=self._number)
+        tls = None
+        if plain_tls is not None:
+            tls = await self._wire.enter_async_context(
+                ServerTls(TlsSettings.from_plain(plain_tls), clock=RealClock(), telemetry=self._telemetry)
+            )
         wire = await self._wire.enter_async_context(
             WireServer(
                 store,
@@ -198,6 +206,7 @@ class WorkerProcess:
                 telemetry=self._telemetry,
                 limits=wire_limits(settings, connections=connections_allowed()),
                 guard=removal_guard(link),
+                security=Security(tls=tls),
             )
         )
         await self._wire.enter_async_context(
@@ -252,7 +261,7 @@ def main() -> None:
     tune_allocator()
     tune_collector()
     # A signal to the whole process group is meant for the server, which stops its workers in order.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
     async def run() -> None:

@@ -209,7 +209,8 @@ class Worker:
     async def serve(self, link: WorkerLink) -> None:
         """Accept clients, always at the first address, because they know it."""
         wanted = self._settings.worker_port(self.number) if self.endpoint is None else self.endpoint.port
-        port = await link.call("serve", self._settings.host, wanted)
+        tls = self._settings.tls
+        port = await link.call("serve", self._settings.host, wanted, None if tls is None else tls.to_plain())
         self.endpoint = Endpoint(host=self._settings.advertised, port=port)
 
     async def end(self, patience_s: float) -> int | None:

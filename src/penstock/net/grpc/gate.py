@@ -23,6 +23,7 @@ from penstock.codec.wire import http2_frames as h2
 from penstock.core.segments.call_memory import CallMemory
 from penstock.model.errors import InternalError, InvalidArgumentError, ProtocolError
 from penstock.net.listening import listen_on
+from penstock.net.tls.door import TlsDoor, peer_certificate
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ class GrpcGate:
     the server, the peer name of each client ends in the client's address.
     """
 
-    def __init__(self, *, host: str, port: int, limits: GateLimits) -> None:
+    def __init__(self, *, host: str, port: int, limits: GateLimits, door: TlsDoor | None = None) -> None:
+        """``door``: the TLS of the port, which is borrowed; None for plain connections."""
         self._host = host
         self._wanted_port = port
         self.limits = limits
@@ -81,6 +83,8 @@ class GrpcGate:
         """Connections that have not sent HTTP/2's preface yet, and those that the server has closed but whose clients
         have not received everything; oldest first, and since when."""
         self.connections: dict[_Outer, None] = {}
+        self._door = door
+        self._certificates: dict[int, tuple[str, ...]] = {}
         self._servers: list[asyncio.Server] = []
         self._directory: Path | None = None
         self._numbers = itertools.count()
@@ -110,10 +114,13 @@ class GrpcGate:
         )
         # The path of a socket has at most 107 bytes, so it must not lie below a long TMPDIR.
         self._directory = Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))
+
+        def outer() -> asyncio.BaseProtocol:
+            return _Outer(self)
+
+        factory = outer if self._door is None else self._door.behind(outer)
         for one in sockets:
-            self._servers.append(
-                await loop.create_server(lambda: _Outer(self), sock=one, backlog=_BACKLOG, start_serving=False)
-            )
+            self._servers.append(await loop.create_server(factory, sock=one, backlog=_BACKLOG, start_serving=False))
         return self
 
     async def serve(self) -> None:
@@ -131,6 +138,8 @@ class GrpcGate:
                 timer.cancel()
         for server in self._servers:
             server.close()
+        if self._door is not None:
+            self._door.close()
         for connection in list(self.connections):
             connection.abort()
         for server in self._servers:
@@ -140,12 +149,17 @@ class GrpcGate:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
-    def connect(self, peer: str) -> socket.socket:
-        """A socket to the server, whose peer name has this address. Raises OSError."""
+    def certificate_of(self, peer: str) -> tuple[str, ...]:
+        """The names in the client's certificate, by the peer name that the server sees; see ``peer_certificate``."""
+        number = peer.rpartition("/")[2].partition("-")[0]
+        return self._certificates.get(int(number), ()) if number.isdecimal() else ()
+
+    def connect(self, number: int, peer: str) -> socket.socket:
+        """A socket to the server, whose peer name has this number and address. Raises OSError."""
         inner = socket.socket(socket.AF_UNIX)
         try:
             inner.setblocking(False)
-            name = self.inner.with_name(f"{next(self._numbers)}-{peer}"[:60])
+            name = self.inner.with_name(f"{number}-{peer}"[:60])
             inner.bind(str(name))
             try:
                 inner.connect(str(self.inner))
@@ -158,8 +172,11 @@ class GrpcGate:
 
     def entered(self, connection: _Outer) -> None:
         """Note a new connection; close one if there are too many."""
+        connection.number = next(self._numbers)
         self.connections[connection] = None
         self.silent[connection] = connection.loop.time()
+        if connection.certificate:
+            self._certificates[connection.number] = connection.certificate
         if len(self.connections) > self.limits.connections:
             now = connection.loop.time()
             used = [(at, one) for one in self.connections if (at := self.memory.used_at(one, now)) is not None]
@@ -176,6 +193,7 @@ class GrpcGate:
     def left(self, connection: _Outer) -> None:
         self.silent.pop(connection, None)
         self.connections.pop(connection, None)
+        self._certificates.pop(connection.number, None)
         self._wake(self.memory.forget(connection, connection.loop.time()))
 
     def answered(self, connection: _Outer, stream: int) -> None:
@@ -231,6 +249,8 @@ class _Outer(asyncio.Protocol):
         """Bytes received while it must wait, from the start of a frame."""
         self._connecting: asyncio.Task[None] | None = None
         self._peer = ""
+        self.number = -1
+        self.certificate: tuple[str, ...] = ()
         self._paused = False
         self._headers_of = 0
         self._in_headers = False
@@ -241,6 +261,7 @@ class _Outer(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]
         address = transport.get_extra_info("peername")
         self._peer = address[0] if address else ""
+        self.certificate = peer_certificate(transport)
         self._gate.entered(self)
 
     def data_received(self, data: bytes) -> None:
@@ -270,7 +291,7 @@ class _Outer(asyncio.Protocol):
 
     async def _connect(self) -> None:
         try:
-            inner = self._gate.connect(self._peer)
+            inner = self._gate.connect(self.number, self._peer)
             await self.loop.create_unix_connection(lambda: self._inner, sock=inner)
         except OSError as error:
             log.warning("connection could not be passed to the server", extra={"reason": str(error)})

@@ -20,6 +20,9 @@ from penstock.net.grpc.tables import KeyValueTableCalls
 from penstock.net.native.calls import REPLY_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
 from penstock.net.native.serve import answers
 from penstock.net.proto import Controller_pb2
+from penstock.net.security import OPEN, Security
+from penstock.net.tls.certificates import GRPC_ALPN
+from penstock.net.tls.door import TlsDoor
 from penstock.net.wire.requests import CALLS_CAPABILITY
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.control.plane import ControlPlane
@@ -73,6 +76,7 @@ class GrpcServer:
         line: bool = False,
         limits: GateLimits | None = None,
         telemetry: Telemetry | None = None,
+        security: Security = OPEN,
     ) -> None:
         """Raises InvalidArgumentError: the port is invalid, or the host is "any address" and ``server_address`` is
         missing."""
@@ -89,7 +93,9 @@ class GrpcServer:
         self._store_id = store_id
         self._line = line
         self._telemetry = telemetry or NoTelemetry()
-        self.gate = GrpcGate(host=host, port=port, limits=limits or GateLimits())
+        tls = security.tls
+        door = None if tls is None else TlsDoor(tls, GRPC_ALPN, telemetry=self._telemetry)
+        self.gate = GrpcGate(host=host, port=port, limits=limits or GateLimits(), door=door)
         self._server: grpc.aio.Server | None = None
         self._port: int | None = None
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from penstock.net.http.http_limits import RestLimits
+from penstock.net.tls.door import TlsDoor, peer_certificate
 
+PEER_CERTIFICATE = "peer_certificate"
+"""The key, in the state of a request, of the names in the client's certificate; see ``peer_certificate``."""
 _STEP_BYTES = 4 << 10
 _FRAMING_FREE_BYTES = 8 << 10
 _CONTENT_PER_FRAMING = 8
@@ -45,6 +48,8 @@ class RestConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
+        # uvicorn copies it into the ``state`` of each request.
+        self.app_state = {**self.app_state, PEER_CERTIFICATE: peer_certificate(transport)}
         if len(self.connections) > self.limits.connections:
             # A client that connects and sends nothing, or an endless body, must not block others.
             oldest = next(iter(self.unfinished), None)
@@ -129,6 +134,14 @@ class RestConnection(H11Protocol):
             self._reply_timer = None
 
 
-def connection_class(limits: RestLimits) -> type[RestConnection]:
-    """The class of connections under these limits; uvicorn makes them itself, from a class."""
-    return type("BoundedRestConnection", (RestConnection,), {"limits": limits, "unfinished": {}})
+def connection_class(limits: RestLimits, door: TlsDoor | None = None) -> type[RestConnection]:
+    """What uvicorn calls to make a connection: a class of connections under these limits, behind the ``door``'s TLS."""
+    bounded = type("BoundedRestConnection", (RestConnection,), {"limits": limits, "unfinished": {}})
+    if door is None:
+        return bounded
+
+    def behind_the_door(**arguments: Any) -> asyncio.BaseProtocol:
+        return door.behind(lambda: bounded(**arguments))()
+
+    # uvicorn only calls it.
+    return cast("type[RestConnection]", behind_the_door)

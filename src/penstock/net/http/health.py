@@ -20,10 +20,11 @@ Check = Callable[[], str | None]
 class Checks:
     """Parts of the process by name. While a ``vital`` part does not work, the process is not live: a restart may help.
     While one of the ``functions`` does not work (for example, tier 2 is full), the process is not ready for it, and a
-    restart does not help."""
+    restart does not help. ``warnings`` are shown in the details of the server and change nothing else."""
 
     vital: Mapping[str, Check] = field(default_factory=dict)
     functions: Mapping[str, Check] = field(default_factory=dict)
+    warnings: Mapping[str, Check] = field(default_factory=dict)
 
 
 _ROOT = "controller"
@@ -36,6 +37,7 @@ class Health:
     def __init__(self, checks: Checks) -> None:
         self._checks = {**checks.vital, **checks.functions}
         self._vital = checks.vital
+        self._warnings = checks.warnings
 
     def routes(self) -> Sequence[Route]:
         parts = {
@@ -69,7 +71,11 @@ class Health:
         return _UP if self._works(part) else _DOWN
 
     def _details(self, part: str) -> Mapping[str, str]:
-        return self._failures(part)
+        found = dict(self._failures(part))
+        if part == _ROOT:
+            warnings = {name: check() for name, check in self._warnings.items()}
+            found = {**{name: text for name, text in warnings.items() if text is not None}, **found}
+        return found
 
     def _result(self, part: str) -> Mapping[str, object]:
         children = {name: self._result(name) for name in self._checks} if part == _ROOT else {}

@@ -36,6 +36,9 @@ from penstock.net.http.pulsar.context import MoveReaders
 from penstock.net.http.reading_requests import no_such_path, path_route
 from penstock.net.http.rest_calls import routes_of
 from penstock.net.listening import listen_on
+from penstock.net.security import OPEN, Security
+from penstock.net.tls.certificates import HTTP_ALPN
+from penstock.net.tls.door import TlsDoor
 from penstock.ports.clock import Clock
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
@@ -70,10 +73,12 @@ class GroupReaders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReports:
-    """What the process reports of itself: parts that work or not, for ``/v1/health``, and metrics of the requests."""
+    """What the process knows: parts that work or not, for ``/v1/health``, readers of groups, and metrics of the
+    requests."""
 
     checks: Checks = field(default_factory=Checks)
     telemetry: Telemetry = field(default_factory=NoTelemetry)
+    readers: GroupReaders = field(default_factory=GroupReaders)
 
 
 class RestServer:
@@ -81,7 +86,7 @@ class RestServer:
 
     Args:
         hosts: Host names, besides those of loopback and ``host``, by which requests may address this server. None: any
-        name, for a port that other machines may reach. readers: The readers of groups; None: nothing is known of them.
+        name, for a port that other machines may reach. reports: None: nothing is known.
         routes: Further routes of the process; they are tried before ours.
     """
 
@@ -94,15 +99,18 @@ class RestServer:
         host: str = "127.0.0.1",
         port: int = DEFAULT_PORT,
         hosts: Sequence[str] | None = (),
-        readers: GroupReaders | None = None,
         reports: ProcessReports | None = None,
         routes: Sequence[BaseRoute] = (),
         limits: RestLimits | None = None,
+        security: Security = OPEN,
     ) -> None:
         """Raises InvalidArgumentError (invalid port)."""
         if not 0 <= port < 1 << 16:
             raise InvalidArgumentError("a port must be 0 to 65535", port=port)
-        readers, reports = readers or GroupReaders(), reports or ProcessReports()
+        reports = reports or ProcessReports()
+        readers = reports.readers
+        tls = security.tls
+        self._door = None if tls is None else TlsDoor(tls, HTTP_ALPN, telemetry=reports.telemetry)
         self._host = host
         self._wanted_port = port
         self._limits = limits or RestLimits()
@@ -155,7 +163,7 @@ class RestServer:
         )
         config = Config(
             self._guard,
-            http=connection_class(self._limits),
+            http=connection_class(self._limits, self._door),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -200,6 +208,8 @@ class RestServer:
             return
         self._server = None
         server.should_exit = True
+        if self._door is not None:
+            self._door.close()
         try:
             await task
         finally:

@@ -25,6 +25,7 @@ from penstock.model.errors import (
     StorageFullError,
     ThrottledError,
 )
+from penstock.net.tls.door import peer_certificate
 from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.appends import AppendSide
 from penstock.net.wire.frames import FrameReceiver, Outbox, tune
@@ -79,6 +80,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._place = (0, 0)
         self._place_since = share.loop.time()
         self._transport: asyncio.Transport | None = None
+        self.peer_certificate: tuple[str, ...] = ()
         self.outbox: Outbox | None = None
         self.closed: asyncio.Future[None] = share.loop.create_future()
 
@@ -88,6 +90,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         # uvloop's transports are not subclasses of asyncio's.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
+        self.peer_certificate = peer_certificate(transport)
         self.outbox = Outbox(self._loop, transport)
         tune(transport)
         transport.set_write_buffer_limits(high=self._high_bytes)

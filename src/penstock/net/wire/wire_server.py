@@ -9,6 +9,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.model.errors import AddressInUseError, InternalError
+from penstock.net.security import OPEN, Security
+from penstock.net.tls.certificates import NO_ALPN
+from penstock.net.tls.door import TlsDoor
 from penstock.net.wire.arena import MEDIUM_BYTES, SMALL_BYTES, ArenaPool
 from penstock.net.wire.connection import ServerConnection
 from penstock.net.wire.requests import ControllerCall, RemovalGuard
@@ -47,6 +50,7 @@ class WireServer:
         limits: WireLimits | None = None,
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
+        security: Security = OPEN,
     ) -> None:
         """``guard`` is entered before a client's request removes bytes of a segment. ``calls`` of the controller, by
         name, are answered here too (``net.wire.calls``). All arguments are borrowed."""
@@ -58,6 +62,8 @@ class WireServer:
         self._rng = rng
         self._telemetry = telemetry
         self._limits = limits or WireLimits()
+        tls = security.tls
+        self._door = None if tls is None else TlsDoor(tls, NO_ALPN, telemetry=telemetry)
         self._server: asyncio.AbstractServer | None = None
         self._share: ServerShare | None = None
 
@@ -85,7 +91,8 @@ class WireServer:
             calls=self._calls,
         )
         try:
-            self._server = await loop.create_server(self._connection, self._host, self._port, backlog=_BACKLOG)
+            factory = self._connection if self._door is None else self._door.behind(self._connection)
+            self._server = await loop.create_server(factory, self._host, self._port, backlog=_BACKLOG)
         except OSError as error:
             raise AddressInUseError(
                 "the segment store's address is taken by another process, or is not one of this host; choose another",
@@ -121,6 +128,8 @@ class WireServer:
             return
         self._server = None
         server.close()
+        if self._door is not None:
+            self._door.close()
         share.unwatch()
         connections = list(share.connections)
         for connection in connections:

@@ -24,7 +24,9 @@ from penstock.app.settings import (
     check_server_memory,
 )
 from penstock.core.units import parse_duration_ms, parse_size
+from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
+from penstock.net.tls.settings import TlsSettings
 
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} Created if it does not exist.")]
 HostOption = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")]
@@ -101,6 +103,37 @@ UnitOption = Annotated[
 WaitOption = Annotated[
     str, typer.Option("--tier2-wait", metavar="DURATION", help=f"How long a segment collects at most. {DURATIONS}")
 ]
+TlsCertOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Certificate of the server and its issuers, in PEM: all ports use TLS. New files are taken without a"
+        " restart.",
+        show_default=False,
+    ),
+]
+TlsKeyOption = Annotated[
+    Path | None,
+    typer.Option("--tls-key", metavar="FILE", help="Private key of --tls-cert, in PEM; mode 0600.", show_default=False),
+]
+TlsClientCaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="Accept clients with certificates of these authorities, in PEM (mutual TLS).",
+        show_default=False,
+    ),
+]
+TlsClientAuthOption = Annotated[
+    str,
+    typer.Option(
+        "--tls-client-auth",
+        metavar="WHEN",
+        help="Whether each client needs a certificate: required or optional.",
+    ),
+]
 MetricsStreamsOption = Annotated[
     int,
     typer.Option(
@@ -141,6 +174,10 @@ def standalone(
     tier2_wait: WaitOption = "5m",
     metrics_streams: MetricsStreamsOption = METRICS_STREAMS,
     metrics_stream: MetricsStreamOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    tls_client_auth: TlsClientAuthOption = "required",
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -150,6 +187,7 @@ def standalone(
     \b
     penstock standalone --data ./store
     penstock standalone --data ./store --workers 4 --tier2 s3://bucket/prefix
+    penstock standalone --data ./store --tls-cert server.pem --tls-key server.key
     """
     from penstock.app.standalone import run
 
@@ -176,9 +214,27 @@ def standalone(
         advertised_host=advertise,
         insecure=insecure,
         workers=workers,
+        tls=_tls(tls_cert, tls_key, tls_client_ca, tls_client_auth),
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
     run(settings, ready=_ready_json if json else _ready_text)
+
+
+def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, client_auth: str) -> TlsSettings | None:
+    """Raises InvalidArgumentError if only some of the options are given."""
+    if cert is None and key is None and client_ca is None:
+        return None
+    if cert is None or key is None:
+        missing = "--tls-cert" if cert is None else "--tls-key"
+        raise InvalidArgumentError(f"TLS needs a certificate and its key; give {missing} too")
+    if client_auth not in ("required", "optional"):
+        raise InvalidArgumentError("--tls-client-auth is required or optional", given=client_auth[:40])
+    return TlsSettings(
+        certificate=cert,
+        key=key,
+        client_ca=client_ca,
+        client_auth="required" if client_auth == "required" else "optional",
+    )
 
 
 def _ready_json(facts: dict[str, object]) -> None:
@@ -190,9 +246,10 @@ def _ready_text(facts: dict[str, object]) -> None:
     workers = facts["workers"]
     stores = [str(worker["store"]) for worker in workers] if isinstance(workers, list) else []
     places = f"controller {facts['controller']}, segment store {', '.join(stores or [str(facts['store'])])}"
-    places = f"{places}, HTTP {facts['http']}"
+    places = f"{places}, HTTP {facts['http']}{', all with TLS' if facts['tls'] else ''}"
     print(f"penstock serves {facts['data']}: {places}")
-    print(f"try: penstock stream create demo/clicks --controller {facts['controller']}", flush=True)
+    scheme = "tls://" if facts["tls"] else ""
+    print(f"try: penstock stream create demo/clicks --controller {scheme}{facts['controller']}", flush=True)
 
 
 def demo(

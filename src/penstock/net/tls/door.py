@@ -1,0 +1,164 @@
+"""Turns accepted connections into encrypted ones. A server sees a connection when its handshake has ended.
+
+The number of handshakes and their time are limited: an unfinished one costs the server memory and has proved nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.net.tls.certificates import Alpn
+from penstock.net.tls.server_tls import ServerTls
+from penstock.ports.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+_WARN_S = 1.0
+_SHUTDOWN_S = 2.0
+_READ_BUFFER_BYTES = 64 << 10
+"""Received and not decrypted while a server does not read. At least two of TLS's records, which have 16 KiB."""
+_NAMES = {"URI": "URI", "DNS": "DNS", "email": "email"}
+
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandshakeLimits:
+    """Limits for connections that have not finished their handshake."""
+
+    handshake_s: float = 5.0
+    handshakes: int = 256
+    """At the limit, a new connection replaces the oldest one."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError("limit is not positive", limit=name, value=getattr(self, name))
+
+
+class TlsDoor:
+    """The TLS of one listening port. ``tls`` is borrowed. Close it before the servers that use it."""
+
+    def __init__(
+        self, tls: ServerTls, alpn: Alpn, *, telemetry: Telemetry, limits: HandshakeLimits | None = None
+    ) -> None:
+        self._tls = tls
+        self._alpn = alpn
+        self._telemetry = telemetry
+        self.limits = limits or HandshakeLimits()
+        self._arriving: dict[_Arriving, None] = {}
+        self._warned_at = float("-inf")
+        self._unsaid = 0
+
+    def behind(self, factory: Factory) -> Factory:
+        """The factory to listen with. ``factory`` makes the server's protocol, which gets the encrypted transport."""
+        return lambda: _Arriving(self, factory)
+
+    @property
+    def arriving(self) -> int:
+        """Handshakes in progress."""
+        return len(self._arriving)
+
+    def context(self) -> ssl.SSLContext:
+        return self._tls.context(self._alpn)
+
+    def entered(self, connection: _Arriving) -> None:
+        self._arriving[connection] = None
+        if len(self._arriving) > self.limits.handshakes:
+            oldest = next(iter(self._arriving))
+            # It no longer counts, although its task ends only in the next pass of the loop.
+            del self._arriving[oldest]
+            oldest.abort()
+
+    def left(self, connection: _Arriving, failure: BaseException | None) -> None:
+        self._arriving.pop(connection, None)
+        if failure is None:
+            self._telemetry.add("tls_handshakes", 1, ("ok",))
+        else:
+            self.refuse(connection.peer, failure)
+
+    def refuse(self, peer: str, failure: BaseException) -> None:
+        """Count a failed handshake, and log one a second."""
+        self._telemetry.add("tls_handshakes", 1, ("failed",))
+        now = asyncio.get_running_loop().time()
+        if now - self._warned_at < _WARN_S:
+            self._unsaid += 1
+            return
+        self._warned_at, unsaid, self._unsaid = now, self._unsaid, 0
+        reason = str(failure)[:200] or type(failure).__name__
+        log.warning("TLS handshake failed", extra={"peer": peer, "reason": reason, "unsaid": unsaid})
+
+    def close(self) -> None:
+        """End all handshakes."""
+        for connection in list(self._arriving):
+            connection.abort()
+
+
+class _Arriving(asyncio.Protocol):
+    """A connection during its handshake.
+
+    A loop begins to read an accepted connection by itself, and ``start_tls`` would miss what it has read by then. So the
+    first transport is given up unread, and a copy of its socket goes on.
+    """
+
+    def __init__(self, door: TlsDoor, factory: Factory) -> None:
+        self._door = door
+        self._factory = factory
+        self.loop = asyncio.get_running_loop()
+        self.peer = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if address else ""
+        try:
+            accepted = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError as error:
+            self._door.refuse(self.peer, error)
+            return
+        finally:
+            transport.abort()  # type: ignore[attr-defined]
+        accepted.setblocking(False)
+        self._task = self.loop.create_task(self._handshake(accepted), name="TLS handshake")
+        self._door.entered(self)
+
+    async def _handshake(self, accepted: socket.socket) -> None:
+        failure: BaseException | None = ConnectionAbortedError("the connection was closed")
+        try:
+            secured, _ = await self.loop.connect_accepted_socket(
+                self._factory,
+                accepted,
+                ssl=self._door.context(),
+                ssl_handshake_timeout=self._door.limits.handshake_s,
+                ssl_shutdown_timeout=_SHUTDOWN_S,
+            )
+            secured.set_read_buffer_limits(_READ_BUFFER_BYTES)  # type: ignore[attr-defined]
+            failure = None
+        except OSError as error:
+            failure = error
+        finally:
+            if failure is not None:
+                accepted.close()
+            self._door.left(self, failure)
+
+    def abort(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+def peer_certificate(transport: asyncio.BaseTransport) -> tuple[str, ...]:
+    """The names in the certificate that the client has proved to own: ``URI:...``, ``DNS:...`` and ``email:...``, in
+    this order; empty without mutual TLS."""
+    found = transport.get_extra_info("peercert") or {}
+    names = [(kind, str(value)) for kind, value in found.get("subjectAltName", ()) if kind in _NAMES]
+    # A name with an odd character could pass for another one where names are printed or compared.
+    plain = [f"{kind}:{value}" for kind, value in names if value.isprintable() and value.isascii()]
+    order = list(_NAMES)
+    return tuple(sorted(plain, key=lambda name: order.index(name.partition(":")[0])))

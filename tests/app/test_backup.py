@@ -136,7 +136,7 @@ async def check_restored(data: Path, *, acknowledged: int, written: int, committ
         # The store goes on.
         async with store.stream("s/events").writer() as writer:
             await writer.write("more|0|", key="more")
-        assert (await read_all(store, "s/events"))[-1] == "more|0|"
+        assert (await read_all(store, "s/events")).count("more|0|") == 1
         await runtime.segments.flush()
 
 

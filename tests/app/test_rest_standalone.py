@@ -67,6 +67,9 @@ def test_readers_continue_where_pulsars_admin_calls_have_moved_a_subscription(tm
     topic = "/admin/v2/persistent/public/default/t"
     with ServerProcess(tmp_path / "data") as server:
         port = server.http_port
+        # By Pulsar's defaults, what all subscriptions have acknowledged is deleted.
+        keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        assert ask(port, "POST", "/admin/v2/namespaces/public/default/retention", keep)[0] == 204
         assert ask(port, "PUT", topic)[0] == 204
         assert ask(port, "PUT", f"{topic}/subscription/sub", "earliest")[0] == 204
         with penstock.connect(server.address) as store, store.stream("public.default/t").writer() as writer:

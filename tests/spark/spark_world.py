@@ -148,6 +148,7 @@ def spark_in(work: Path) -> Iterator[Any]:
             builder.config("spark.ui.enabled", "false")
             .config("spark.sql.warehouse.dir", str(work / "warehouse"))
             .config("spark.local.dir", str(work / "tmp"))
+            .config("spark.sql.shuffle.partitions", "4")
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")

@@ -66,6 +66,7 @@ def test_sockets_lie_below_the_work_directory_where_their_names_fit(
     assert socket_settings(tmp_path / "x") == {"spark.python.unix.domain.socket.dir": "x"}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.server
 def test_a_query_whose_driver_is_killed_leaves_no_process_and_no_file_elsewhere(

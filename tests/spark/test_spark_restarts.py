@@ -77,6 +77,7 @@ def gated(directories: dict[int, str]) -> Any:
     return pass_on
 
 
+@pytest.mark.slow
 def test_a_store_killed_twice_under_a_query_that_reads_and_writes_gets_each_event_once(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -611,3 +611,62 @@ def test_a_blocking_transaction_that_lost_events_to_an_error_commits_no_position
         with pytest.raises(UnavailableError):
             transaction.commit()
     assert (reader.commits, output.events) == (0, [])
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_a_transaction_on_a_deleted_stream_ends_and_leaves_its_reader_usable(ends):
+    async def test(world):
+        source = await make_streams(world.store, segments=1)
+        await fill(source, 6)
+        group = await make_group(world.store)
+        async with group.reader("one", auto_commit=False) as reader:
+            transaction = reader.transaction(*OUT)
+            await transaction.open()
+            first = [(await reader.read(5)).data for _ in range(3)]
+            for name in OUT:
+                await transaction.write(b"lost", to=name)
+            await transaction.flush()
+            await world.safe.stream(OUT[0]).delete(seal=True)
+            if ends == "abort":
+                await transaction.abort()
+            else:
+                with pytest.raises(NotCommittedError, match="deleted"):
+                    await transaction.commit()
+            assert [(await reader.read(5)).data for _ in range(3)] == first
+            async with reader.transaction(OUT[1]) as again:
+                await again.write(b"kept")
+        assert await read_all(world.store.stream(OUT[1])) == [b"kept"]
+
+    simulate(test)
+
+
+def test_a_commit_is_reported_although_its_answer_was_lost_and_a_stream_is_deleted():
+    async def test(world):
+        source = await make_streams(world.store, segments=1)
+        await fill(source, 6)
+        group = await make_group(world.store)
+        async with group.reader("one", auto_commit=False) as reader:
+            transaction = reader.transaction(*OUT)
+            await transaction.open()
+            for _ in range(3):
+                await reader.read(5)
+            for name in OUT:
+                await transaction.write(b"kept", to=name)
+            decide, lost = reader._table.decide, []
+
+            async def lose_the_answer(*arguments, **named):
+                answer = await decide(*arguments, **named)
+                if not lost:
+                    lost.append(answer)
+                    await world.safe.stream(OUT[0]).delete(seal=True)
+                    raise UnavailableError("answer lost")
+                return answer
+
+            reader._table.decide = lose_the_answer
+            with pytest.raises(UnavailableError):
+                await transaction.commit()
+            await transaction.commit()
+            assert (await reader.read(5)).data == b"k3:3"
+        assert await read_all(world.store.stream(OUT[1])) == [b"kept"]
+
+    simulate(test)

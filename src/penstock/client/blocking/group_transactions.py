@@ -130,8 +130,8 @@ class GroupTransaction(Blocking[AsyncGroupTransaction]):
         decided.
 
         Raises:
-            NotCommittedError: Nothing is committed: another reader has taken over, or the lease ran out. The events since
-                the last commit are returned again, by this reader or another.
+            NotCommittedError: Nothing is committed: another reader has taken over, the lease ran out, or a stream was
+                deleted. The events since the last commit are returned again, by this reader or another.
             ReaderFencedError, ReaderGroupNotFoundError: As of the reader; nothing is committed.
             DeadlineExceededError: After ``deadline_s``: committed, and readable later.
             UnavailableError, StorageFullError: Perhaps committed. Call it again, or ``abort``, which reports it. If it
@@ -147,7 +147,8 @@ class GroupTransaction(Blocking[AsyncGroupTransaction]):
     def abort(self) -> None:
         """Drop the events. The reader returns the events since its last commit again.
 
-        Raises TransactionStateError (it is committed), InvalidArgumentError (not open).
+        Raises TransactionStateError (it is committed), TransactionNotFoundError (it has ended long ago): the reader continues
+        after what was committed. InvalidArgumentError (not open). A stream that was deleted is no error.
         """
         self._written.clear()
         self._thread.call(self._inner.abort())

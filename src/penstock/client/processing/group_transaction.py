@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
@@ -18,6 +19,8 @@ from penstock.model.errors import (
     PenstockError,
     ReaderFencedError,
     ReaderGroupNotFoundError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
     TransactionNotFoundError,
     TransactionStateError,
 )
@@ -154,8 +157,8 @@ class AsyncGroupTransaction:
         decided.
 
         Raises:
-            NotCommittedError: Nothing is committed: another reader has taken over, or the lease ran out. The events since
-                the last commit are returned again, by this reader or another.
+            NotCommittedError: Nothing is committed: another reader has taken over, the lease ran out, or a stream was
+                deleted. The events since the last commit are returned again, by this reader or another.
             ReaderFencedError, ReaderGroupNotFoundError: As of the reader; nothing is committed.
             DeadlineExceededError: After ``deadline_s``: committed, and readable later.
             UnavailableError, StorageFullError: Perhaps committed. Call it again, or ``abort``, which reports it.
@@ -184,15 +187,18 @@ class AsyncGroupTransaction:
         if wait and status is not TransactionStatus.COMMITTED:
             left_s = began + deadline_s - asyncio.get_running_loop().time()
             for output in self._begun.values():
-                await wait_for(output, TransactionStatus.COMMITTED, max(0.0, left_s))
+                # A stream that was deleted after the decision shows nothing any more.
+                with suppress(StreamNotFoundError, ScopeNotFoundError):
+                    await wait_for(output, TransactionStatus.COMMITTED, max(0.0, left_s))
 
     async def _flush_all(self) -> None:
         try:
             await self.flush()
-        except (TransactionStateError, TransactionNotFoundError) as error:
+        except (TransactionStateError, TransactionNotFoundError, StreamNotFoundError, ScopeNotFoundError) as error:
             await self._drop()
             raise NotCommittedError(
-                "nothing was committed: the transaction was aborted; the events since the last commit are returned again",
+                "nothing was committed: the transaction was aborted, or its stream deleted; the events since the last commit "
+                "are returned again",
                 reason=str(error),
             ) from error
 
@@ -233,15 +239,18 @@ class AsyncGroupTransaction:
     async def abort(self) -> None:
         """Drop the events. The reader returns the events since its last commit again.
 
-        Raises TransactionStateError (it is committed), InvalidArgumentError (not open).
+        Raises TransactionStateError (it is committed), TransactionNotFoundError (it has ended long ago): the reader continues
+        after what was committed. InvalidArgumentError (not open). A stream that was deleted is no error.
         """
         if self._ended or not self._opened:
             self.check(next(iter(self._outputs)))
         try:
             for output in self._begun.values():
-                await output.abort(wait=False)
-        except TransactionStateError:
-            # Decided by a commit whose answer was lost. The reader continues after it.
+                # A deleted stream has taken its transaction with it.
+                with suppress(StreamNotFoundError, ScopeNotFoundError):
+                    await output.abort(wait=False)
+        except (TransactionStateError, TransactionNotFoundError):
+            # Decided by a commit whose answer was lost, or too long ago. The reader continues after what was committed.
             await self._close(rewinds=True)
             raise
         await self._close(rewinds=True)

@@ -12,9 +12,8 @@ from uuid import UUID
 from penstock.client.options import settings_of
 from penstock.client.processing.group_transaction import AsyncGroupTransaction
 from penstock.client.reading.async_reading import AsyncBlockReader
-from penstock.client.reading.blocks import Block
-from penstock.client.reading.commits import Commits
-from penstock.client.reading.group_state import GroupState, Prepared, SegmentKey
+from penstock.client.reading.commits import Progress
+from penstock.client.reading.group_state import GroupState, Prepared
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.retry import DEADLINE_S
 from penstock.client.writing.settings import WriterOptions, WriterSettings
@@ -24,11 +23,12 @@ from penstock.model.errors import (
     NotCommittedError,
     PenstockError,
     ReaderFencedError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
     TransactionNotFoundError,
     TransactionStateError,
 )
 from penstock.model.names import StreamName
-from penstock.model.segments import SegmentRange
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.transactions import READER_NAME_MAX, StreamTransaction, TransactionStatus
 from penstock.ports.data.service import SegmentService
@@ -45,10 +45,7 @@ class PositionCommitter(AsyncBlockReader):
     _segments: SegmentService
     _controller: ControlPlane
     _rng: Rng
-    _commits: Commits
-    _current: Block | None
-    _done_with: dict[SegmentKey, int]
-    _ended: dict[SegmentKey, Sequence[SegmentRange]]
+    _progress: Progress
     _syncing: asyncio.Lock
     _incarnation: str
     _next_incarnation: str
@@ -73,10 +70,7 @@ class PositionCommitter(AsyncBlockReader):
     async def commit(self) -> None: ...
 
     @abstractmethod
-    def _positions(self) -> dict[SegmentKey, int]: ...
-
-    @abstractmethod
-    def _drop(self, key: SegmentKey) -> None: ...
+    def _drop_all(self) -> None: ...
 
     @abstractmethod
     def _give_up(self, error: BaseException) -> None: ...
@@ -113,7 +107,7 @@ class PositionCommitter(AsyncBlockReader):
             raise InvalidArgumentError(
                 "name the streams that the transaction writes to, each once", streams=[str(name) for name in names]
             )
-        if not self._commits.is_explicit:
+        if not self._progress.commits.is_explicit:
             raise InvalidArgumentError(
                 "a transaction commits the positions of its reader: make it with auto_commit=False", reader=self.name
             )
@@ -166,10 +160,10 @@ class PositionCommitter(AsyncBlockReader):
                     raise self._not_committed()
             prepared = self._prepared
             if prepared is None:
-                if self._current is not None:
-                    self._current.finish_returned()
+                if self._progress.current is not None:
+                    self._progress.current.finish_returned()
                 # All that has ended is read in full, hence committed.
-                positions, ended = self._positions(), dict(self._ended)
+                positions, ended = self._progress.positions(), dict(self._progress.ended)
                 prepared = Prepared(id=commit, transactions=transactions, positions=positions, ended=ended)
                 self._prepared = prepared
             if not self._is_prepared:
@@ -184,17 +178,31 @@ class PositionCommitter(AsyncBlockReader):
                     reader=self.name,
                     reason=str(error),
                 ) from error
-            self._commits.commit(prepared.positions)
+            except (StreamNotFoundError, ScopeNotFoundError) as error:
+                # An earlier call, whose answer was lost, may have decided before the stream was deleted.
+                if not await self._table.settle(self.name, prepared):
+                    raise NotCommittedError(
+                        "nothing was committed: a stream that it writes to was deleted; the events since the last commit are "
+                        "returned again",
+                        reader=self.name,
+                        reason=str(error),
+                    ) from error
+                status = TransactionStatus.COMMITTED
+            self._progress.commits.commit(prepared.positions)
             self._has_lost = False
         return status
 
     async def _prepare(self, prepared: Prepared) -> None:
+        since = self._progress.commits.positions
+
         def prepare(state: GroupState) -> None:
             if not state.has(self.name, self._incarnation):
                 if state.fences(self.name, self._next_incarnation):
                     raise ReaderFencedError(
                         "nothing was committed: another reader of this name has joined the group", reader=self.name
                     )
+                raise self._not_committed()
+            if not state.may_prepare(self.name, prepared, since):
                 raise self._not_committed()
             state.prepare(self.name, prepared)
 
@@ -213,7 +221,6 @@ class PositionCommitter(AsyncBlockReader):
 
     def rewind(self) -> None:
         """Return no more events until the next report, and then those after the last commit again."""
-        for key in list(self._done_with):
-            self._drop(key)
+        self._drop_all()
         self._has_lost = self._has_yielded = False
         self._finished = False  # What ended at the tail begins again.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import partial
 from types import TracebackType
+from typing import NoReturn
 
 from penstock.client.processing.positions import PositionCommitter
 from penstock.client.reading.blocks import Block, Event
-from penstock.client.reading.commits import Commits
+from penstock.client.reading.commits import Progress
 from penstock.client.reading.fetching import SegmentFailure, SegmentFetcher
-from penstock.client.reading.group_state import Ends, GroupState, SegmentKey
+from penstock.client.reading.group_state import Ends, GroupState, Positions, SegmentKey
 from penstock.client.reading.group_streams import check_subscribed, is_deleted, log_departure
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import Beat, GroupTimes, SilenceTracker
@@ -32,7 +33,6 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import ReaderGroupRetention
-from penstock.model.segments import SegmentRange
 from penstock.ports import forks
 from penstock.ports.clock import Clock
 from penstock.ports.control.groups import ReaderGroupConfig
@@ -88,15 +88,10 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
         self._fetcher = SegmentFetcher(
             segments, rng, skip_truncated=options.on_truncated == "skip", append_times=options.append_times
         )
-        self._done_with: dict[SegmentKey, int] = {}
-        self._commits = Commits(auto=options.auto_commit)
+        self._progress = Progress(auto=options.auto_commit)
         self._revocable: list[SegmentKey] = []  # what the group's state says that this reader holds
-        self._ended: dict[SegmentKey, Sequence[SegmentRange]] = {}
-        self._ending: SegmentKey | None = None
-        self._cut_short = False  # The segment that ends was deleted before it was read to its end.
         self._failure: SegmentFailure | None = None
         self._deleted: dict[StreamName, None] = {}
-        self._current: Block | None = None
         self._silence = SilenceTracker(lease_s=times.lease_s, refresh_s=times.refresh_s)
         self._incarnation = ""
         # Chosen before it is used: a cancelled change may have joined the group under this number.
@@ -141,50 +136,55 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
         """
         self._check_usable()
         async with self._syncing:
-            ended = self._commits.finishable(self._ended, self._done_with)
-            deleted = {stream: dict[SegmentKey, int]() for stream in self._deleted}
-            try:
-                # A running reader waits for space: a disk that is full for a moment must not end it.
-                state, lost = await self._table.update(partial(self._change, ended, deleted), full_s=DEADLINE_S)
-            except ReaderFencedError as error:
-                self._give_up(error)
-                raise
-            for key in ended:
-                self._ended.pop(key, None)
-            for stream, unread in deleted.items():
-                del self._deleted[stream]
-                log_departure(self._table.full_name, stream, unread)
-            if lost:
-                self._incarnation, self._next_incarnation = self._next_incarnation, self._rng.uuid().hex
-            self._silence.observe(self._others(state), asyncio.get_running_loop().time())
-            self._follow(state, ended, lost=lost)
+            state = await self._report()
         await self._reported(state, self._idle)
 
-    def _positions(self) -> dict[SegmentKey, int]:
-        positions = dict(self._done_with)
-        if self._current is not None:
-            positions[self._current.stream, self._current.segment] = self._current.position
-        return positions
+    async def _report(self, marked: Positions | None = None) -> GroupState:
+        """As ``sync``, with the lock. ``marked``: positions to commit; NotCommittedError if the group has given some of these
+        segments up. Then nothing was reported, and the next report drops them."""
+        ended = self._progress.finishable()
+        deleted = {stream: dict[SegmentKey, int]() for stream in self._deleted}
+        try:
+            # A running reader waits for space: a disk that is full for a moment must not end it.
+            state, lost = await self._table.update(
+                partial(self._change, ended, deleted, marked or {}), full_s=DEADLINE_S
+            )
+        except ReaderFencedError as error:
+            self._give_up(error)
+            raise
+        for key in ended:
+            self._progress.ended.pop(key, None)
+        for stream, unread in deleted.items():
+            del self._deleted[stream]
+            log_departure(self._table.full_name, stream, unread)
+        if lost:
+            self._incarnation, self._next_incarnation = self._next_incarnation, self._rng.uuid().hex
+        self._silence.observe(self._others(state), asyncio.get_running_loop().time())
+        self._follow(state, ended, lost=lost)
+        return state
 
     def _change(
         self,
         ended: Ends,
         deleted: dict[StreamName, dict[SegmentKey, int]],
+        marked: Positions,
         state: GroupState,
     ) -> bool:
         """Report, or join again where the group has removed us, as the next incarnation; then True.
 
         ``deleted``: these streams leave the group. What the group had not read of them is added to it.
 
-        Raises ReaderFencedError.
+        Raises ReaderFencedError; NotCommittedError (``marked`` cannot be committed).
         """
         if self._config.retention is ReaderGroupRetention.AUTOMATIC_AT_LAST_CHECKPOINT:
             state.start_checkpoint_if_due(self._clock.now_ms(), self._config.checkpoint_interval_ms)
         lost = not state.has(self.name, self._incarnation)
         if not lost:
-            recorded = self._commits.recordable(self._positions())
+            recorded = self._progress.recordable()
             state.report(self.name, recorded, self._incarnation)
             state.finish_all(self.name, ended, recorded)
+            if not state.covers(marked):
+                raise self._not_committed()  # An earlier report was cancelled, and has given a segment up.
         elif state.fences(self.name, self._next_incarnation):
             raise ReaderFencedError(
                 "another reader of this name has joined the group; give each reader its own name",
@@ -201,28 +201,20 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
         for name in self._silence.dead(self._others(state), asyncio.get_running_loop().time()):
             log.warning("reader is taken to be dead", extra={"group": self._table.full_name, "reader": name})
             state.leave(name)
-        self._rebalancing.share(state, self.name, self._spare(state.members[self.name].held))
+        self._rebalancing.share(state, self.name, self._progress.spare(state.members[self.name].held))
         return lost
 
     def _is_read(self, key: SegmentKey) -> bool:
         """Whether this reader has read the segment to its end."""
-        return (key == self._ending and not self._cut_short) or self._fetcher.is_read(*key)
-
-    def _spare(self, held: Iterable[SegmentKey]) -> list[SegmentKey]:
-        """Segments that can be given up now, the youngest first: not the one whose events are being handed out, and none
-        with events that wait for a commit, which another reader would return again."""
-        current = None if self._current is None else (self._current.stream, self._current.segment)
-        here = self._positions()
-        return [
-            key
-            for key in sorted(held, reverse=True)
-            if key not in (current, self._ending) and self._commits.covers(key, here.get(key, 0))
-        ]
+        return (key == self._progress.ending and not self._progress.cut_short) or self._fetcher.is_read(*key)
 
     def _given_back(self) -> list[SegmentKey]:
         """Segments that the program may be asked to give up, the youngest first. It may commit them in its callback."""
+        progress = self._progress
         return [
-            key for key in sorted(self._revocable, reverse=True) if key in self._done_with and key not in self._ended
+            key
+            for key in sorted(self._revocable, reverse=True)
+            if key in progress.read_to and key not in progress.ended
         ]
 
     def _others(self, state: GroupState) -> Mapping[str, Beat]:
@@ -230,52 +222,57 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
 
     def _give_up(self, error: BaseException) -> None:
         """Return no more events: the segments belong to another reader."""
-        for key in list(self._done_with):
-            self._drop(key)
-        self._ended.clear()
+        self._drop_all()
+        self._progress.ended.clear()
         self._rebalancing.follow(())
         self._crashed(error)
 
     def _follow(self, state: GroupState, ended: Collection[SegmentKey], *, lost: bool) -> None:
         """Read what the state says that we hold, and nothing else. ``ended``: what this report finished."""
-        held, here = dict(state.members[self.name].held), self._positions()
+        progress = self._progress
+        held, here = dict(state.members[self.name].held), progress.positions()
         self._revocable = list(held)
-        surplus = state.surplus(self.name)
-        if not lost and (waiting := self._commits.waiting(self._ended)):
+        recorded, surplus = state, state.surplus(self.name)
+        if not lost and (waiting := progress.commits.waiting(progress.ended)):
             # Nobody else can read what follows a segment that only waits for a commit: this reader reads on there.
             state = GroupState.decode(state.encode())
             held |= state.finish_all(self.name, waiting, None)
-        for key in list(self._done_with):
+        for key in list(progress.read_to):
             # The state is ahead: a change whose answer was lost gave the segment up, and another reader then read on.
             if lost or key not in held or held[key] > here[key]:
-                if state.reads(key[0]) and not self._covers_returned(key):
+                if state.reads(key[0]) and not self._is_recorded(recorded, key):
                     given_up = not lost and self._rebalancing.gives_up(key)
                     self._has_lost, self._has_yielded = self._has_lost or not given_up, self._has_yielded or given_up
                 self._drop(key)
         for key, offset in held.items():
-            if key not in self._done_with:
-                self._done_with[key] = offset
-                self._commits.begin(key, offset)
+            if key not in progress.read_to:
+                progress.begin(key, offset)
                 self._fetcher.add(*key, offset)
-        self._rebalancing.follow(self._done_with, ended=ended, rejoined=lost, surplus=surplus)
+        self._rebalancing.follow(progress.read_to, ended=ended, rejoined=lost, surplus=surplus)
         self._finished = not (state.free or state.future or any(other.held for other in state.members.values()))
         self._fetcher.wake()
 
+    def _is_recorded(self, state: GroupState, key: SegmentKey) -> bool:
+        """Whether the group knows all events of the segment as processed that the program got. A commit that has marked them
+        and waits is not enough."""
+        returned = self._progress.returned(key)
+        return self._progress.commits.covers(key, returned) and (
+            not self._progress.commits.is_explicit or state.covers({key: returned})
+        )
+
     def _drop(self, key: SegmentKey) -> None:
-        del self._done_with[key]
-        self._ended.pop(key, None)
-        self._commits.forget(key)
+        self._progress.drop(key)
         self._fetcher.remove(*key)
-        if self._ending == key:
-            self._ending = None
         if self._failure is not None and (self._failure.stream, self._failure.segment) == key:
             self._failure = None
-        if self._current is not None and (self._current.stream, self._current.segment) == key:
-            self._current = None
+
+    def _drop_all(self) -> None:
+        for key in list(self._progress.read_to):
+            self._drop(key)
 
     def assigned(self) -> list[SegmentKey]:
         """The segments that this reader reads now."""
-        return sorted(self._done_with)
+        return sorted(self._progress.read_to)
 
     # --- commits -------------------------------------------------------------------------------------------
 
@@ -298,49 +295,45 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
         self._check_no_transaction()
         if self._crash is not None:
             raise self._crash
-        incarnation = self._incarnation
-        if not incarnation and event is None:
+        if not self._incarnation and event is None:
             return  # Not opened: it has returned nothing.
-        is_lost, self._has_lost = self._has_lost and event is None, self._has_lost and event is not None
-        self._has_yielded &= event is not None
-        if is_lost:
-            # Begin again after the last commit: the program gives up its work since then.
-            for key in list(self._done_with):
-                self._drop(key)
-        else:
-            self._mark(event)
-        await self.sync()
-        if is_lost or self._incarnation != incarnation:
+        async with self._syncing:
+            # A report that had the lock may have lost segments.
+            state = await self._commit(event)
+        await self._reported(state, self._idle)
+
+    async def _commit(self, event: Event | None) -> GroupState:
+        if self._crash is not None:
+            raise self._crash
+        if event is None and self._has_lost:
+            await self._refuse_commit(event)
+        incarnation, marked = self._incarnation, self._progress.mark(event)
+        if marked is None:
             raise self._not_committed()
-
-    def _covers_returned(self, key: SegmentKey) -> bool:
-        return self._commits.covers(key, self._returned(key))
-
-    def _returned(self, key: SegmentKey) -> int:
-        """The end of the last event of the segment that the program got."""
-        block = self._current
-        return block.returned if block is not None and (block.stream, block.segment) == key else self._done_with[key]
-
-    def _mark(self, event: Event | None) -> None:
-        """Mark all returned events as processed, or the one and those before it in its segment."""
-        block = self._current
         if event is None:
-            if block is not None:
-                block.finish_returned()
-            self._commits.commit(self._positions())
-            return
-        if not isinstance(event, Event):
-            raise InvalidArgumentError("commit needs an event that this reader returned", event=repr(event)[:60])
-        key = (event.stream, event.segment)
-        if key not in self._done_with:
+            self._has_yielded = False
+        try:
+            state = await self._report(marked)
+        except NotCommittedError:
+            await self._refuse_commit(event)
+        if self._incarnation != incarnation:
+            self._has_lost &= event is not None
             raise self._not_committed()
-        if event.next_offset > self._returned(key):
-            raise self._not_committed()  # It was returned before the segment went to another reader and came back.
-        if block is not None and (block.stream, block.segment) == key and event.next_offset > block.offset:
-            if not block.begins(event.offset):
-                raise InvalidArgumentError("no event begins there", stream=str(event.stream), offset=event.offset)
-            block.finish(event.next_offset)
-        self._commits.commit({key: event.next_offset})
+        return state
+
+    async def _refuse_commit(self, event: Event | None) -> NoReturn:
+        """Begin again after the last commit: the program gives up its work since then, or in the segment of the event."""
+        self._has_lost = (
+            True  # until the group knows; and after a commit of one event its earlier events may wait for one
+        )
+        if event is None:
+            self._drop_all()
+        else:
+            self._drop((event.stream, event.segment))
+        await self._report()
+        if event is None:
+            self._has_lost = self._has_yielded = False
+        raise self._not_committed()
 
     def _not_committed(self) -> NotCommittedError:
         return NotCommittedError(
@@ -364,7 +357,7 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
         nothing is lost.
         """
         self.check_may_read()
-        self._settle_current()
+        self._progress.settle_current()
         self._events = iter(())
         while True:
             if self._rebalancing.releasing:  # its report was cancelled, or failed
@@ -373,8 +366,8 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
                 return change
             if self._crash is not None:
                 raise self._crash
-            if self._ending is not None:
-                await self._end_segment(self._ending)
+            if self._progress.ending is not None:
+                await self._end_segment(self._progress.ending)
                 continue
             if self._failure is not None:
                 await self._judge(self._failure)
@@ -389,21 +382,16 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
                 finally:
                     self._idle = False
             elif isinstance(item, Block):
-                self._current = item
+                self._progress.current = item
                 return item
             elif isinstance(item, SegmentFailure):
                 self._failure = item
             else:
-                self._ending, self._cut_short = (item.stream, item.segment), item.truncated
+                self._progress.ending, self._progress.cut_short = (item.stream, item.segment), item.truncated
 
     def holds(self, block: Block) -> bool:
         """Whether the block last handed out is still this reader's."""
-        return self._current is block
-
-    def _settle_current(self) -> None:
-        if self._current is not None:
-            self._done_with[self._current.stream, self._current.segment] = self._current.end_offset
-            self._current = None
+        return self._progress.current is block
 
     async def _end_segment(self, key: SegmentKey) -> None:
         try:
@@ -414,9 +402,9 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
                 raise
             await self._leave_stream(key[0])
             return
-        if self._ending == key:  # else another reader took it meanwhile
-            self._ended[key] = [item.range for item in found]
-            self._ending = None
+        if self._progress.ending == key:  # else another reader took it meanwhile
+            self._progress.ended[key] = [item.range for item in found]
+            self._progress.ending = None
             await self.sync()
 
     async def _judge(self, failure: SegmentFailure) -> None:
@@ -456,8 +444,8 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
         self._closed = True
         await self._tasks.close()
         await self._fetcher.close()
-        if clean and self._current is not None:
-            self._current.finish_returned()
+        if clean and self._progress.current is not None:
+            self._progress.current.finish_returned()
         try:
             async with self._syncing:
                 await self._table.update(self._leave)
@@ -466,9 +454,9 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
 
     def _leave(self, state: GroupState) -> None:
         if state.has(self.name, self._incarnation):
-            recorded = self._commits.recordable(self._positions())
+            recorded = self._progress.recordable()
             state.report(self.name, recorded, self._incarnation)
-            state.finish_all(self.name, self._commits.finishable(self._ended, self._done_with), recorded)
+            state.finish_all(self.name, self._progress.finishable(), recorded)
             state.leave(self.name)
         elif state.has(self.name, self._next_incarnation):
             state.leave(self.name)  # A cancelled call joined us again. Positions from before no longer count.

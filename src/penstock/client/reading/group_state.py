@@ -147,6 +147,22 @@ class GroupState:
             self._check_decided(reader, member)
         member.prepared = prepared
 
+    def may_prepare(self, reader: str, prepared: Prepared, since: Mapping[SegmentKey, int]) -> bool:
+        """Whether no other reader had or will get the events between ``since``, the reader's last commit, and the prepared
+        positions. False: a report of which the reader does not know has given some of their segments up."""
+        held = self.members[reader].held
+        follows: set[SegmentKey] = (
+            set()
+        )  # They are in ``future``, or not known yet, and the commit gives them to the reader.
+        for key, successors in prepared.ended.items():
+            if key in held or key in follows:
+                follows |= {(key[0], item.segment) for item in successors}
+        return all(
+            held[key] <= since[key] if key in held else key in follows and key not in self.free
+            for key, offset in prepared.positions.items()
+            if offset > since[key]
+        )
+
     def prepared(self) -> Mapping[UUID, str]:
         """The reader of each commit that is not settled."""
         return {item.prepared.id: name for name, item in self.members.items() if item.prepared is not None}
@@ -237,6 +253,14 @@ class GroupState:
                     kept[new] = max(self.free.pop(new), 0 if begun is None else begun[new])
                     self.members[reader].held[new] = kept[new]
         return kept
+
+    def covers(self, positions: Mapping[SegmentKey, int]) -> bool:
+        """Whether a reader that takes over gets no event before these positions. Segments that the group does not have are
+        read, and in those that wait for an older segment no position is recorded."""
+        begun = dict(self.free)
+        for member in self.members.values():
+            begun.update(member.held)
+        return all(begun.get(key, offset) >= offset for key, offset in positions.items())
 
     def reads(self, stream: StreamName) -> bool:
         """Whether the stream has not left the group."""

@@ -121,7 +121,7 @@ class GroupTable:
             try:
                 result = change(state)
             except UndecidedError as error:
-                await self._settle(error.reader, error.prepared)
+                await self.settle(error.reader, error.prepared)
                 continue
             value = state.encode()
             try:
@@ -146,14 +146,15 @@ class GroupTable:
         self._decided[prepared.id] = True
         return status
 
-    async def _settle(self, reader: str, prepared: Prepared) -> None:
-        """Find out whether the positions are committed. If not, they never will be."""
+    async def settle(self, reader: str, prepared: Prepared) -> bool:
+        """Whether the positions are committed. If not, they never will be."""
         call = partial(
             self._controller.transactions.settle_positions,
             prepared.transactions,
             self._commit_of(reader, prepared.id),
         )
-        self._decided[prepared.id] = await retrying(call, self._rng)
+        self._decided[prepared.id] = is_committed = await retrying(call, self._rng)
+        return is_committed
 
     async def _forget(self, state: GroupState, settled: Mapping[str, UUID]) -> None:
         """Forget decisions that the stored state has settled: here at once, in the store when the reader has left. The

@@ -8,18 +8,22 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
 from penstock.app.metrics.catalogue import METRICS, MetricKind
 from penstock.app.metrics.exposition import Source, render
+from penstock.app.metrics.page import MetricsPage
 from penstock.app.metrics.streams import StreamMetrics
 from penstock.app.telemetry import BOUNDS_S, Counters, Snapshot
 from penstock.client.store import AsyncStore
-from penstock.model.errors import CorruptDataError
+from penstock.model.errors import CorruptDataError, UnsupportedError
 from penstock.model.names import StreamName
 from penstock.testing.world import World
 from tests.flat_control import Around
@@ -190,3 +194,37 @@ def test_the_dashboard_and_the_alerts_name_metrics_that_exist():
     for name in ("dashboard.json", "alerts.yml", "alerts_test.yml"):
         text = (ROOT / "examples" / "monitoring" / name).read_text()
         assert set(re.findall(r"\bpenstock_\w+", text)) <= exposed, name
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner))
+
+
+@given(answer=JSON | st.lists(st.lists(st.lists(JSON, min_size=3, max_size=3), max_size=2), min_size=3, max_size=3))
+@example(answer=[[["wire_appends", [], "x"]], [], []])
+@example(answer=[[], [], [["log_write_seconds", [], [1, 2]]]])
+def test_a_worker_with_a_strange_answer_is_down_and_the_page_shows_the_others(answer):
+    async def ask():
+        return answer
+
+    async def disk():
+        raise UnsupportedError("no disk")
+
+    page = MetricsPage(
+        own=Counters().snapshot,
+        workers={"worker-0": ask},
+        streams=SimpleNamespace(snapshot=up),
+        space=SimpleNamespace(disk=disk),
+    )
+    response = asyncio.run(page._answer(SimpleNamespace(headers={})))
+    assert response.status_code == 200
+    try:
+        Snapshot.from_lists(answer)
+    except CorruptDataError:
+        assert samples(response.body)["penstock_up", (("process", "worker-0"),)] == 0
+
+
+def up():
+    counters = Counters()
+    counters.gauge("holds", 1)
+    return counters.snapshot()

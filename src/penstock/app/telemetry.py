@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.model.errors import CorruptDataError
 from penstock.ports.telemetry import Labels
 
 BOUNDS_S = (
@@ -48,13 +49,26 @@ class Snapshot:
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[Sequence[Any]]]) -> Snapshot:
-        """The snapshot that another process of the same version sent."""
-        counts, gauges, distributions = lists
-        return cls(
-            counts=[(name, tuple(labels), value) for name, labels, value in counts],
-            gauges=[(name, tuple(labels), value) for name, labels, value in gauges],
-            distributions=[(name, tuple(labels), values) for name, labels, values in distributions],
-        )
+        """The snapshot that another process of the same version sent. Raises CorruptDataError if it is none."""
+        try:
+            counts, gauges, distributions = lists
+            return cls(
+                counts=[(str(name), _labels(labels), int(value)) for name, labels, value in counts],
+                gauges=[(str(name), _labels(labels), float(value)) for name, labels, value in gauges],
+                distributions=[(str(name), _labels(labels), _sums(values)) for name, labels, values in distributions],
+            )
+        except (TypeError, ValueError, OverflowError) as error:
+            raise CorruptDataError("value is not a snapshot of metrics", reason=str(error)) from error
+
+
+def _labels(values: Sequence[Any]) -> Labels:
+    return tuple(str(value) for value in values)
+
+
+def _sums(values: Sequence[Any]) -> Sequence[float]:
+    if len(values) != len(BOUNDS_S) + 2:
+        raise ValueError(f"a distribution has {len(BOUNDS_S) + 2} numbers, not {len(values)}")
+    return [float(value) for value in values]
 
 
 class Counters:

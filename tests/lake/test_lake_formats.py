@@ -18,7 +18,7 @@ from penstock.spark.jobs.table_files import TableDirectory
 from penstock.spark.lake.iceberg import open_catalog
 from penstock.spark.lake.opening import TableAddress, open_table
 from penstock.spark.lake.place import Place
-from penstock.spark.lake.port import FORMATS, Change, CommittedTable, TableState
+from penstock.spark.lake.port import FORMATS, Change, CommittedTable, TableMovedError, TableState
 from penstock.spark.lake.upkeep import erase
 
 
@@ -111,6 +111,34 @@ def test_icebergs_snapshots_may_expire_and_a_rollback_takes_the_cut_back(tmp_pat
     assert table_of("iceberg", tmp_path).state() == state
     state = table.commit(state, Change(cut=cut_at(50), added=written(table, state, rows_of([4]))))
     assert sorted(table.read().column("n").to_pylist()) == [0, 1, 2, 3, 4, 50]
+
+
+def test_a_restore_of_delta_takes_the_cut_back(tmp_path: Path) -> None:
+    table = table_of("delta", tmp_path)
+    first = filled(table)
+    plain = deltalake.DeltaTable(address_of("delta", tmp_path).target)
+    at = plain.version()
+    second = table.commit(first, Change(cut=cut_at(50), added=written(table, first, rows_of([3]))))
+    plain.update_incremental()
+    plain.restore(at)
+    state = table.state()
+    assert state is not None
+    assert (state.cut, state.sequence) == (first.cut, second.sequence)
+    # A run that has read from the old cut must not commit on top of it.
+    with pytest.raises(TableMovedError):
+        table.commit(second, Change(cut=cut_at(60), added=written(table, second, rows_of([4]))))
+    # Other programs commit, and somebody restores what was restored.
+    for _ in range(10):
+        plain.update_incremental()
+        plain.alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
+    assert table.state() == state
+    plain.update_incremental()
+    plain.restore(plain.version() - 1)
+    assert table.state() == state
+    again = table.commit(state, Change(cut=cut_at(50), added=written(table, state, rows_of([3]))))
+    assert (again.cut, again.sequence) == (cut_at(50), second.sequence + 1)
+    assert table.state() == again
+    assert sorted(table.read().column("n").to_pylist()) == [0, 1, 2, 3]
 
 
 def test_an_iceberg_tag_on_an_old_version_stops_an_erasure(tmp_path: Path) -> None:

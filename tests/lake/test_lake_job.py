@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ from lake_world import STREAM, address_of, cut_at
 
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import UnsupportedError
-from penstock.spark.jobs.lake.job import LakeRequest, _Run
+from penstock.spark.jobs.lake.job import LakeRequest, _Run, follow_with_table
+from penstock.spark.lake.port import TableMovedError
 from penstock.spark.options import parse_read
 
 
@@ -59,3 +61,30 @@ def test_rows_that_another_writer_marked_as_deleted_stop_no_append(
     run._table = SimpleNamespace(files=files)  # type: ignore[assignment]
     assert run._compact() == 0
     assert "not merged" in caplog.text
+
+
+def test_following_repeats_a_step_that_lost_to_another_commit_and_stops_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, steps, seen = threading.Event(), [0], []
+
+    def step(run: _Run, on_progress: Any) -> Any:
+        steps[0] += 1
+        if steps[0] % 3:
+            raise TableMovedError("another commit came first")
+        if len(seen) == 3:
+            stop.set()
+        return SimpleNamespace(events=1)
+
+    monkeypatch.setattr(_Run, "step", step)
+    request = run_of(tmp_path)._request
+
+    def follow() -> None:
+        follow_with_table(None, request, every_s=0, on_commit=seen.append, stop=stop)
+
+    follow()
+    assert len(seen) == 4
+    monkeypatch.setattr(_Run, "step", lambda run, on_progress: (_ for _ in ()).throw(TableMovedError("always")))
+    stop.clear()
+    with pytest.raises(TableMovedError):
+        follow()

@@ -26,7 +26,7 @@ from penstock.spark.jobs.lake import job as lake_job
 from penstock.spark.jobs.lake.job import LakeRequest, append_to_table, follow_with_table
 from penstock.spark.lake.delta import DeltaLakeTable
 from penstock.spark.lake.opening import TableAddress, open_table
-from penstock.spark.lake.port import FORMATS
+from penstock.spark.lake.port import FORMATS, Change
 
 pytestmark = pytest.mark.spark
 SLOW = pytest.mark.slow
@@ -122,6 +122,16 @@ def test_each_event_is_in_the_table_once_and_the_stream_may_forget_it(
         world.write(stream, [event(n) for n in range(140, 145)])
 
     world.write(stream, [event(n) for n in range(130, 140)])
+    append = lake_job._Run._append
+    erased: list[int] = []
+
+    def erasure_first(run: Any, rows: Any, schema: Any, state: Any, cut: str) -> Any:
+        if not erased:
+            erased.append(1)
+            run._table.commit(state, Change(cut=state.cut, erasure="e1"))
+        return append(run, rows, schema, state, cut)
+
+    monkeypatch.setattr(lake_job._Run, "_append", erasure_first)
     with pytest.raises(Enough):
         follow_with_table(spark, request, every_s=0.0, on_commit=on_commit)
     assert (seen, rows_in(request)) == ([10, 5], expected(145))

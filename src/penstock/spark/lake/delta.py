@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,11 +29,10 @@ from penstock.spark.lake.port import (
     Change,
     DataFile,
     TableDefinition,
+    TableMovedError,
     TableState,
-    check_base,
-    check_removed,
+    commit_after,
     is_leftover,
-    is_own,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 _APP = "penstock"
 _LOG = "_delta_log/"
-_TRIES = 8  # commits that other writers may be first with
 _PARTITION_FIELDS = {DATE: pa.field(DATE, pa.date32()), HOUR: pa.field(HOUR, pa.int32())}
 
 
@@ -96,7 +94,7 @@ class DeltaLakeTable:
             )
         except (CommitFailedError, DeltaError) as error:
             if self._open() is not None:
-                raise ConflictError(
+                raise TableMovedError(
                     "another run has just created this table; run again", table=self._place.url
                 ) from None
             raise InvalidArgumentError(f"Delta Lake refuses the table: {error}", table=self._place.url) from error
@@ -107,16 +105,7 @@ class DeltaLakeTable:
         from deltalake import Schema
         from deltalake.exceptions import CommitFailedError
 
-        state = TableState(sequence=base.sequence + 1, cut=change.cut, definition=base.definition)
-        for tries in range(_TRIES):
-            table = self._open()
-            now = None if table is None else self._state_of(table)
-            if table is not None and tries and is_own(change, state, now, self._files_of(table)):
-                return self._durable(state)
-            check_base(base, now, self._place.url)
-            if table is None:
-                break
-            check_removed(change, self._files_of(table), self._place.url)
+        def send(table: Table, state: TableState) -> bool:
             try:
                 table.create_write_transaction(
                     list(_actions(change)),
@@ -126,11 +115,20 @@ class DeltaLakeTable:
                     commit_properties=_properties(state, change.erasure),
                 )
             except CommitFailedError:
-                continue  # another writer was first, or the answer was lost: look whose commit that was
-            return self._durable(state)
-        raise ConflictError(
-            "other writers commit to this table all the time; nothing was committed: run again", table=self._place.url
+                return False
+            return True
+
+        state = commit_after(
+            base,
+            change,
+            name=self._place.url,
+            open_table=self._open,
+            state_of=self._state_of,
+            files_of=self._files_of,
+            send=send,
         )
+        self._sync()
+        return state
 
     def files(self) -> Sequence[DataFile]:
         table = self._open()
@@ -173,13 +171,48 @@ class DeltaLakeTable:
                 "a Delta table that no job of Penstock has made is there; name another", table=self._place.url
             )
         definition = _definition(table)
+        marked = self._unrestored(table)
         positions = {}
-        for number in range(_number(table, f"{_APP}.cut")):
-            segment = _number(table, f"{_APP}.cut.{number}.segment")
-            positions[SegmentId(segment)] = _number(table, f"{_APP}.cut.{number}.offset")
+        for number in range(_number(marked, f"{_APP}.cut")):
+            segment = _number(marked, f"{_APP}.cut.{number}.segment")
+            positions[SegmentId(segment)] = _number(marked, f"{_APP}.cut.{number}.offset")
         scope, _, stream = definition["stream"].partition("/")
         cut = StreamCut(StreamName(scope, stream), positions)
         return TableState(sequence=sequence, cut=cut.to_text(), definition=definition)
+
+    def _unrestored(self, table: Table) -> Table:
+        """The version whose cut counts: the one that a RESTORE since our last commit has gone back to, or the table."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        for version in range(table.version(), -1, -1):  # mostly the last entry is ours
+            found = self._commit_info(version)
+            if found is None or f"{_APP}.cut" in found:
+                break
+            if found.get("operation") == "RESTORE":
+                target = found.get("operationParameters", {}).get("version")
+                try:
+                    earlier = DeltaTable(self._place.url, version=int(target), storage_options=self._options)
+                except (DeltaError, TypeError, ValueError) as error:
+                    raise ConflictError(
+                        "the table was restored to an earlier version whose cut cannot be read; restore it by "
+                        "version, to one that the log still has, or append to a new table",
+                        table=self._place.url,
+                        version=target,
+                    ) from error
+                return self._unrestored(earlier)
+        return table
+
+    def _commit_info(self, version: int) -> Mapping[str, Any] | None:
+        """What the writer of a version has noted. None if its entry of the log was deleted."""
+        try:
+            text = self._place.read(f"{_LOG}{version:020d}.json")
+        except FileNotFoundError:
+            return None
+        for line in text.splitlines():
+            if b'"commitInfo"' in line and isinstance(found := json.loads(line).get("commitInfo"), dict):
+                return found
+        return {}
 
     def _files_of(self, table: Table) -> list[DataFile]:
         rows = pa.table(table.get_add_actions(flatten=True))
@@ -201,10 +234,6 @@ class DeltaLakeTable:
             )
             for row in rows.to_pylist()
         ]
-
-    def _durable(self, state: TableState) -> TableState:
-        self._sync()
-        return state
 
     def _sync(self) -> None:
         if self._place.directory is not None:

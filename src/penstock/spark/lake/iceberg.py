@@ -26,11 +26,10 @@ from penstock.spark.lake.port import (
     Change,
     DataFile,
     TableDefinition,
+    TableMovedError,
     TableState,
-    check_base,
-    check_removed,
+    commit_after,
     is_leftover,
-    is_own,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ _SEQUENCE, _CUT, _DEFINITION, _ERASURE = (
     "penstock.definition",
     "penstock.erasure.",
 )
-_TRIES = 8  # commits that other writers may be first with
 _METADATA = "metadata/"
 _STORAGE = {
     "s3.endpoint": "aws_endpoint",
@@ -107,7 +105,7 @@ class IcebergTable:
                 mapping = work.table_metadata.schema().name_mapping.model_dump_json()
                 work.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
         except (CommitFailedException, TableAlreadyExistsError) as error:
-            raise ConflictError("another run has just created this table; run again", table=self._name) from error
+            raise TableMovedError("another run has just created this table; run again", table=self._name) from error
         except (ValueError, TypeError, NotImplementedError) as error:
             raise InvalidArgumentError(f"Iceberg refuses the table: {error}", table=self._name) from error
         self._found = None  # the location of an earlier table of this name
@@ -117,24 +115,26 @@ class IcebergTable:
     def commit(self, base: TableState, change: Change) -> TableState:
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
 
-        state = TableState(sequence=base.sequence + 1, cut=change.cut, definition=base.definition)
-        for tries in range(_TRIES):
-            table = self._load()
-            now = None if table is None else self._state_of(table)
-            if table is not None and tries and is_own(change, state, now, self._files_of(table)):
-                return self._durable(state)
-            check_base(base, now, self._name)
-            if table is None:
-                break
-            check_removed(change, self._files_of(table) if change.removed else [], self._name)
+        def send(table: Table, state: TableState) -> bool:
             # The library would commit again on top of the other commit, which may be one of ours. Only in this process.
             table.properties["commit.retry.num-retries"] = "0"
             try:
                 self._send(table, state, change)
             except (CommitFailedException, CommitStateUnknownException, ValidationException):
-                continue  # another writer was first, or the answer was lost: look whose commit that was
-            return self._durable(state)
-        raise ConflictError("other writers commit to this table all the time; run again", table=self._name)
+                return False
+            return True
+
+        state = commit_after(
+            base,
+            change,
+            name=self._name,
+            open_table=self._load,
+            state_of=self._state_of,
+            files_of=self._files_of,
+            send=send,
+        )
+        self._sync()
+        return state
 
     def _send(self, table: Table, state: TableState, change: Change) -> None:
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
@@ -241,10 +241,6 @@ class IcebergTable:
                 )
             )
         return found
-
-    def _durable(self, state: TableState) -> TableState:
-        self._sync()
-        return state
 
     def _sync(self) -> None:
         if self.place.directory is not None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.model.errors import AlreadyExistsError, ConflictError, CorruptDataError, VersionTooNewError
+from penstock.model.errors import AlreadyExistsError, CorruptDataError, VersionTooNewError
 from penstock.spark.lake.place import Place
 from penstock.spark.lake.port import (
     OWN_PREFIX,
     Change,
     DataFile,
     TableDefinition,
+    TableMovedError,
     TableState,
     base_moved,
     check_base,
@@ -108,7 +109,7 @@ class ParquetTable:
             found = json.loads(self._place.read(path))
             version = int(found["version"])
         except FileNotFoundError:
-            raise ConflictError("the table was committed to meanwhile; run again", table=self._place.url) from None
+            raise TableMovedError("the table was committed to meanwhile; run again", table=self._place.url) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptDataError("a commit of the table cannot be read", table=self._place.url, file=path) from error
         if version > VERSION:

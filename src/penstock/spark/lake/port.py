@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -25,7 +25,15 @@ PERIODS: Mapping[str | None, tuple[str, ...]] = {None: (), "day": (DATE,), "hour
 OWN_PREFIX = "_penstock/"
 """Directory of what is no data file. Readers of Parquet pass over names that begin with an underscore."""
 
+COMMIT_TRIES = 8
+"""Commits of other writers that may be first."""
+
+T = TypeVar("T")
 _NAME = re.compile(r"penstock-(\d{12})-")
+
+
+class TableMovedError(ConflictError):
+    """Another commit to the table came first, and nothing was committed. Read its state again, and repeat the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +120,11 @@ class CommittedTable(Protocol):
         """The last commit of Penstock, or None if there is no table. Raises AlreadyExistsError if there is something else."""
 
     def create(self, definition: TableDefinition, schema: pa.Schema, cut: str) -> TableState:
-        """Create the empty table. Raises ConflictError if another run did, InvalidArgumentError for a type that the format
+        """Create the empty table. Raises TableMovedError if another run did, InvalidArgumentError for a type that the format
         lacks, UnsupportedError if the store has no conditional writes."""
 
     def commit(self, base: TableState, change: Change) -> TableState:
-        """Commit after ``base``. Raises ConflictError if another commit came between; nothing has changed then."""
+        """Commit after ``base``. Raises TableMovedError if another commit came between; nothing has changed then."""
 
     def files(self) -> Sequence[DataFile]:
         """Files of the current version. Raises UnsupportedError if another writer marked rows as deleted beside them."""
@@ -142,8 +150,40 @@ def is_leftover(path: str, *, sequence: int) -> bool:
     return found is not None and int(found[1]) <= sequence
 
 
+def commit_after(
+    base: TableState,
+    change: Change,
+    *,
+    name: str,
+    open_table: Callable[[], T | None],
+    state_of: Callable[[T], TableState],
+    files_of: Callable[[T], Sequence[DataFile]],
+    send: Callable[[T, TableState], bool],
+) -> TableState:
+    """Commit to a table whose log decides between writers; the rules of ``CommittedTable.commit``. Returns the new state.
+
+    ``send`` returns False if another writer was first, or the answer was lost: then the table is read again.
+    Raises TableMovedError.
+    """
+    state = TableState(sequence=base.sequence + 1, cut=change.cut, definition=base.definition)
+    for tries in range(COMMIT_TRIES):
+        table = open_table()
+        now = None if table is None else state_of(table)
+        if table is not None and tries and is_own(change, state, now, files_of(table)):
+            return state
+        check_base(base, now, name)
+        if table is None:
+            break
+        check_removed(change, files_of(table) if change.removed else (), name)
+        if send(table, state):
+            return state
+    raise TableMovedError(
+        "other writers commit to this table all the time; nothing was committed: run again", table=name
+    )
+
+
 def check_base(base: TableState, now: TableState | None, table: str) -> None:
-    """Return if ``base`` is the last commit. Raises ConflictError."""
+    """Return if ``base`` is the last commit. Raises TableMovedError."""
     # After a rollback, or if the table was dropped and created again, another commit can have the same number.
     if now != base:
         raise base_moved(now, table, expected=base.sequence)
@@ -157,9 +197,9 @@ def is_own(change: Change, state: TableState, now: TableState | None, current: S
     return bool(change.added) and now == state and {item.path for item in change.added} <= {f.path for f in current}
 
 
-def base_moved(now: TableState | None, table: str, *, expected: int) -> ConflictError:
+def base_moved(now: TableState | None, table: str, *, expected: int) -> TableMovedError:
     """The error of a commit whose base, the commit ``expected``, is not the last one."""
-    return ConflictError(
+    return TableMovedError(
         "another run has committed to this table; nothing was committed: stop one of the runs, and run again",
         table=table,
         expected=expected,
@@ -168,11 +208,11 @@ def base_moved(now: TableState | None, table: str, *, expected: int) -> Conflict
 
 
 def check_removed(change: Change, current: Sequence[DataFile], table: str) -> None:
-    """Return if the table has every file that the change removes. Raises ConflictError."""
+    """Return if the table has every file that the change removes. Raises TableMovedError."""
     known = {file.path for file in current}
     missing = [file.path for file in change.removed if file.path not in known]
     if missing:
-        raise ConflictError(
+        raise TableMovedError(
             "another writer has replaced files of this table; nothing was committed: run again",
             table=table,
             file=missing[0],

@@ -7,7 +7,7 @@ subscriber. The next run begins at the cut in the table, so a run may die at any
 from __future__ import annotations
 
 import logging
-import time
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -31,6 +31,7 @@ from penstock.spark.lake.port import (
     Change,
     DataFile,
     TableDefinition,
+    TableMovedError,
     TableState,
 )
 from penstock.spark.lake.rows import FilePlan
@@ -42,6 +43,8 @@ log = logging.getLogger("penstock.spark")
 
 BAD_EVENTS = ("fail", "null")
 _PROGRESS_S = 1.0
+_LOST_MAX = 5
+"""Steps in a row that lose to other commits: then another run appends to the table, and one of them must stop."""
 _READ = ("event", *POSITION)
 _MOMENTS = ("start_timestamp", "end_timestamp")
 """Options that the job has resolved to cuts before it reads."""
@@ -160,18 +163,31 @@ def follow_with_table(
     on_commit: Callable[[LakeReport], None],
     on_progress: ProgressCallback = ignore_progress,
     connector: Connector = dial,
+    stop: threading.Event | None = None,
 ) -> None:
-    """Append to a table, again and again, until interrupted; a step begins ``every_s`` seconds after the last one ended.
+    """Append to a table, again and again, until ``stop`` is set or the call interrupted. A step begins ``every_s`` seconds
+    after the last one ended.
 
-    ``on_commit`` is called after each step that has committed events. If it raises, that ends the call. Raises as
-    ``append_to_table``.
+    ``on_commit`` is called after each step that has committed events. If it raises, that ends the call. If another commit
+    comes first, as of an erasure, the step is repeated. Raises as ``append_to_table``; ConflictError only if steps in a row
+    lose to other commits.
     """
     run = _Run(spark, request.checked(), connector)
-    while True:
-        report = run.step(on_progress)
-        if report.events:
-            on_commit(report)
-        time.sleep(every_s)
+    stop = threading.Event() if stop is None else stop
+    lost = 0
+    while not stop.is_set():
+        try:
+            report = run.step(on_progress)
+        except TableMovedError as error:
+            lost += 1
+            if lost == _LOST_MAX:
+                raise
+            log.warning("another commit to the table came first; the step is repeated", extra={"error": str(error)})
+        else:
+            lost = 0
+            if report.events:
+                on_commit(report)
+        stop.wait(every_s)
 
 
 class _Run:

@@ -99,6 +99,10 @@ def test_a_line_gives_a_whole_decision() -> None:
              "policy": {"type": "size", "min": 0, "max": 50}},
             "the stream is empty",
         ),
+        (
+            {"subscribers": {"{minimum}, a{": {"cut": {"0#0": 5}}}, "policy": {"type": "size", "min": 10, "max": 100}},
+            "the slowest subscriber, {minimum}, a{, has acknowledged none of the data that is left",
+        ),
         ({"policy": None}, "no retention rule applies"),
     ],
 )  # fmt: skip

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from penstock.core.cuts.order import Positions, at_or_after, size_till
 from penstock.core.retention.explain import Situation
 from penstock.core.retention.facts import Advance, RetentionRule, WriterState, WriterVerdict
 from penstock.core.units import exact_duration, exact_size, format_size
+
+_TEXTS_MAX = 1024  # texts with limits in the cache: a fleet has few policies
 
 _IDLE = {
     RetentionRule.NO_POLICY: "no retention rule applies",
@@ -74,20 +77,21 @@ def _moved(what: str, advances: Sequence[Advance]) -> str:
     return f"The {what} moves {skipped} of unread data."
 
 
-class _Limits(dict[str, str]):
-    """The policy's limits in words, with their numbers if there are any. Only a limit that a sentence names is built."""
+def _with_limits(text: str, situation: Situation) -> str:
+    """The text with the policy's limits in words, with their numbers if there are any."""
+    shape = situation.outlook.shape
+    if shape is None:
+        return text  # No policy: no text about it names a limit.
+    floor, policy = shape.floor, shape.policy
+    return _filled(text, floor.age_ms, floor.size_bytes, policy.max_age_ms, policy.max_bytes)
 
-    def __init__(self, situation: Situation) -> None:
-        super().__init__()
-        self._shape = situation.outlook.shape
 
-    def __missing__(self, name: str) -> str:
-        shape = self._shape
-        if shape is None:
-            return name
-        if name == "minimum":
-            return _limit(name, shape.floor.age_ms, shape.floor.size_bytes)
-        return _limit(name, shape.policy.max_age_ms, shape.policy.max_bytes)
+@lru_cache(maxsize=_TEXTS_MAX)
+def _filled(
+    text: str, min_age_ms: int | None, min_bytes: int | None, max_age_ms: int | None, max_bytes: int | None
+) -> str:
+    minimum, maximum = _limit("minimum", min_age_ms, min_bytes), _limit("maximum", max_age_ms, max_bytes)
+    return text.format(minimum=minimum, maximum=maximum)
 
 
 def _limit(name: str, age_ms: int | None, size_bytes: int | None) -> str:
@@ -97,17 +101,17 @@ def _limit(name: str, age_ms: int | None, size_bytes: int | None) -> str:
 
 
 def _truncation(situation: Situation, candidate: Positions | None, frees: int) -> str:
-    outlook, truncate, limits = situation.outlook, situation.truncate, _Limits(situation)
+    outlook, truncate = situation.outlook, situation.truncate
     if candidate is None:
         detail = f" ({outlook.facts.unreadable})" if outlook.facts.unreadable else ""
-        return f"Nothing is deleted: {_IDLE.get(situation.rule, _UNSUITABLE).format_map(limits)}{detail}."
+        return f"Nothing is deleted: {_with_limits(_IDLE.get(situation.rule, _UNSUITABLE), situation)}{detail}."
     if truncate is not None and not frees:
-        return f"Nothing is deleted: {_nothing_left(situation, held=truncate is not candidate).format_map(limits)}."
-    why, extent = (text.format_map(limits) for text in _ACTS[situation.rule])
+        return f"Nothing is deleted: {_nothing_left(situation, held=truncate is not candidate)}."
+    why, extent = _ACTS[situation.rule]
     if truncate is candidate:
-        return f"Deletes {format_size(frees)}. {why}{extent}"
+        return f"Deletes {format_size(frees)}. {_with_limits(why + extent, situation)}"
     if truncate is not None:
-        return f"Deletes {format_size(frees)}, up to a hold or the end of the stream. {why}."
+        return f"Deletes {format_size(frees)}, up to a hold or the end of the stream. {_with_limits(why, situation)}."
     if outlook.facts.truncating:
         return "Nothing is deleted now: an earlier truncation is still running."
     if at_or_after(outlook.history, candidate, outlook.head):
@@ -129,7 +133,7 @@ def _nothing_left(situation: Situation, *, held: bool) -> str:
         for name, cut in sorted(outlook.published.items()):
             if name not in moved and _at_head(situation, cut):
                 return f"the slowest subscriber, {name}, has acknowledged none of the data that is left"
-    return _IDLE.get(rule, _UNSUITABLE)
+    return _with_limits(_IDLE.get(rule, _UNSUITABLE), situation)
 
 
 def _at_head(situation: Situation, cut: Positions) -> bool:

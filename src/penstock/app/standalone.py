@@ -21,6 +21,7 @@ from penstock.app.embedded import LocalRuntime, Runtime, open_runtime
 from penstock.app.integrity.start_check import check_workers
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
+from penstock.app.metrics.disk import DiskMetrics
 from penstock.app.metrics.page import MetricsPage
 from penstock.app.metrics.process import ProcessMetrics
 from penstock.app.metrics.streams import StreamMetrics
@@ -74,13 +75,13 @@ class Standalone:
 def _metrics_page(
     settings: StandaloneSettings, runtime: Runtime, processes: Sequence[Worker], streams: StreamMetrics
 ) -> MetricsPage:
-    own = ProcessMetrics(runtime.telemetry, not_ready=runtime.not_ready)
+    own = ProcessMetrics(runtime.telemetry, runtime.clock, not_ready=runtime.not_ready)
     store = runtime.segments if isinstance(runtime, LocalRuntime) else None
     return MetricsPage(
         own=partial(own.snapshot, budget_bytes=settings.store.memory_bytes, store=store),
         workers={f"worker-{one.number}": one.metrics for one in processes},
         streams=streams,
-        space=runtime.segments,
+        disk=DiskMetrics(runtime.segments, runtime.clock, data=settings.store.data if processes else None),
     )
 
 
@@ -153,6 +154,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
         )
         page = _metrics_page(settings, runtime, processes, streams)
         http = await stack.enter_async_context(_http_server(settings, runtime, processes, page, security))
+        page.doors["http"] = lambda: http.connections
         _warn_if_insecure(settings, runtime)
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
         grpc = await stack.enter_async_context(
@@ -169,6 +171,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
                 security=security,
             )
         )
+        page.doors["grpc"] = lambda: len(grpc.gate.connections)
         yield Standalone(
             runtime=runtime,
             controller=Endpoint(host=settings.advertised, port=grpc.port),

@@ -81,6 +81,12 @@ class Counters:
         self._gauges: dict[tuple[str, Labels], float] = {}
         self._distributions: dict[tuple[str, Labels], Distribution] = {}
 
+    def begin(self, names: Sequence[str]) -> None:
+        """Show these counters from now on, with 0. Prometheus sees no increase in a counter that appears with its first
+        event, so an alert would miss that event."""
+        for name in names:
+            self.counts[name] += 0
+
     def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
         if labels:
             self._counts[name, labels] += amount

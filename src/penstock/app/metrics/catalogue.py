@@ -91,6 +91,7 @@ CATALOGUE: Sequence[Chapter] = (
             _counter("wire_appended_bytes", "Acknowledged bytes of events with their headers"),
             _seconds("wire_append_seconds", "From the arrival of an append to its acknowledgement; a sample"),
             _counter("wire_throttled_appends", "Appends that had to wait because the store had no room"),
+            _seconds("wire_request_seconds", "Duration of other requests to that port, such as to create a segment"),
             _counter("wire_reads", "Replies to reads of segments"),
             _counter("wire_read_bytes", "Bytes sent in replies to reads"),
             _counter("wire_protocol_errors", "Connections that broke the protocol"),
@@ -102,8 +103,10 @@ CATALOGUE: Sequence[Chapter] = (
     Chapter(
         title="Calls",
         metrics=(
+            _gauge("grpc_connections", "Open connections to the controller's port"),
             _counter("calls", "Calls over gRPC; outcome: ok, refused, failed or cancelled", "call", "outcome"),
             _seconds("call_seconds", "Duration of calls over gRPC"),
+            _gauge("http_connections", "Open connections to the HTTP port; a scrape is one of them"),
             _counter("http_requests", "HTTP requests by method and class of the status, as in 2xx", "method", "status"),
             _seconds("http_request_seconds", "Duration of HTTP requests"),
         ),
@@ -167,6 +170,14 @@ CATALOGUE: Sequence[Chapter] = (
         metrics=(
             _seconds("retention_cycle_seconds", "Duration of retention cycles"),
             _gauge("retention_cycle_ended_time_seconds", "When the last cycle ended, in seconds since the Unix epoch"),
+            _gauge(
+                "retention_cycle_due_time_seconds",
+                "When the next cycle must have ended, in seconds since the Unix epoch",
+            ),
+            _gauge(
+                "retention_next_due_time_seconds",
+                "When the next rule of a stream becomes due, in seconds since the Unix epoch; +Inf: none is known",
+            ),
             _gauge("retention_streams", "Streams looked at in the last cycle"),
             _counter("retention_failures", "Streams whose retention failed; they are looked at again"),
             _counter("retention_truncations", "Truncations by retention, by rule", "rule"),
@@ -188,7 +199,8 @@ CATALOGUE: Sequence[Chapter] = (
         metrics=(
             _of_store("disk_total_bytes", "Size of the disk below the data directory"),
             _of_store("disk_free_bytes", "Bytes that can still be written"),
-            _of_store("disk_used_bytes", "Size of all files of the store"),
+            _of_store("disk_used_bytes", "What du counts for the data directory"),
+            _of_store("disk_limit_seconds", "Time until the disk is full at the rate of the last hour of scrapes"),
             _of_store("holds", "Holds in force"),
             _of_store("erasures_open", "Erasures that are not done, by state", "state"),
             _of_store("metric_sample_age_seconds", "Age of the sample of holds, erasures and streams"),
@@ -210,6 +222,11 @@ CATALOGUE: Sequence[Chapter] = (
             _of_store("subscriber_held_bytes", "Bytes that only this subscriber keeps", "stream", "subscriber"),
             _of_store(
                 "subscriber_idle_seconds", "Time since it made progress with data unread", "stream", "subscriber"
+            ),
+            _of_store(
+                "subscriber_info",
+                "Always 1; query: the id of the Spark query that reads, or empty",
+                *("stream", "subscriber", "query"),
             ),
         ),
     ),

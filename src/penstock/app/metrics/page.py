@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.app.metrics.disk import DiskMetrics
 from penstock.app.metrics.streams import StreamMetrics
 from penstock.app.telemetry import Counters, Snapshot
-from penstock.model.errors import PenstockError, UnsupportedError
+from penstock.model.errors import PenstockError
 from penstock.net.http.reading_requests import path_route
-from penstock.ports.data.space import Space
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,13 @@ WorkerMetrics = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsPage:
-    """The page. ``workers``: by name, as ``worker-0``."""
+    """The page. ``workers``: by name, as ``worker-0``. ``doors``: counts the open connections of a port."""
 
     own: Callable[[], Snapshot]
     workers: Mapping[str, WorkerMetrics]
     streams: StreamMetrics
-    space: Space
+    disk: DiskMetrics
+    doors: dict[str, Callable[[], int]] = field(default_factory=dict)
 
     def route(self) -> Route:
         return path_route("/metrics", {"GET": self._answer})
@@ -46,9 +47,10 @@ class MetricsPage:
         found = await asyncio.gather(*(self._of_worker(ask) for ask in self.workers.values()))
         sources = [
             Source(process="server", snapshot=self.own()),
+            Source(process="server", snapshot=self._connections()),
             *(Source(process=name, snapshot=one) for name, one in zip(self.workers, found, strict=True)),
             Source(process="", snapshot=self.streams.snapshot()),
-            Source(process="", snapshot=await self._disk()),
+            Source(process="", snapshot=await self.disk.snapshot()),
         ]
         body, content_type = render(sources, accept=request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
@@ -63,13 +65,11 @@ class MetricsPage:
             away.gauge("up", 0)
             return away.snapshot()
 
-    async def _disk(self) -> Snapshot:
+    def _connections(self) -> Snapshot:
         found = Counters()
-        try:
-            space = await self.space.disk()
-        except (UnsupportedError, OSError):
-            return found.snapshot()
-        found.gauge("disk_total_bytes", space.total_bytes)
-        found.gauge("disk_free_bytes", space.free_bytes)
-        found.gauge("disk_used_bytes", space.used_bytes)
+        for door, count in self.doors.items():
+            if door == "grpc":
+                found.gauge("grpc_connections", count())
+            else:
+                found.gauge("http_connections", count())
         return found.snapshot()

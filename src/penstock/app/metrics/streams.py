@@ -163,6 +163,7 @@ class StreamMetrics:
         now_ms = self._clock.now_ms()
         for item in await self._controller.subscribers.describe(name):
             labels = (str(name), item.name)
+            values.gauge("subscriber_info", 1, (*labels, item.query))
             values.gauge("subscriber_lag_bytes", item.lag_bytes, labels)
             if item.lag_events >= 0:
                 values.gauge("subscriber_lag_events", item.lag_events, labels)

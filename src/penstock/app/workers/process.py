@@ -69,7 +69,7 @@ class WorkerProcess:
         self._orders: asyncio.Queue[_Order] = asyncio.Queue(_ORDERS_MAX)
         self._rng = RealRng()
         self._telemetry = Counters()
-        self._metrics = ProcessMetrics(self._telemetry, not_ready=self._not_ready)
+        self._metrics = ProcessMetrics(self._telemetry, RealClock(), not_ready=self._not_ready)
         self._wire = AsyncExitStack()
         self._settings: EmbeddedSettings | None = None
         self._store: SegmentStore | None = None

@@ -47,6 +47,12 @@ class DueTimes:
                 found.append(name)
         return found
 
+    def first(self) -> int | None:
+        """The earliest time; None if no stream has one."""
+        while self._heap and self._at.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
     def pop_one(self, name: StreamName) -> bool:
         """Remove the stream's time; returns whether it had one."""
         return self._at.pop(name, None) is not None

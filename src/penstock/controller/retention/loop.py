@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -124,6 +125,8 @@ class RetentionLoop:
         """Look at changed and due streams, forever."""
         pause_ms = self._ctx.settings.retention_cycle_ms
         telemetry = self._ctx.telemetry
+        if pause_ms is not None:
+            self._promise(pause_ms)
         while pause_ms is not None:
             await asyncio.sleep(pause_ms / 1000)
             began_s = telemetry.steady_s()
@@ -131,10 +134,15 @@ class RetentionLoop:
                 await self.turn(sweep=False)
                 telemetry.observe("retention_cycle_seconds", telemetry.steady_s() - began_s)
                 telemetry.gauge("retention_cycle_ended_time_seconds", self._ctx.clock.now_ms() / 1000)
+                self._promise(pause_ms)
             except PenstockError as error:
                 log.warning("retention cycle was cut short", extra={"error": str(error)})
             except Exception:
                 log.exception("retention cycle ended early because of an unexpected error")
+
+    def _promise(self, pause_ms: int) -> None:
+        """Show when the next cycle is due, so that an alert also works for one that never ends."""
+        self._ctx.telemetry.gauge("retention_cycle_due_time_seconds", (self._ctx.clock.now_ms() + pause_ms) / 1000)
 
     async def run_dirty(self) -> None:
         """Look at streams soon after they were marked dirty."""
@@ -232,6 +240,9 @@ class RetentionLoop:
             await self._ctx.retention_clock.record_moves()
         if self._ctx.audit.waiting:
             self._ctx.audit.soon()
+        due = [at_ms for at_ms in (self._due.first(), self._kept.first()) if at_ms is not None]
+        ahead_ms = min(due) - self._ctx.retention_clock.now_ms() if due else math.inf
+        self._ctx.telemetry.gauge("retention_next_due_time_seconds", (self._ctx.clock.now_ms() + ahead_ms) / 1000)
 
     async def run_once(self) -> int:
         """Look at every stream with a policy, now; returns how many of them are not internal."""

@@ -360,6 +360,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     async def _serve(self, command: Command, size: int) -> None:
         rid = _rid(command)
+        telemetry = self._share.telemetry
+        began_s = telemetry.steady_s()
         try:
             if isinstance(command, LARGE):
                 await self._serve_large(command)
@@ -368,6 +370,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         except PenstockError as error:
             self.refuse(error, command, rid, c.NO_OFFSET)
         finally:
+            telemetry.observe("wire_request_seconds", telemetry.steady_s() - began_s)
             self._requests -= 1
             self.release(size)
 

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.model.errors import StorageFullError
@@ -170,9 +171,12 @@ def sync_file_system(descriptor: int) -> bool:
 
 
 def allocated_below(directory: Path) -> int:
-    """Bytes of disk that the files below a directory take. Files deleted meanwhile are skipped."""
+    """Bytes of disk that a directory and all below it take, as ``du`` counts them. What is deleted meanwhile is
+    skipped."""
     total = 0
     pending = [directory]
+    with suppress(FileNotFoundError):
+        total += directory.stat().st_blocks * 512
     while pending:
         try:
             entries = list(os.scandir(pending.pop()))
@@ -181,7 +185,6 @@ def allocated_below(directory: Path) -> int:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 pending.append(Path(entry.path))
-                continue
             try:
                 total += entry.stat(follow_symlinks=False).st_blocks * 512
             except FileNotFoundError:

@@ -120,6 +120,8 @@ PANELS = (
     ("GiB", "batch plan", "driver_mb", "driver's memory, MB", "stream, GiB (1,024 blocks each)"),
     ("GiB", "batch plan", "store_mb", "store's memory, MB", "stream, GiB (1,024 blocks each)"),
     ("segments with little", "partitions", "replies", "calls of a micro-batch", "segments with 64 KiB each"),
+    ("scalings", "batch plan", "replies", "calls of a batch plan", "scalings of ten segments"),
+    ("scalings", "partitions", "replies", "calls of a micro-batch", "scalings of ten segments"),
 )
 
 
@@ -127,7 +129,7 @@ def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Growth before and after, one panel for each kind."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    figure = Figure(figsize=(17, 3.4), layout="constrained")
     axes = figure.subplots(1, len(PANELS))
     for axis, (world, call, value, label, below) in zip(axes, PANELS, strict=True):
         for name, colour in (("before", "#d55e00"), ("after", "#0072b2")):
@@ -136,6 +138,8 @@ def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
                 if (cost["world"], cost["call"]) == (world, call):
                     points.setdefault(cost["size"], []).append(cost[value])
             sizes = sorted(points)
+            if not sizes:
+                continue
             axis.plot(sizes, [median(points[size]) for size in sizes], "o-", color=colour, label=name)
         axis.set_title(label, fontsize=10)
         axis.set_xlabel(below, fontsize=9)

@@ -32,9 +32,17 @@ def literal(path: str | Path) -> str:
 
 def on_disk(path: Path) -> Path:
     """The absolute path. Raises InvalidArgumentError for a URL: these jobs rename directories, which buckets lack."""
-    if _URL.match(str(path)):
+    if found := _URL.match(str(path)):
+        # ``Path`` has made one slash of two.
+        url = str(path).replace(":/", "://", 1)
+        if found[1] == "hdfs":
+            raise InvalidArgumentError(
+                "this job writes to a directory of this machine; mount HDFS, and name the directory", output=url
+            )
         raise InvalidArgumentError(
-            "this job writes to a directory; penstock spark lake --format parquet writes to a bucket", output=path
+            "this job renames directories, which buckets lack; write to a directory, or use penstock spark lake STREAM URL "
+            "--format parquet (with --key-by for the latest event of each key)",
+            output=url,
         )
     return path.absolute()
 

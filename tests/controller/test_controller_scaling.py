@@ -4,15 +4,19 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from controller_world import STREAM, audit_entries, cut_at, name_of, opened, scale_to, with_stream
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
+from penstock.controller.scaling.loop import ScalingLoop
 from penstock.controller.scaling.scaler import Scaler
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import PenstockError, StreamNotFoundError, UnavailableError
+from penstock.model.names import StreamName
 from penstock.model.policies import ScaleType, ScalingPolicy, StreamConfig
 from penstock.model.scaling import Heat, ScalingAction, SegmentRates
 from penstock.testing.fakes import FakeClock
@@ -345,3 +349,32 @@ def test_a_clock_that_was_a_day_ahead_keeps_no_stream_from_scaling_for_a_day() -
             assert await count(controller) == 16
 
     run(body)
+
+
+def test_a_slow_look_does_not_forget_a_stream_whose_policy_has_changed_meanwhile() -> None:
+    """One look finds a fixed stream and takes long; meanwhile the stream is made to scale by rate."""
+
+    async def body() -> None:
+        slow, looks = asyncio.Event(), [0]
+
+        async def look(name: StreamName) -> bool:
+            looks[0] += 1
+            if looks[0] == 1:
+                await slow.wait()
+                return False
+            return True
+
+        ctx: Any = SimpleNamespace(settings=SimpleNamespace(scaling_minute_ms=60_000))
+        loop = ScalingLoop(
+            ctx, cast(Any, SimpleNamespace(look=look)), cast(Any, SimpleNamespace(owns=lambda name: True))
+        )
+        first = asyncio.create_task(loop._look_at([STREAM]))
+        await asyncio.sleep(0)
+        await loop._look_at([STREAM])
+        slow.set()
+        await first
+        names, loop._changed = loop._changed, {}
+        await loop._look_at(names)
+        assert list(loop._streams) == [STREAM]
+
+    asyncio.run(body())

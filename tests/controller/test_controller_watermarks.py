@@ -375,3 +375,18 @@ def test_the_stream_of_watermarks_is_changed_by_nobody_and_has_none_itself() -> 
             assert await controller.advance_watermarks() == 1
 
     asyncio.run(run())
+
+
+def test_a_look_that_fails_unexpectedly_is_repeated(monkeypatch) -> None:
+    async def run() -> None:
+        segments, clock = MemorySegments(), FakeClock()
+        async with world(segments, clock) as controller:
+            await write(segments, 100)
+            await controller.cuts.note_time(STREAM, "w", 10)
+            with monkeypatch.context() as broken:
+                broken.setattr(advancing, "advance", lambda *given, **named: 1 / 0)
+                assert await controller.advance_watermarks() == 0
+            clock.ms += 5000
+            assert await controller.advance_watermarks() == 1
+
+    asyncio.run(run())

@@ -42,6 +42,8 @@ class ScalingLoop:
         self._buckets = buckets
         self._streams: dict[StreamName, None] = {}
         self._changed: dict[StreamName, None] = {}
+        self._looking: dict[StreamName, bool] = {}
+        """Streams that are looked at now, and whether to look again when that ends."""
         self._wake = asyncio.Event()
 
     def changed(self, name: StreamName) -> None:
@@ -105,6 +107,11 @@ class ScalingLoop:
 
     async def _look(self, name: StreamName) -> None:
         """A failure of one stops no other: the next regular look tries again."""
+        if name in self._looking:
+            # A look that began earlier would undo what this one does: it knows the policy and the segments of before.
+            self._looking[name] = True
+            return
+        self._looking[name] = False
         try:
             self._streams[name] = None
             if not await self._scaler.look(name):
@@ -117,6 +124,9 @@ class ScalingLoop:
             shown = None if isinstance(error, PenstockError) else error
             log.warning("stream could not be scaled", extra={"stream": str(name), "error": str(error)}, exc_info=shown)
             self._ctx.telemetry.add("scaling_failures")
+        finally:
+            if self._looking.pop(name):
+                self.changed(name)
 
 
 def _scales_by_rate(record: StreamRecord) -> bool:

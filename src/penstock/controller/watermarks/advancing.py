@@ -72,6 +72,7 @@ class Advancing:
                 self._ctx.watermarks.at(name, self._ctx.clock.now_ms() + _AGAIN_MS)
             except Exception:
                 log.exception("advancing a watermark failed with an unexpected error", extra={"stream": str(name)})
+                self._ctx.watermarks.at(name, self._ctx.clock.now_ms() + _AGAIN_MS)
         return advanced
 
     async def _advance(self, name: StreamName) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
 from uuid import UUID
 
@@ -75,6 +75,12 @@ async def release_hold(controller: Controller) -> None:
     await controller.holds.release("case-7", owner="legal")
 
 
+async def abort_transaction(controller: Controller) -> None:
+    (found,) = await controller.transactions.list_open(STREAM)
+    await controller.transactions.abort(STREAM, found.id)
+    await controller.transactions.abort(STREAM, found.id)  # a repeat changes nothing
+
+
 DEEDS: Mapping[str, tuple[Deed, str, str]] = {
     "truncate": (truncate, "truncate", "s/t"),
     "delete a stream": (delete_stream, "delete", "s/t"),
@@ -86,6 +92,7 @@ DEEDS: Mapping[str, tuple[Deed, str, str]] = {
     "set the policy of a stream": (set_policy, "policy", "s/t"),
     "set the policy of a scope": (set_scope_policy, "policy", "s"),
     "update the configuration": (update, "policy", "s/t"),
+    "abort a transaction": (abort_transaction, "abort", "s/t"),
     "release a hold": (release_hold, "unhold", "s/held"),
 }
 
@@ -105,6 +112,7 @@ def test_every_deed_leaves_one_entry_with_who_and_why(name: str) -> None:
             held = replace(STREAM, stream="held")
             await controller.streams.create(held, await controller.streams.config(STREAM))
             await controller.holds.add(held, owner="legal", reason="case 7", hold_id="case-7")
+            await controller.transactions.create(STREAM, lease_ms=30_000)
             before = len(await audit_entries(controller, segments))
             with calling(ANN):
                 await deed(controller)
@@ -114,6 +122,19 @@ def test_every_deed_leaves_one_entry_with_who_and_why(name: str) -> None:
             assert [item["caller"] for item in entries] == [{"who": "ann", "why": "ticket 7", "via": "cli"}] * len(
                 entries
             )
+
+    asyncio.run(run())
+
+
+def test_writers_that_abort_their_own_transactions_fill_no_audit() -> None:
+    async def run() -> None:
+        segments = MemorySegments()
+        async with with_stream(segments) as controller:
+            for caller in (None, Caller(via="grpc", peer="10.0.0.1")):
+                txn = (await controller.transactions.create(STREAM, lease_ms=30_000)).id
+                with nullcontext() if caller is None else calling(caller):
+                    await controller.transactions.abort(STREAM, txn)
+            assert await audit_entries(controller, segments, "abort") == []
 
     asyncio.run(run())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from urllib.parse import quote
+from uuid import UUID
 
 import pytest
 from msgspec.structs import asdict
@@ -11,7 +12,7 @@ from rest_streams import STREAM, S, head_of, subscribed, with_events
 from rest_support import FIRST, Running, play
 
 from penstock.model.cuts import ENDS, StreamCut
-from penstock.model.errors import InvalidArgumentError, InvalidCutError
+from penstock.model.errors import InvalidArgumentError, InvalidCutError, TransactionStateError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.net.http import retention_documents as mapping
@@ -286,6 +287,26 @@ def test_a_subscriber_is_shown_moved_and_forgotten() -> None:
         assert await run.expect(200, "GET", f"{STREAM}/subscribers") == {"subscribers": []}
         for method, body in (("GET", None), ("DELETE", None), ("PUT", {"cut": "tail"})):
             assert (await run.expect(404, method, path, body))["class"] == "SubscriberNotFoundError"
+
+    play(scene)
+
+
+def test_an_open_transaction_is_listed_and_aborted() -> None:
+    async def scene(run: Running) -> None:
+        await with_events(run, 1)
+        txn = (await run.controller.transactions.create(S, lease_ms=30_000)).id
+        path = f"{STREAM}/transactions"
+        (listed,) = (await run.expect(200, "GET", path))["transactions"]
+        assert (listed["id"], listed["state"]) == (str(txn), "open")
+        await run.expect(204, "DELETE", f"{path}/{txn}")
+        await run.expect(204, "DELETE", f"{path}/{txn}")
+        with pytest.raises(TransactionStateError):
+            await run.controller.transactions.commit(S, txn)
+        await run.expect(400, "DELETE", f"{path}/none")
+        assert (await run.expect(404, "DELETE", f"{path}/{UUID(int=5)}"))["class"] == "TransactionNotFoundError"
+        other = (await run.controller.transactions.create(S, lease_ms=30_000)).id
+        await run.controller.transactions.commit(S, other)
+        assert (await run.expect(409, "DELETE", f"{path}/{other}"))["class"] == "TransactionStateError"
 
     play(scene)
 

@@ -40,6 +40,7 @@ class AuditKind(enum.Enum):
     ERASE_CONTINUED = "erase_continued"
     ERASE_WITHDRAWN = "erase_withdrawn"
     SCALE = "scale"
+    ABORT = "abort"
     GAP = "gap"
 
 

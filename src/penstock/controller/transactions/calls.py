@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.streams import (
     CompletedRecord,
     CounterRecord,
@@ -37,6 +38,7 @@ from penstock.core.streams.transactions import (
     renewed_until,
     transaction_epoch,
 )
+from penstock.model.callers import current_caller
 from penstock.model.errors import (
     InvalidArgumentError,
     SegmentNotFoundError,
@@ -303,18 +305,34 @@ class Transactions:
         await release_positions(self._ctx, positions)
 
     async def abort(self, stream: StreamName, txn: UUID) -> None:
-        """Decide to abort; the removal follows. Raises as ``commit``."""
-        await self._end(stream, txn, Verb.ABORT)
+        """Decide to abort; the removal follows. Audited if the caller states who asks or why. Raises as ``commit``."""
+        caller = current_caller()
+        # Writers abort their own transactions all the time, and state nothing.
+        stated = caller is not None and (caller.who or caller.why or caller.via == "http")
+        entry = AuditEntry(
+            kind=AuditKind.ABORT,
+            target=str(stream),
+            fields={"transaction": str(txn), "epoch": transaction_epoch(txn)},
+        )
+        await self._end(stream, txn, Verb.ABORT, audited=[entry] if stated else [])
+        if stated:
+            self._ctx.audit.soon()
 
     async def _end(
-        self, name: StreamName, txn: UUID, verb: Verb, noted: NotedTime | None = None
+        self,
+        name: StreamName,
+        txn: UUID,
+        verb: Verb,
+        noted: NotedTime | None = None,
+        *,
+        audited: Sequence[AuditEntry] = (),
     ) -> TransactionState | None:
         ctx = self._ctx
         view = await ctx.streams.get(name)
         if view.record.state is StreamState.SEALED and await abort_if_open(ctx, name, txn):
             # Begun during sealing by a controller that crashed then: there is no segment left to merge it into.
             settle_soon(ctx, name)
-        decided = await ctx.tasks.run(decide(ctx, name, txn, verb, noted=noted))
+        decided = await ctx.tasks.run(decide(ctx, name, txn, verb, noted=noted, audited=audited))
         settle_soon(ctx, name)
         return decided
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from penstock.codec.audit import AuditEntry
 from penstock.codec.control.streams import (
     BatchRecord,
     CompletedRecord,
@@ -101,10 +102,17 @@ async def _find_end(ctx: Context, name: StreamName) -> None:
 
 
 async def decide(
-    ctx: Context, name: StreamName, txn: UUID, verb: Verb, *, noted: NotedTime | None = None
+    ctx: Context,
+    name: StreamName,
+    txn: UUID,
+    verb: Verb,
+    *,
+    noted: NotedTime | None = None,
+    audited: Sequence[AuditEntry] = (),
 ) -> TransactionState | None:
     """Decide to commit or to abort. If that was decided before, return the current state.
 
+    ``audited`` is recorded with the decision.
     Raises: TransactionNotFoundError, TransactionStateError (the opposite was decided).
     """
 
@@ -112,7 +120,7 @@ async def decide(
         loaded = await load_transactions(ctx.metadata, name, [txn])
         if not must_decide(loaded.facts[0], verb):
             return loaded.facts[0].state
-        await _decide_open(ctx, name, loaded, txn, verb, noted)
+        await _decide_open(ctx, name, loaded, txn, verb, noted, ctx.audit.puts(audited))
         return None
 
     return await changing(attempt)
@@ -125,6 +133,7 @@ async def _decide_open(
     txn: UUID,
     verb: Verb,
     noted: NotedTime | None = None,
+    also: Sequence[TablePut] = (),
 ) -> None:
     found = loaded.records[txn]
     record = found.value
@@ -135,7 +144,7 @@ async def _decide_open(
     decided = replace(record, state=state)
     if noted is not None:
         decided = replace(decided, noted_by=noted.writer, noted_ms=noted.time_ms)
-    puts = [found.put(decided)]
+    puts = [found.put(decided), *also]
     if not commit and record.pin is not None:
         # A batch that is being decided depends on this transaction: changing its record makes it check again.
         batch = loaded.batches[record.pin.writer]

@@ -21,6 +21,7 @@ from penstock.net.http.schemas import Schema, Schemas, closed_object
 _IN_PATH: Mapping[str, str] = {
     "scope": "Name of the scope",
     "stream": "Name of the stream",
+    "transaction": "The id of a transaction",
     "subscriber": "`scope/group`, or `group` of the stream's scope; a slash may stand as it is",
     "id": "Its id",
 }

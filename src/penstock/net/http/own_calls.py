@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
+from uuid import UUID
 
 from penstock.model.answers.erasure import Erasure
 from penstock.model.answers.explanation import Explanation
@@ -83,6 +84,17 @@ async def describe_scope(control: ControlPlane, given: Given) -> ScopeContents:
 async def list_open_transactions(control: ControlPlane, given: Given) -> Sequence[OpenTransaction]:
     """Transactions that have not ended."""
     return await control.transactions.list_open(given.stream)
+
+
+@streams.add("DELETE", f"{STREAM}/transactions/{{transaction}}", name="abortTransaction")
+async def abort_transaction(control: ControlPlane, given: Given) -> None:
+    """Abort an open transaction of any writer: its events are dropped, and its commit fails. It is audited."""
+    text = given.path["transaction"]
+    try:
+        transaction = UUID(text)
+    except ValueError as error:
+        raise InvalidArgumentError("this is no id of a transaction", transaction=text[:60]) from error
+    await control.transactions.abort(given.stream, transaction)
 
 
 # --- scaling ---------------------------------------------------------------------------------------------------

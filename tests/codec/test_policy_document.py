@@ -44,6 +44,7 @@ def values(item: codec.Field) -> st.SearchStrategy[Any]:
         codec.Kind.EVENTS: st.integers(least, LONG_MAX - 1),
         codec.Kind.SECONDS: st.integers(least, 10**12) | st.floats(0.001, 10**9),
         codec.Kind.SHARE: st.floats(0, 1, exclude_min=True),
+        codec.Kind.TIME: st.integers(0, 10**14).map(codec.text_of_ms),
     }
     legal = st.sampled_from(list(item.choices)) if item.choices else by_kind[item.kind]
     return st.just(INHERIT) | legal | (st.none() if item.null else st.nothing())
@@ -116,7 +117,12 @@ def test_the_page_tells_the_defaults() -> None:
 
     plain = EffectivePolicy()
     for row in rows("# Format"):
-        if len(row) != 6 or row[0] in ("`unsubscribed`", "`retain.min_bytes`", "`retain.min_age_s`"):
+        if len(row) != 6 or row[0] in (
+            "`unsubscribed`",
+            "`retain.min_bytes`",
+            "`retain.min_age_s`",
+            "`retain.lock_until`",
+        ):
             continue
         if row[0].strip("`") in codec.QUOTA_ACTIONS:
             assert row[4] == "as `on_exceed`"

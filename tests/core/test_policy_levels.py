@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.codec.control.effective_policy import decode_effective, encode_effective
-from penstock.codec.control.policy_document import BY_PATH, FIELDS, decode_document, value_of
+from penstock.codec.control.policy_document import BY_PATH, FIELDS, decode_document, time_ms, value_of
 from penstock.core.policies import levels
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
@@ -50,6 +50,7 @@ SAMPLES: Mapping[str, tuple[Any, Any, Any]] = {
     "unsubscribed": (Unsubscribed.RELEASE, Unsubscribed.KEEP, Unsubscribed.RELEASE),
     "backlog.on_exceed": (OnExceed.EVICT, OnExceed.REJECT, OnExceed.HOLD),
     "backlog.evict_to": (0.1, 0.2, 0.3),
+    "retain.lock_until": ("2033-01-01T00:00:00Z", "2032-01-01T00:00:00Z", "2031-01-01T00:00:00Z"),
 }
 
 
@@ -71,7 +72,7 @@ def test_the_first_level_that_names_a_field_decides_it(path: str) -> None:
         ((EMPTY, EMPTY, at_server), Level.SERVER, samples(path)[2]),
     ):
         found = levels.resolve(*documents)
-        wanted = value * 1000 if path.endswith("_s") else value
+        wanted = value * 1000 if path.endswith("_s") else time_ms(value) if path == "retain.lock_until" else value
         assert getattr(found, levels._NAMES[path]) == wanted
         assert found.origins[path] is level
         others = {name for name, origin in found.origins.items() if origin is not Level.DEFAULT}

@@ -4,7 +4,7 @@ from penstock.core.retention.facts import HolderKind, RetentionRule, holder_in_w
 
 
 def test_every_kind_has_words_or_a_name():
-    named = {HolderKind.SUBSCRIBER, HolderKind.HOLD}
+    named = {HolderKind.SUBSCRIBER, HolderKind.HOLD, HolderKind.LOCK}
     for kind in HolderKind:
         if kind not in named:
             assert holder_in_words(kind.value) != kind.value

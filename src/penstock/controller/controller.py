@@ -20,6 +20,7 @@ from penstock.controller.grace.deleted_streams import DeletedStreams
 from penstock.controller.grace.kept import undo_holds
 from penstock.controller.groups.reader_groups import ReaderGroups
 from penstock.controller.groups.subscribers import Subscribers
+from penstock.controller.protection.guard import check_removal
 from penstock.controller.retention.append_limits import AppendLimits
 from penstock.controller.retention.cycle import RetentionCycle
 from penstock.controller.retention.holds import Holds
@@ -155,17 +156,17 @@ class Controller:
 
         Checks only holds. For removals by the store itself, which may remove any segment.
         """
-        await self.holds.check_removal(segment, offset)
+        await check_removal(self._ctx, segment, offset)
 
     async def check_client_removal(self, segment: str, offset: int | None) -> None:
         """As ``check_removal``, for clients that remove data by segment. A server calls this before such a removal.
 
-        Raises InvalidArgumentError for the removal of a whole segment (None) of a stream: without it the stream could
-        not be read, sealed or deleted. Truncating such a segment is allowed: state synchronizers and byte streams do
-        it. Raises InvalidArgumentError also for any removal from a transaction's segment: a transaction is committed as
-        a whole or not at all.
+        Raises RetentionLockError while a lock on the stream is in force. Raises InvalidArgumentError for the removal of
+        a whole segment (None) of a stream: without it the stream could not be read, sealed or deleted. Truncating such
+        a segment is allowed: state synchronizers and byte streams do it. Raises InvalidArgumentError also for any
+        removal from a transaction's segment: a transaction is committed as a whole or not at all.
         """
-        await self.holds.check_removal(segment, offset)
+        await check_removal(self._ctx, segment, offset, by_client=True)
         if is_transaction_name(segment) or (offset is None and not is_transient_name(segment)):
             await self._ctx.streams.check_not_of_a_stream(parent_name(segment))
 

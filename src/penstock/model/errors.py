@@ -241,6 +241,13 @@ class RetentionHoldError(ConflictError):
     """A hold forbids the removal. Fields: ``hold``; ``owner``; ``reason``."""
 
 
+class RetentionLockError(RetentionHoldError):
+    """A lock of a retention policy forbids the call until its date. Nothing was changed; a longer retention is allowed.
+
+    Fields: ``lock_until``; ``level``, whose policy has the lock; ``stream`` or ``scope`` where one is meant.
+    """
+
+
 class ErasureDeferredError(ConflictError):
     """A hold covers some of the events. The erasure is recorded, and continues once no hold covers them.
 

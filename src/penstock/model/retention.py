@@ -67,7 +67,10 @@ class IdleWhen(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retain:
-    """What truncation must leave (``min_*``) and must not leave (``max_*``). Bytes, seconds."""
+    """What truncation must leave (``min_*``) and must not leave (``max_*``). Bytes, seconds.
+
+    ``lock_until``: until that time nobody can shorten what the minimum promises. Text of ISO 8601 with a zone.
+    """
 
     min_bytes: Limit = INHERIT
     min_age_s: Limit = INHERIT
@@ -75,6 +78,7 @@ class Retain:
     max_bytes: Limit = INHERIT
     max_age_s: Limit = INHERIT
     measure: Measure | Inherit = INHERIT
+    lock_until: str | Inherit = INHERIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +147,8 @@ class EffectivePolicy:
     ``min_bytes`` and ``min_age_ms``: infinite where None; of a dimension that no level names they are 0 and not in
     ``given``, and take no part in ``combine``. ``truncates`` is False where no level says anything of ``retain``: then all
     data is kept. ``origins`` maps each field of the document (``retain.min_bytes``) to the level that its value is from.
-    ``on_exceed_bytes``, ``on_exceed_age`` and ``on_exceed_events`` are None if ``on_exceed`` decides.
+    ``on_exceed_bytes``, ``on_exceed_age`` and ``on_exceed_events`` are None if ``on_exceed`` decides. ``lock_until_ms``:
+    the latest end of the locks of all levels, wall clock; None: no level has a lock.
     """
 
     min_bytes: int | None = 0
@@ -152,6 +157,7 @@ class EffectivePolicy:
     max_bytes: int | None = None
     max_age_ms: int | None = None
     measure: Measure = Measure.STREAM
+    lock_until_ms: int | None = None
     unsubscribed: Unsubscribed = Unsubscribed.KEEP
     ttl_ms: int | None = None
     backlog_bytes: int | None = None

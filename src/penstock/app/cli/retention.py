@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.app.cli.audit import audit
-from penstock.app.cli.common.loss import confirm, lost_fields
+from penstock.app.cli.common.loss import confirm, confirm_lock, lost_fields
 from penstock.app.cli.common.options import AS_OF, AT, FACTS, PNG, SINCE, ReasonOption, YesOption
 from penstock.app.cli.common.output import print_answer, print_facts, print_json, print_rows, say
 from penstock.app.cli.common.policy_options import (
@@ -43,6 +43,7 @@ from penstock.codec.answers import as_json
 from penstock.codec.control.effective_policy import encode_effective
 from penstock.codec.control.policy_document import BY_PATH, encode_document, value_of
 from penstock.core.policies.levels import pravega_view, remarks, resolve, with_value
+from penstock.core.policies.locks import lock_of
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, INHERIT, EffectivePolicy, PolicyDocument, PolicyTarget
@@ -211,6 +212,7 @@ def _put(
     plan = plan_change(store, target, before, after)
     loss = loss_of(plan, action, target)
     confirm(loss, yes=yes, as_json=json)
+    confirm_lock(target_in_words(target), before, after, yes=yes, as_json=json)
     level(store, target).set(after)
     policy = _applied(store, target)
     # For a stream the store has returned it already, with how often it applies its rules.
@@ -221,7 +223,7 @@ def _put(
         fields = {"stream": str(target), "retention": as_fields(pravega_view(after))}
     else:
         fields = {"scope": target} if target is not None else {"server": True}
-    undo = None if before == after else _undo(target, before)
+    undo = None if before == after or lock_of(before) != lock_of(after) else _undo(target, before)
     facts = {"document": encode_document(after), "sentence": said, "plan": plan.as_json(), **lost_fields(loss)}
     facts["undo"] = undo
     say(says, as_json=json, **fields, **facts)

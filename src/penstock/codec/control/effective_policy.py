@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.codec.control.policy_document import QUOTA_ACTIONS
+from penstock.codec.control.policy_document import LOCK, QUOTA_ACTIONS, text_of_ms, time_ms
 from penstock.model.errors import CorruptDataError
 from penstock.model.retention import Combine, EffectivePolicy, IdleWhen, Level, Measure, OnExceed, Unsubscribed
 
@@ -23,6 +23,7 @@ _FIELDS: Mapping[str, tuple[str, type[enum.Enum] | None]] = {
     "retain.max_bytes": ("max_bytes", None),
     "retain.max_age_s": ("max_age_ms", None),
     "retain.measure": ("measure", Measure),
+    "retain.lock_until": ("lock_until_ms", None),
     "unsubscribed": ("unsubscribed", Unsubscribed),
     "backlog.ttl_s": ("ttl_ms", None),
     "backlog.max_bytes": ("backlog_bytes", None),
@@ -48,6 +49,8 @@ def value_at(policy: EffectivePolicy, path: str) -> Any:
     value = getattr(policy, name)
     if kind is not None:
         return (policy.on_exceed if value is None else value).value
+    if path == LOCK and value is not None:
+        return text_of_ms(value)
     return _seconds(value) if path.endswith("_s") else value
 
 
@@ -81,12 +84,18 @@ def decode_effective(fields: Mapping[str, Any]) -> EffectivePolicy:
                 # From an older server, or decided by ``on_exceed``.
                 origins[path] = Level.DEFAULT
                 continue
+            if path == LOCK and leaf not in holder:
+                # From an older server.
+                origins[path] = Level.DEFAULT
+                continue
             item = holder[leaf]
             value = item["value"]
             if kind is not None:
                 value = kind(value)
             elif path.endswith("_s") and value is not None:
                 value = round(value * 1000)
+            elif path == LOCK and value is not None:
+                value = time_ms(value)
             values[name] = value
             origins[path] = Level(item["from"])
         return EffectivePolicy(**values, truncates=bool(fields["truncates"]), origins=origins)

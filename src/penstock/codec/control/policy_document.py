@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from penstock.model.cuts import StreamCut
@@ -39,6 +40,7 @@ from penstock.model.retention import (
 
 VERSION = 1
 _SHOWN = 60  # characters of a value in an error
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Kind(enum.Enum):
@@ -49,6 +51,7 @@ class Kind(enum.Enum):
     EVENTS = "events"
     SHARE = "share"
     CHOICE = "choice"
+    TIME = "time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,8 @@ class Field:
             return ", ".join(f'"{item.value}"' for item in self.choices)
         if self.kind is Kind.SHARE:
             return "a number above 0 and up to 1"
+        if self.kind is Kind.TIME:
+            return 'a time of ISO 8601 with its zone, such as "2031-01-01T00:00:00Z", or a day, which begins in UTC'
         least = "0 or more" if self.zero else "more than 0"
         noun = {Kind.BYTES: "whole bytes", Kind.SECONDS: "seconds", Kind.EVENTS: "whole events"}[self.kind]
         return f"{noun}, {least}{', or null for unlimited' if self.null else ''}"
@@ -92,6 +97,7 @@ FIELDS: Final[Sequence[Field]] = (
     Field(path="retain.max_bytes", kind=Kind.BYTES),
     Field(path="retain.max_age_s", kind=Kind.SECONDS),
     Field(path="retain.measure", kind=Kind.CHOICE, null=False, choices=Measure),
+    Field(path="retain.lock_until", kind=Kind.TIME, zero=False, null=False),
     Field(path="unsubscribed", kind=Kind.CHOICE, null=False, choices=Unsubscribed),
     Field(path="backlog.ttl_s", kind=Kind.SECONDS, zero=False),
     Field(path="backlog.max_bytes", kind=Kind.BYTES),
@@ -107,6 +113,8 @@ FIELDS: Final[Sequence[Field]] = (
     Field(path="idle.stream_when", kind=Kind.CHOICE, null=False, choices=IdleWhen),
     Field(path="grace_s", kind=Kind.SECONDS, null=False),
 )
+LOCK: Final = "retain.lock_until"
+"""The field whose effective value is the latest of all levels, not the first."""
 QUOTA_ACTIONS: Final[Mapping[str, str]] = {
     "backlog.on_exceed_bytes": "backlog.max_bytes",
     "backlog.on_exceed_age": "backlog.max_age_s",
@@ -142,6 +150,8 @@ def check_value(item: Field, value: Any, *, path: str = "policy.") -> Any:
         )
     if item.choices is not None:
         return value if isinstance(value, item.choices) else item.choices(value)
+    if item.kind is Kind.TIME:
+        return time_text(value)
     whole = item.kind in (Kind.BYTES, Kind.EVENTS) or (isinstance(value, float) and value.is_integer())
     return value if value is None or not whole or item.kind is Kind.SHARE else int(value)
 
@@ -152,6 +162,8 @@ def _broken_rule(item: Field, value: Any) -> str | None:
     if item.choices is not None:
         known = isinstance(value, str) and value in {member.value for member in item.choices}
         return None if known or isinstance(value, item.choices) else "it is one of the accepted words"
+    if item.kind is Kind.TIME:
+        return None if time_text(value) else "it is a time with its zone"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "it is a number"
     if isinstance(value, float) and not math.isfinite(value):
@@ -167,6 +179,43 @@ def _broken_rule(item: Field, value: Any) -> str | None:
     if value * (1000 if item.kind is Kind.SECONDS else 1) >= LONG_MAX:
         return "it is implausibly large" + ("; null is unlimited" if item.null else "")
     return None
+
+
+def time_text(value: object) -> str | None:
+    """A time as the document holds it: UTC, in whole seconds or milliseconds; None if it is no time with a zone.
+
+    Takes text of ISO 8601 or a datetime. A day is its beginning in UTC. Parts of milliseconds are rounded up.
+    """
+    found = value
+    if isinstance(value, str):
+        try:
+            found = datetime.fromisoformat(value.strip())
+        except ValueError:
+            return None
+        if len(value.strip()) == len("2031-01-01") and isinstance(found, datetime):
+            found = found.replace(tzinfo=UTC)
+    if not isinstance(found, datetime) or found.tzinfo is None:
+        return None
+    try:
+        return _text_of(found.astimezone(UTC))
+    except OverflowError:
+        return None
+
+
+def _text_of(at: datetime) -> str:
+    if at.microsecond % 1000:
+        at += timedelta(microseconds=1000 - at.microsecond % 1000)
+    return at.replace(tzinfo=None).isoformat(timespec="milliseconds" if at.microsecond else "seconds") + "Z"
+
+
+def time_ms(text: str) -> int:
+    """Milliseconds since the Unix epoch of ``time_text``."""
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def text_of_ms(at_ms: int) -> str:
+    """Inverse of ``time_ms``."""
+    return _text_of(_EPOCH + timedelta(milliseconds=at_ms))
 
 
 def _show(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Erasures that holds defer: they continue once no hold covers them, or are withdrawn.
+"""Erasures that holds and retention locks defer: they continue once nothing covers them, or are withdrawn.
 
 A deferral is durable, and nothing is blanked before its end. It is checked when a hold ends, in each sweep, and when
 its request is repeated. Source: docs/how-to/erasure.md.
@@ -19,7 +19,8 @@ from penstock.controller.context import Context
 from penstock.controller.erasure.subjects import ID_MAX, check_text, covering, hold_fields
 from penstock.controller.grace.deleted_records import load_deleted
 from penstock.controller.metadata import Stored, changing
-from penstock.controller.retention.holds import Placed, guard_of, holds_of
+from penstock.controller.protection.guard import as_holds, guard_of
+from penstock.controller.retention.holds import Placed
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle
 from penstock.model.callers import unattributed
@@ -55,14 +56,14 @@ class Judgement:
 
 
 async def judge(ctx: Context, view: StreamView, ends: Mapping[SegmentId, int]) -> Judgement:
-    """Find the holds that cover an erasure of a stream.
+    """Find the holds that cover an erasure of a stream. A retention lock defers an erasure as a hold does.
 
     A decision to erase writes the stream's record and checks the scope's. So if a hold is placed at the same time, either
     this sees the hold or the hold sees the decision. A deferral checks the holds that it names. So if one ends at the same
     time, either this sees its end or the end sees the deferral.
     """
     guard = await guard_of(ctx, view)
-    holds = covering(await ctx.histories.of(view), guard.holds, ends)
+    holds = covering(await ctx.histories.of(view), [*guard.holds, *as_holds(view, guard)], ends)
     if holds:
         return Judgement(holds=holds, checks=[item.check() for item in holds[:HOLDS_MAX]])
     return Judgement(holds=(), checks=[view.put(view.record), *guard.checks])
@@ -132,7 +133,9 @@ class Deferrals:
         if view is None:
             holds = (await judge_deleted(self._ctx, record, deferral)).holds
         else:
-            holds = covering(await self._ctx.histories.of(view), await holds_of(self._ctx, view), deferral.ends)
+            guard = await guard_of(self._ctx, view)
+            found = [*guard.holds, *as_holds(view, guard)]
+            holds = covering(await self._ctx.histories.of(view), found, deferral.ends)
         named = [hold_fields(item) for item in holds[:HOLDS_MAX]]
         return bool(holds) and (named, len(holds)) == (list(deferral.holds), deferral.count)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
@@ -24,7 +25,8 @@ from penstock.controller.grace.deleted_records import (
     with_mark,
 )
 from penstock.controller.metadata import Stored, changing, create, stored
-from penstock.controller.retention.holds import guard_of
+from penstock.controller.protection.guard import guard_of
+from penstock.controller.retention.policies import POLICIES, restorable
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle
 from penstock.model.errors import (
@@ -37,7 +39,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import StreamName
 from penstock.ports.control.streams import DeletedStream, RestoredStream
-from penstock.ports.data.tables import TableCheck
+from penstock.ports.data.tables import KEY_ABSENT, TableCheck
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +85,12 @@ class DeletedStreams:
     async def _restore(self, name: StreamName, incarnation: int | None) -> RestoredStream:
         ctx = self._ctx
         dropped: list[str] = []
-        async with exclusive(ctx, name):
+        async with AsyncExitStack() as checked, AsyncExitStack() as stack:
+            # The policies above the stream must not change between their check and the write.
+            await checked.enter_async_context(ctx.locks.hold(POLICIES))
+            await stack.enter_async_context(exclusive(ctx, name))
             record, begun = await changing(lambda: self._begin(name, incarnation))
+            await checked.aclose()
             ended = await finish_restoration(ctx, begun, dropped)
         ctx.audit.soon()
         ctx.attention.dirty(name)
@@ -114,6 +120,7 @@ class DeletedStreams:
         record, conditions = await restored_record(ctx, name, number)
         if record is None or found.value is None:
             raise InternalError("record of a deleted stream is missing", stream=str(name), incarnation=number)
+        record, levels = await restorable(ctx, StreamView(name=name, record=record, version=KEY_ABSENT))
         restoring = replace(record, state=StreamState.RESTORING)
         entry = _entry(AuditKind.RESTORE, name, found.value)
         versions = await ctx.metadata.put(
@@ -122,6 +129,7 @@ class DeletedStreams:
             found.put(replace(found.value, state=DeletedState.RESTORING)),
             TableCheck(key=scope.key, version=scope.version),
             *conditions,
+            *levels,
             *ctx.audit.puts([entry]),
         )
         begun = StreamView(name=name, record=restoring, version=versions[0], marker=versions[1])

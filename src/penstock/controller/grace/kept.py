@@ -22,7 +22,7 @@ from penstock.controller.grace.records import UNDONE, load_grace
 from penstock.controller.grace.undo import begin_undo, finish_undo
 from penstock.controller.groups.moved_subscribers import forget_moves
 from penstock.controller.metadata import Stored, changing
-from penstock.controller.retention.holds import Guard, guard_of
+from penstock.controller.protection.guard import Guard, guard_of
 from penstock.controller.segments import delete_segments
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle, settled

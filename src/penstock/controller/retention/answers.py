@@ -15,6 +15,7 @@ from penstock.codec.control.readers import PastTruncationsRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.retention.facts import Snapshot, look, snapshot_after
+from penstock.controller.retention.policies import UNREADABLE, document_of
 from penstock.controller.retention.steps import decided
 from penstock.controller.streams.cuts import asked_again, check_bound, retry_if_moved
 from penstock.core.cuts.order import Positions, at_or_after
@@ -23,6 +24,7 @@ from penstock.core.planner_json.facts_line import facts_of
 from penstock.core.planner_json.requests import FactsLine
 from penstock.core.planner_json.stream import encode_cut
 from penstock.core.policies.levels import check_effective, validate
+from penstock.core.policies.locks import check_change
 from penstock.core.policies.sentence import sentence
 from penstock.core.retention.decision import RetentionDecision
 from penstock.core.retention.facts import HeldRange, HolderKind, StreamCutRecord
@@ -31,6 +33,7 @@ from penstock.model.answers.explanation import Explanation, GoneData
 from penstock.model.answers.facts import StreamFacts
 from penstock.model.answers.plan import RetentionPlan
 from penstock.model.cuts import StreamCut
+from penstock.model.errors import RetentionLockError
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
 from penstock.model.segments import SegmentId
@@ -81,7 +84,21 @@ async def planned(ctx: Context, name: StreamName, *, change: PolicyDocument | No
         policy=found.policy,
         unreadable=found.levels.unreadable,
         sentence=_sentence(ctx, found),
+        locked="" if checked is None else _locked(ctx, found),
     )
+
+
+def _locked(ctx: Context, found: Snapshot) -> str:
+    """Why a lock refuses the changed document of the stream; empty if none does, or the present one is unreadable."""
+    after = found.levels.documents
+    try:
+        before = replace(after, stream=document_of(found.view.record))
+        check_change(before, after, now_ms=ctx.retention_clock.certain_ms())
+    except RetentionLockError as error:
+        return str(error)
+    except UNREADABLE:
+        return ""
+    return ""
 
 
 @asked_again

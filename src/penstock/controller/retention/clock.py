@@ -49,6 +49,10 @@ class RetentionClock:
         self._behind_ms = max(self._behind_ms, now_ms - wall_ms)
         return now_ms
 
+    def certain_ms(self) -> int:
+        """What has passed by both clocks: a time that a user gave has come if this has reached it."""
+        return min(self.now_ms(), self._wall.now_ms())
+
     async def lasting_ms(self) -> int:
         """As ``now_ms``, for the start of something that must last, such as a lease. Records the clock of this process
         first.

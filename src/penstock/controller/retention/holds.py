@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.policies import HoldPlaceRecord, HoldRecord
-from penstock.codec.control.record import Positions, dump_positions
+from penstock.codec.control.record import dump_positions
 from penstock.codec.control.streams import ScopeRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
@@ -150,44 +150,6 @@ def to_facts(ctx: Context, holds: Iterable[Placed]) -> list[Hold]:
         )
         for item in holds
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
-    """The holds on a stream, and the checks that refuse a removal if a hold was added after its decision.
-
-    A hold on the stream changes the stream's record, and a hold on the scope changes the scope's record. A removal writes the
-    first and checks the second: every batch that decides a removal contains ``checks``.
-    """
-
-    holds: Sequence[Placed]
-    checks: Sequence[TableCheck]
-
-    def check_deletion(self) -> None:
-        """Raises RetentionHoldError if any hold is on the stream."""
-        for item in self.holds:
-            raise item.refuse("the deletion of the stream")
-
-    def check_truncation(self, history: StreamHistory, cut: Positions) -> None:
-        """Raises RetentionHoldError if a hold covers data before ``cut``."""
-        for item in self.holds:
-            if item.record.cut is None or not at_or_after(history, item.record.cut, cut):
-                raise item.refuse("the truncation")
-
-    def covers(self, history: StreamHistory, cut: Positions) -> bool:
-        """Whether a hold covers data before ``cut``."""
-        cuts = [item.record.cut for item in self.holds]
-        return any(held is None or not at_or_after(history, held, cut) for held in cuts)
-
-
-async def guard_of(ctx: Context, view: StreamView) -> Guard:
-    """The guard of a removal from the stream. Nothing guards internal streams."""
-    if view.name.is_internal:
-        return Guard(holds=(), checks=())
-    # The scope's record is read before the holds: a hold that the scan misses changes the record later.
-    (scope,) = await ctx.metadata.entries([keys.scope(view.name.scope)])
-    holds = await holds_of(ctx, view)
-    return Guard(holds=holds, checks=(TableCheck(key=scope.key, version=scope.version),))
 
 
 class Holds:
@@ -351,24 +313,6 @@ class Holds:
         self._last_removal += 1
         async with self._ctx.locks.hold(f"removal/{name}/{self._last_removal}"):
             yield
-
-    async def check_removal(self, segment: str, offset: int | None) -> None:
-        """Raises RetentionHoldError if a hold covers bytes of the segment before ``offset`` (None: any of it).
-
-        For removals by segment, without a stream or cut. No hold covers a segment that is not part of a stream, such as
-        a transaction's segment.
-        """
-        try:
-            name, part = parse_segment_name(segment)
-        except InvalidNameError:
-            return
-        view = await self._ctx.streams.find(name)
-        if view is None:
-            return
-        history = await self._ctx.histories.of(view)
-        for item in await holds_of(self._ctx, view):
-            if item.covers(history, part, offset):
-                raise item.refuse("the removal")
 
     async def list(self, target: PolicyTarget = None) -> Sequence[HoldInfo]:
         """Holds in force on a stream (its scope's included), in a scope, or all; sorted by scope, stream, id.

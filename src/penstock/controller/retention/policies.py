@@ -32,11 +32,21 @@ from penstock.core.policies.levels import (
     validate,
     with_pravega,
 )
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, VersionTooNewError
+from penstock.core.policies.locks import Documents, check_change, check_new, lock_of
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    PenstockError,
+    RetentionLockError,
+    VersionTooNewError,
+)
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy
-from penstock.model.retention import EMPTY, EffectivePolicy, Inherit, Level, PolicyDocument, PolicyTarget
+from penstock.model.retention import EMPTY, EffectivePolicy, Inherit, Level, PolicyDocument, PolicyTarget, Retain
 from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TableEntry, TablePut
+
+POLICIES = "policies"
+"""The lock under which policies change: each change is checked against the current state of all others."""
 
 UNREADABLE = (CorruptDataError, VersionTooNewError)
 
@@ -60,6 +70,11 @@ class Levels:
     def unreadable(self) -> str:
         """Which levels cannot be read and why, for people; empty where all can."""
         return "; ".join(f"{level.value}: {error}" for level, error in (self.faults or {}).items())
+
+    @property
+    def documents(self) -> Documents:
+        """The documents alone, with those that cannot be read as empty."""
+        return Documents(stream=self.stream, scope=self.scope, server=self.server)
 
     @property
     def effective(self) -> EffectivePolicy:
@@ -159,6 +174,31 @@ def own_policy_puts(name: StreamName, record: StreamRecord) -> list[TablePut]:
     return [overwrite(keys.policy(name), MarkerRecord())] if has_own else []
 
 
+async def check_own_policy(ctx: Context, view: StreamView, before: Documents | None = None) -> Sequence[TableCheck]:
+    """Check the document of a stream's changed record against the locks of all levels. ``before``: the documents so far.
+
+    Returns what the batch of the change is conditional on. Raises RetentionLockError.
+    """
+    if view.name.is_internal:
+        return ()
+    levels = await load_levels(ctx, view)
+    had = replace(levels.documents, stream=EMPTY) if before is None else before
+    check_change(had, levels.documents, now_ms=ctx.retention_clock.certain_ms(), stream=view.name)
+    return levels.checks
+
+
+async def restorable(ctx: Context, view: StreamView) -> tuple[StreamRecord, Sequence[TableCheck]]:
+    """The record of a deleted stream, without the limits that a lock above it forbids since, and what its restoration
+    is conditional on. Raises RetentionLockError."""
+    try:
+        return view.record, await check_own_policy(ctx, view)
+    except RetentionLockError:
+        own = document_of(view.record)
+        retain = Retain(lock_until=own.retain.lock_until)
+        record = with_document(view.record, replace(own, retain=retain, unsubscribed=EMPTY.unsubscribed))
+        return record, await check_own_policy(ctx, replace(view, record=record))
+
+
 class Limits(Protocol):
     """Append limits that the store enforces."""
 
@@ -193,8 +233,7 @@ class Policies:
         """Replace the document of a level, also one that cannot be read. Raises as ``get`` otherwise;
         InvalidArgumentError with ``field``, ``value``, ``rule``, ``level`` and ``accepted``."""
         checked = validate(document, target)
-        # One policy change at a time: each is checked against the current state of all others.
-        async with self._ctx.locks.hold("policies"):
+        async with self._ctx.locks.hold(POLICIES):
             if isinstance(target, StreamName):
                 await self._ctx.tasks.run(self._set_stream(target, checked))
             else:
@@ -214,8 +253,11 @@ class Policies:
 
         async def attempt() -> None:
             view = await settled(ctx, name)
-            levels = (await load_levels(ctx, view)).with_stream(document)
+            before = await load_levels(ctx, view)
+            levels = before.with_stream(document)
             check_effective(resolve(levels.stream, levels.scope, levels.server), name)
+            check_change(before.documents, levels.documents, now_ms=ctx.retention_clock.certain_ms(), stream=name)
+            check_new(before.stream, levels.documents, Level.STREAM, now_ms=ctx.clock.now_ms())
             changed = with_document(view.record, document)
             await ctx.metadata.put(
                 view.put(changed),
@@ -233,6 +275,9 @@ class Policies:
 
         async with exclusive(ctx, name):
             await changing(attempt)
+        if lock_of(document) is not None:
+            # When this returns, client removals that were checked before the lock have ended.
+            await ctx.removals_passed(str(name))
         ctx.audit.soon()
         ctx.attention.dirty(name)
 
@@ -252,22 +297,34 @@ class Policies:
                 before, shown = _document(entry), None
             except UNREADABLE as error:
                 before, shown = EMPTY, str(error)
-            if _limits(before) or _limits(document):
-                await self._check_below(target, document)
+            if _limits(before) or _limits(document) or lock_of(document) is not None or lock_of(before) is not None:
+                await self._check_below(target, before, document)
             put = TablePut(key=entry.key, value=PolicyRecord(document=document).encode(), version=entry.version)
             was = encode_document(before) if shown is None else {"unreadable": shown}
             await ctx.metadata.put(put, *ctx.audit.puts([_entry(target, was, document, None)]))
 
         try:
             await changing(attempt)
+            if lock_of(document) is not None:
+                await self._removals_passed(target)
         finally:
             # Also after a failure: the policy can be durable although its answer was lost.
             ctx.audit.soon()
             ctx.attention.dirty_all(target)
 
-    async def _check_below(self, target: str | None, document: PolicyDocument) -> None:
-        """Raises InvalidArgumentError if the document makes a stream's policy contradict itself."""
+    async def _removals_passed(self, target: str | None) -> None:
+        """Wait until everything that was decided before the lock is complete."""
+        await self._ctx.locks.passed("stream/" if target is None else f"stream/{target}/")
+        if target is None:
+            await self._ctx.locks.passed("removal/")
+        else:
+            await self._ctx.removals_passed(target)
+
+    async def _check_below(self, target: str | None, before: PolicyDocument, document: PolicyDocument) -> None:
+        """Raises InvalidArgumentError if the document makes a stream's policy contradict itself; RetentionLockError if a
+        lock forbids the change for some stream."""
         ctx = self._ctx
+        now_ms = ctx.retention_clock.certain_ms()
         server = EMPTY
         scopes: dict[str, PolicyDocument] = {}
         if target is None:
@@ -280,15 +337,24 @@ class Policies:
             (entry,) = await ctx.metadata.entries([keys.SERVER_POLICY])
             server = _or_empty(entry)
             scopes[target] = document
-        for scope in ("", *scopes):
-            check_effective(resolve(EMPTY, scopes.get(scope, EMPTY), server))
+
+        def check(scope: str, own: PolicyDocument, name: StreamName | None = None) -> None:
+            after = Documents(stream=own, scope=scopes.get(scope, EMPTY), server=server)
+            had = replace(after, server=before) if target is None else replace(after, scope=before)
+            check_effective(after.effective, name)
+            check_change(had, after, now_ms=now_ms, stream=name)
+
+        for scope in ("", *scopes) if target is None else (target,):
+            check(scope, EMPTY)
+        at = Documents(scope=document, server=server) if target is not None else Documents(server=document)
+        check_new(before, at, level_of(target), now_ms=ctx.clock.now_ms())
         async for name, record in self._with_own(target):
             try:
                 own = document_of(record)
             except UNREADABLE:
                 # None of it is applied, whatever the other levels set.
                 continue
-            check_effective(resolve(own, scopes.get(name.scope, EMPTY), server), name)
+            check(name.scope, own, name)
 
     async def _with_own(self, scope: str | None) -> AsyncIterator[tuple[StreamName, StreamRecord]]:
         """Streams of the scope, or all, with their own document."""
@@ -327,6 +393,12 @@ async def shown_scope_policy(ctx: Context, scope: str) -> Mapping[str, Any]:
         return encode_document(_document(entry))
     except UNREADABLE as error:
         return {"unreadable": str(error)}
+
+
+async def scope_document(ctx: Context, scope: str) -> tuple[PolicyDocument, TableCheck]:
+    """The document of a scope, empty if it cannot be read, and the check that refuses a batch once it has changed."""
+    (entry,) = await ctx.metadata.entries([keys.scope_policy(scope)])
+    return _or_empty(entry), TableCheck(key=entry.key, version=entry.version)
 
 
 def _or_empty(entry: TableEntry) -> PolicyDocument:

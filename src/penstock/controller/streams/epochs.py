@@ -23,7 +23,7 @@ from penstock.core.streams.history import EpochRecord
 from penstock.model.errors import InternalError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId, number_of
-from penstock.ports.data.tables import TablePut
+from penstock.ports.data.tables import TableCheck, TablePut
 
 FINAL = 1
 """Added to the last epoch, it gives the key for the lengths of a sealed stream's last segments."""
@@ -47,7 +47,9 @@ async def load_epoch(ctx: Context, name: StreamName, epoch: int) -> EpochRecord:
     return EpochRecord(epoch=item.epoch, segments=item.segments, created_ms=item.created_ms)
 
 
-async def begin_scale(ctx: Context, view: StreamView, following: EpochRecord, *puts: TablePut) -> StreamView:
+async def begin_scale(
+    ctx: Context, view: StreamView, following: EpochRecord, *puts: TablePut | TableCheck
+) -> StreamView:
     """Write the intent to scale to the epoch ``following``, with further ``puts``, as one step."""
     record = view.record
     highest = max(number_of(item.segment) for item in following.segments)
@@ -97,7 +99,7 @@ async def seal_segments(ctx: Context, name: StreamName, segments: Sequence[Segme
     )
 
 
-async def put_stream(ctx: Context, view: StreamView, record: StreamRecord, *puts: TablePut) -> StreamView:
+async def put_stream(ctx: Context, view: StreamView, record: StreamRecord, *puts: TablePut | TableCheck) -> StreamView:
     """Replace the stream's record, with further ``puts``, as one step. Raises as ``Metadata.put``."""
     versions = await ctx.metadata.put(view.put(record), *puts)
     return view.changed(record, versions[0])

@@ -12,9 +12,9 @@ from penstock.codec.control.streams import StreamState, TransactionRecord, Trans
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import changing
+from penstock.controller.protection.guard import guard_of
 from penstock.controller.retention.append_limits import AppendLimits
 from penstock.controller.retention.facts import Snapshot, load_subscribers
-from penstock.controller.retention.holds import guard_of
 from penstock.controller.retention.policies import load_levels
 from penstock.controller.retention.removals import deletion_puts
 from penstock.controller.retention.steps import mattered

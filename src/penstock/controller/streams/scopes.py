@@ -9,8 +9,9 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import changing, create, overwrite
 from penstock.controller.retention.holds import forget_ended, holds_of_scope
-from penstock.controller.retention.policies import shown_scope_policy
+from penstock.controller.retention.policies import scope_document, shown_scope_policy
 from penstock.controller.retention.removals import scope_deletion
+from penstock.core.policies.locks import Documents, promises
 from penstock.model.callers import unattributed
 from penstock.model.errors import AlreadyExistsError, NotEmptyError, ScopeNotFoundError, SegmentNotFoundError
 from penstock.model.names import KEY_VALUE_TABLES, StreamName, check_name
@@ -41,7 +42,7 @@ class Scopes:
         await self._ctx.metadata.put(create(keys.scope(scope), ScopeRecord()))
 
     async def delete(self, scope: str) -> None:
-        """Raises ScopeNotFoundError, RetentionHoldError, NotEmptyError."""
+        """Raises ScopeNotFoundError, RetentionHoldError, RetentionLockError (its policy has a lock), NotEmptyError."""
         async with self._ctx.locks.hold(f"scope/{scope}"):
             await changing(lambda: self._delete(scope))
 
@@ -53,10 +54,13 @@ class Scopes:
         if not found.value.deleting:
             for hold in await holds_of_scope(ctx, scope):
                 raise hold.refuse("the deletion of the scope")
+            document, policy = await scope_document(ctx, scope)
+            for lock in promises(Documents(scope=document), now_ms=ctx.retention_clock.certain_ms()):
+                raise lock.refuse("the deletion of the scope", scope=scope)
             if await self._holds_anything(scope):
                 raise NotEmptyError("scope still holds streams, reader groups or key-value tables", scope=scope)
             await ctx.metadata.put(
-                found.put(ScopeRecord(deleting=True)), overwrite(keys.scope_work(scope), MarkerRecord())
+                found.put(ScopeRecord(deleting=True)), overwrite(keys.scope_work(scope), MarkerRecord()), policy
             )
         if not await self._finish_deletion(scope):
             raise NotEmptyError("scope still holds streams, reader groups or key-value tables", scope=scope)

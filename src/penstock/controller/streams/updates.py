@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TypeVar
 
@@ -11,9 +12,11 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import mark_stream
 from penstock.controller.metadata import changing, stored
+from penstock.controller.protection.guard import guard_of
 from penstock.controller.retention.audit import check_not_own
-from penstock.controller.retention.holds import guard_of
 from penstock.controller.retention.policies import (
+    POLICIES,
+    check_own_policy,
     load_levels,
     own_policy_puts,
     policy_change,
@@ -44,7 +47,7 @@ from penstock.model.names import READER_GROUP_PREFIX, SYSTEM_SCOPE, StreamName, 
 from penstock.model.policies import ScaleType, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId
 from penstock.ports.control.layout import ScaleResult, ScaleStatus
-from penstock.ports.data.tables import TableCheck, TablePut
+from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TablePut
 
 T = TypeVar("T")
 
@@ -71,8 +74,13 @@ class StreamChanges:
         await self._ctx.tasks.run(self._create(stream, config))
 
     async def _create(self, name: StreamName, config: StreamConfig) -> None:
-        async with exclusive(self._ctx, name):
+        async with AsyncExitStack() as checked, AsyncExitStack() as stack:
+            if config.retention is not None:
+                # The policies above the stream must not change between their check and the write.
+                await checked.enter_async_context(self._ctx.locks.hold(POLICIES))
+            await stack.enter_async_context(exclusive(self._ctx, name))
             view = await changing(lambda: self._begin_creation(name, config))
+            await checked.aclose()
             if not await self._scope_exists(name.scope):
                 # The scope was deleted while the intent was written: undo the creation.
                 await self._mark_for_deletion(view)
@@ -111,6 +119,11 @@ class StreamChanges:
             checks += conditions
             settings = config if place == 0 else StreamConfig()
             puts += creation_puts(item, settings, number=number, now_ms=ctx.clock.now_ms())
+        if config.retention is not None:
+            record = StreamRecord.decode(puts[0].value)
+            checks += await check_own_policy(ctx, StreamView(name=name, record=record, version=KEY_ABSENT))
+            # A change of a level above finds the stream by its mark.
+            puts += own_policy_puts(name, record)
         versions = await ctx.metadata.put(*puts, ctx.work.put(name), *checks)
         record = StreamRecord.decode(puts[0].value)
         return StreamView(name=name, record=record, version=versions[0], marker=versions[len(puts)])
@@ -138,13 +151,15 @@ class StreamChanges:
     async def update(self, stream: StreamName, config: StreamConfig) -> None:
         """Replace the configuration; another number of segments scales.
 
-        Raises InvalidArgumentError (a stream of the store's own, a number is too large), StreamSealedError; CorruptDataError,
+        Raises InvalidArgumentError (a stream of the store's own, a number is too large), StreamSealedError,
+        RetentionLockError (the retention keeps less than a lock promises); CorruptDataError,
         VersionTooNewError if the retention changes and the stream's policy document cannot be read, because the rest of
         the document must be kept.
         """
         check_not_own(stream)
         config.check_storable()
-        await self._ctx.tasks.run(self._change(stream, lambda view: self._update(view, config)))
+        async with self._ctx.locks.hold(POLICIES):
+            await self._ctx.tasks.run(self._change(stream, lambda view: self._update(view, config)))
 
     async def _change(self, name: StreamName, change: Callable[[StreamView], Awaitable[T]]) -> T:
         """Run ``change`` on the settled stream under its lock; retry if another writer was faster."""
@@ -162,9 +177,13 @@ class StreamChanges:
         had = view.record.config
         kept = with_retention(view.record, config.retention)
         record = replace(kept, config=replace(config, retention=kept.config.retention))
-        marker = own_policy_puts(view.name, record)
+        own = own_policy_puts(view.name, record)
+        marker: list[TablePut | TableCheck] = [*own]
         audit_puts = ctx.audit.puts(policy_change(view.name, view.record, record))
         changed = replace(view, record=record)
+        if kept is not view.record:
+            before = (await load_levels(ctx, view)).documents
+            marker += await check_own_policy(ctx, changed, before)
         following = _resized(history, had.scaling, config.scaling, view.record.next_number, ctx.clock.now_ms())
         if following is None:
             await put_stream(ctx, view, changed.record, *marker, *audit_puts)
@@ -172,7 +191,7 @@ class StreamChanges:
             await finish_scale(ctx, await begin_scale(ctx, changed, following, *marker, *audit_puts))
         if audit_puts:
             ctx.audit.soon()
-        if not marker and had.retention is not None:
+        if not own and had.retention is not None:
             # Change the mark last: a mark without a policy costs one read, a policy without a mark would never be
             # applied.
             await ctx.metadata.remove_keys([keys.policy(view.name)])

@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
 
-from penstock.codec.control.policy_document import FIELDS, QUOTA_ACTIONS, SECTIONS, check_value, value_of
+from penstock.codec.control.policy_document import (
+    FIELDS,
+    LOCK,
+    QUOTA_ACTIONS,
+    SECTIONS,
+    check_value,
+    text_of_ms,
+    time_ms,
+    value_of,
+)
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.model.policies import LONG_MAX, RetentionPolicy, RetentionType
@@ -45,6 +54,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "retain.max_bytes": "max_bytes",
     "retain.max_age_s": "max_age_ms",
     "retain.measure": "measure",
+    "retain.lock_until": "lock_until_ms",
     "unsubscribed": "unsubscribed",
     "backlog.ttl_s": "ttl_ms",
     "backlog.max_bytes": "backlog_bytes",
@@ -98,11 +108,21 @@ def resolve(stream: PolicyDocument, scope: PolicyDocument, server: PolicyDocumen
                 values[_NAMES[item.path]] = _converted(item.path, value)
                 break
     _settle_actions(values, origins)
+    _settle_lock(levels, values, origins)
     truncates = any(origins[path] is not Level.DEFAULT for path in LIMITS)
     # A policy that names only maximums does not say that other data may be deleted.
     releases = any(origins[path] is not Level.DEFAULT and values[_NAMES[path]] is not None for path in MINIMUMS)
     values.setdefault("unsubscribed", Unsubscribed.RELEASE if releases else Unsubscribed.KEEP)
     return EffectivePolicy(**values, truncates=truncates, origins=origins)
+
+
+def _settle_lock(
+    levels: Sequence[tuple[Level, PolicyDocument]], values: dict[str, Any], origins: dict[str, Level]
+) -> None:
+    """The latest lock of all levels: no level shortens the lock of a level above it."""
+    found = [(time_ms(text), level) for level, item in levels if isinstance(text := item.retain.lock_until, str)]
+    if found:
+        values[_NAMES[LOCK]], origins[LOCK] = max(found, key=lambda item: item[0])
 
 
 def _settle_actions(values: dict[str, Any], origins: dict[str, Level]) -> None:
@@ -125,11 +145,15 @@ def document_of(policy: EffectivePolicy) -> PolicyDocument:
     document = EMPTY
     for path, name in _NAMES.items():
         if policy.given(path):
-            value = getattr(policy, name)
-            document = with_value(
-                document, path, seconds(value) if path.endswith("_s") and value is not None else value
-            )
+            document = with_value(document, path, _given(path, getattr(policy, name)))
     return document
+
+
+def _given(path: str, value: Any) -> Any:
+    """The inverse of ``_converted``."""
+    if value is None:
+        return None
+    return text_of_ms(value) if path == LOCK else seconds(value) if path.endswith("_s") else value
 
 
 def merged(stream: PolicyDocument, above: PolicyDocument) -> PolicyDocument:
@@ -156,6 +180,8 @@ def _converted(path: str, value: Any) -> Any:
         return LONG_MAX
     if value is None or isinstance(value, enum.Enum) or path == "backlog.evict_to":
         return value
+    if path == LOCK:
+        return time_ms(value)
     return milliseconds(value) if path.endswith("_s") else int(value)
 
 
@@ -369,20 +395,23 @@ def with_pravega(document: PolicyDocument, policy: RetentionPolicy | None) -> Po
     ``retain`` is exactly that policy, and data without subscribers is released, as in Pravega. Backlog, idleness and
     grace stay.
 
-    ``None`` removes ``retain`` and ``unsubscribed`` if the client saw a policy: the next level applies.
+    ``None`` removes ``retain``, except a lock, and ``unsubscribed`` if the client saw a policy: the next level applies.
     """
     if policy == pravega_view(document):
         return document
+    lock = document.retain.lock_until  # Pravega's clients do not see it.
     if policy is None:
-        return replace(document, retain=Retain(), unsubscribed=EMPTY.unsubscribed)
+        return replace(document, retain=Retain(lock_until=lock), unsubscribed=EMPTY.unsubscribed)
     least = None if policy.minimum >= LONG_MAX else policy.minimum
     # An absent maximum is unlimited in Pravega. Store it explicitly, so that no other level fills it in.
     most = None if policy.maximum is None or policy.maximum >= LONG_MAX else policy.maximum
     if policy.type is RetentionType.SIZE:
-        retain = Retain(min_bytes=least, max_bytes=most)
+        retain = Retain(min_bytes=least, max_bytes=most, lock_until=lock)
     else:
         retain = Retain(
-            min_age_s=None if least is None else seconds(least), max_age_s=None if most is None else seconds(most)
+            min_age_s=None if least is None else seconds(least),
+            max_age_s=None if most is None else seconds(most),
+            lock_until=lock,
         )
     return replace(document, retain=retain, unsubscribed=Unsubscribed.RELEASE)
 

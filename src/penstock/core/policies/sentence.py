@@ -6,6 +6,7 @@ deleted early. Holds override everything here.
 
 from __future__ import annotations
 
+from penstock.codec.control.policy_document import text_of_ms
 from penstock.core.policies.levels import Floor, floor_of, is_exact, lag_ms, record_interval_ms
 from penstock.core.units import exact_duration, exact_size
 from penstock.model.retention import Combine, EffectivePolicy, IdleWhen, Measure, OnExceed, Unsubscribed
@@ -32,7 +33,7 @@ def sentence(policy: EffectivePolicy, *, cycle_ms: int | None = DEFAULT_CYCLE_MS
         parts = [f"not kept: data is deleted within {_within(policy, cycle_ms)}, even if unread"]
     else:
         parts = [_kept(policy, floor), _consumed(policy, floor, cycle_ms), _unread(policy, floor)]
-    parts += [_quota(policy), _idle_subscriber(policy), _idle_stream(policy), _grace(policy)]
+    parts += [_quota(policy), _idle_subscriber(policy), _idle_stream(policy), _grace(policy), _lock(policy)]
     return "; ".join(part for part in parts if part)
 
 
@@ -151,6 +152,15 @@ def _idle_stream(policy: EffectivePolicy) -> str:
     caught_up = policy.stream_idle_when is IdleWhen.CAUGHT_UP
     state = "without use once all is read" if caught_up else "without use and subscribers"
     return f"the stream is deleted after {exact_duration(policy.stream_idle_ms)} {state}"
+
+
+def _lock(policy: EffectivePolicy) -> str:
+    if policy.lock_until_ms is None:
+        return ""
+    return (
+        f"locked until {text_of_ms(policy.lock_until_ms)}: nobody can keep less, truncate by hand or delete the stream "
+        "before, and erasures wait"
+    )
 
 
 def _grace(policy: EffectivePolicy) -> str:

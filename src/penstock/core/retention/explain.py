@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from penstock.codec.control.policy_document import text_of_ms
 from penstock.core.cuts.order import CutOrder, Positions, at_or_after, compare, lower_bound, size_till, upper_bound
 from penstock.core.retention.facts import HeldRange, HolderKind, RetentionRule, StreamCutRecord
 from penstock.core.retention.limits import GeneralRule
@@ -90,7 +91,7 @@ def _take_what_stays(walk: _Walk, situation: Situation, tail: StreamCutRecord) -
     if outlook.facts.unreadable:
         walk.take(HolderKind.UNREADABLE_POLICY, "", walk.base)
     elif shape is None or not shape.policy.truncates:
-        walk.take(HolderKind.NO_POLICY, "", walk.base)
+        walk.take(*(_of_lock(outlook) or (HolderKind.NO_POLICY, "")), walk.base)
     else:
         _take_by_policy(walk, situation, shape, tail)
 
@@ -116,7 +117,7 @@ def _release_at(situation: Situation, found: HeldRange, position: Positions) -> 
         return _expires_ms(outlook, shape, found.name, position)
     if found.kind is HolderKind.UNSUBSCRIBED:
         return _aged_ms(outlook, position, shape.policy.max_age_ms)
-    if found.kind is HolderKind.MINIMUM:
+    if found.kind is HolderKind.MINIMUM or (found.kind is HolderKind.LOCK and shape.policy.truncates):
         return _aged_ms(outlook, position, _minimum_age_ms(shape))
     return found.release_ms
 
@@ -142,8 +143,9 @@ def _take_by_policy(walk: _Walk, situation: Situation, shape: PolicyShape, tail:
 
 def _take_minimum(walk: _Walk, situation: Situation, shape: PolicyShape, tail: StreamCutRecord) -> None:
     outlook, limits = situation.outlook, shape.floor
+    holder = _of_lock(outlook) or (HolderKind.MINIMUM, "")
     if limits.unlimited:
-        walk.take(HolderKind.MINIMUM, "", walk.base)
+        walk.take(*holder, walk.base)
         return
     size = None if limits.size_bytes is None else tail.size_bytes - limits.size_bytes
     cut: Positions | None = None
@@ -154,19 +156,26 @@ def _take_minimum(walk: _Walk, situation: Situation, shape: PolicyShape, tail: S
     if shape.by_segment and size is not None:
         rule = situation.general or GeneralRule(outlook, shape, situation.bound, tail)
         floor = rule.floor()
-        walk.take(HolderKind.MINIMUM, "", walk.base if floor is None else floor)
+        walk.take(*holder, walk.base if floor is None else floor)
     elif cut is None:
         if size is not None:
-            walk.take_down_to(HolderKind.MINIMUM, size)
+            walk.take_down_to(*holder, size)
     elif size is None or (size_till(outlook.history, cut) >= size) == (limits.combine is Combine.ANY):
         release_ms = _aged_ms(outlook, walk.reached(cut), age_ms) if walk.timed else None
-        walk.take(HolderKind.MINIMUM, "", cut, release_ms)
+        walk.take(*holder, cut, release_ms)
     else:
         # If either minimum suffices, age alone will release these bytes; if both are required, only new data behind
         # them will.
         record = outlook.records[place] if (place := outlook.until_size(size)) < len(outlook.records) else tail
         release_ms = record.time_ms + (age_ms or 0) if limits.combine is Combine.ANY else None
-        walk.take_down_to(HolderKind.MINIMUM, size, release_ms)
+        walk.take_down_to(*holder, size, release_ms)
+
+
+def _of_lock(outlook: Outlook) -> tuple[HolderKind, str] | None:
+    """The lock in force as a holder, with its end as name: nobody can shorten what the policy keeps before."""
+    policy = outlook.facts.policy
+    until_ms = None if policy is None else policy.lock_until_ms
+    return None if until_ms is None or outlook.now_ms >= until_ms else (HolderKind.LOCK, text_of_ms(until_ms))
 
 
 def _aged_ms(outlook: Outlook, cut: Positions, age_ms: int | None) -> int | None:
@@ -262,13 +271,13 @@ class _Walk:
         self._give(kind, name, min(size, self.at_bytes), cut, release_ms)
         self.at_cut = cut
 
-    def take_down_to(self, kind: HolderKind, size: int, release_ms: int | None = None) -> None:
+    def take_down_to(self, kind: HolderKind, name: str, size: int, release_ms: int | None = None) -> None:
         """Assign the holder what is left above ``size`` bytes since the beginning of history: a bound that is not a
         cut."""
         if size <= self.base_bytes:
-            self.take(kind, "", self.base, release_ms)
+            self.take(kind, name, self.base, release_ms)
         elif size < self.at_bytes:
-            self._give(kind, "", size, None, release_ms)
+            self._give(kind, name, size, None, release_ms)
 
     def _give(self, kind: HolderKind, name: str, size: int, cut: Positions | None, release_ms: int | None) -> None:
         if size < self.at_bytes:

@@ -230,6 +230,7 @@ class HolderKind(_Word):
 
     DUE = "due"
     HOLD = "hold"
+    LOCK = "lock"
     NO_POLICY = "no-policy"
     UNREADABLE_POLICY = "unreadable-policy"
     SUBSCRIBER = "subscriber"
@@ -241,7 +242,7 @@ class HolderKind(_Word):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A holder, and how many bytes it keeps. ``name``: of the subscriber or hold, else empty."""
+    """A holder, and how many bytes it keeps. ``name``: of the subscriber or hold, the end of a lock, else empty."""
 
     kind: HolderKind
     name: str
@@ -255,6 +256,7 @@ class Holder:
 _KEPT = {
     HolderKind.DUE: "until the next cycle",
     HolderKind.HOLD: "by hold {name}",
+    HolderKind.LOCK: "by the retention that is locked until {name}",
     HolderKind.NO_POLICY: "because no retention rule applies",
     HolderKind.UNREADABLE_POLICY: "because the policy cannot be read",
     HolderKind.SUBSCRIBER: "until subscriber {name} acknowledges them",
@@ -292,9 +294,9 @@ class HeldRange:
     """Bytes of a stream and their one holder.
 
     ``start_bytes`` and ``end_bytes`` count from the beginning of history. ``start`` and ``end`` are the cuts there,
-    None if the bound is only a number of bytes. ``name``: of the subscriber or hold; for unread ``DUE`` bytes, the rule
-    that deletes them; else empty. ``release_ms``: the earliest time at which this holder releases the first of these
-    bytes through time alone; None: never through time alone.
+    None if the bound is only a number of bytes. ``name``: of the subscriber or hold; of a lock, its end; for unread
+    ``DUE`` bytes, the rule that deletes them; else empty. ``release_ms``: the earliest time at which this holder
+    releases the first of these bytes through time alone; None: never through time alone.
     """
 
     kind: HolderKind

@@ -465,7 +465,7 @@ class _Mover:
         kept_ms = 0 if tail.size_bytes <= outlook.head_bytes else self._kept_until(last_ms)
         if kept_ms is None:
             return False
-        at_ms = max(last_ms + policy.stream_idle_ms, kept_ms)
+        at_ms = max(last_ms + policy.stream_idle_ms, kept_ms, policy.lock_until_ms or 0)
         if self.now_ms < at_ms:
             self.result.due.append(at_ms)
             return False

@@ -184,7 +184,7 @@ class RetentionPlan(RetentionRun, frozen=True, kw_only=True):
     first and last by the nearest records, each None if not known; None if both are, or nothing is deleted.
     ``subscribers``: those that lose data or are dropped, sorted. ``policy``: the effective policy, with the level of
     each value; ``sentence``: the same for people. ``unreadable``: which policy cannot be read and why, then all is
-    kept; else empty.
+    kept; else empty. ``locked``: why a retention lock refuses the change; empty: none does.
     """
 
     at_ms: int
@@ -194,3 +194,4 @@ class RetentionPlan(RetentionRun, frozen=True, kw_only=True):
     policy: EffectivePolicy
     unreadable: str
     sentence: str
+    locked: str = ""

@@ -164,5 +164,7 @@ def _field(item: Field) -> Schema:
     """The schema of a field of the policy document."""
     if item.choices is not None:
         return {"type": "string", "enum": [choice.value for choice in item.choices]}
+    if item.kind is Kind.TIME:
+        return {"type": "string", "format": "date-time"}
     kind = "integer" if item.kind in (Kind.BYTES, Kind.EVENTS) else "number"
     return {"type": [kind, "null"] if item.null else kind, "minimum": 0}

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock.app.cli.common.output import facts_lines
+from penstock.core.policies.locks import lock_of
 from penstock.core.units import counted, format_duration, format_size
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.retention import PolicyDocument
 from penstock.ports.control.subscribers import SubscriberInfo
 
 if TYPE_CHECKING:
@@ -60,6 +62,24 @@ def confirm(loss: Loss | None, *, yes: bool, as_json: bool) -> None:
     if not typer.confirm(f"{loss.action[0].upper()}{loss.action[1:]}?", err=True):
         print("nothing was changed", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def confirm_lock(where: str, before: PolicyDocument, after: PolicyDocument, *, yes: bool, as_json: bool) -> None:
+    """Ask before a lock is set or moved: nobody can take it back."""
+    until = lock_of(after)
+    if until is None or until == lock_of(before):
+        return
+    means = {
+        "until then": "nobody can keep less, truncate by hand or delete, and erasures wait",
+        "it stays": "nobody can remove the lock or end it earlier; a longer retention is allowed",
+    }
+    action = f"lock the retention of {where} until {until}"
+    if not yes and not sys.stdin.isatty():
+        raise InvalidArgumentError(
+            "nothing was changed: nobody can take back a lock, and there is no terminal to ask for confirmation; use --yes",
+            action=action,
+        )
+    confirm(Loss(action=action, facts=means, fields={"lock_until": until}), yes=yes, as_json=as_json)
 
 
 def refusal(action: str, **fields: Any) -> InvalidArgumentError:

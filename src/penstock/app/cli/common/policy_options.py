@@ -17,6 +17,7 @@ from penstock.app.cli.common.options import DURATIONS, SCOPE, SIZES
 from penstock.app.cli.policies import MaxOption, MinOption, TypeOption, parse_policy
 from penstock.codec.control.policy_document import BY_PATH, Field, Kind, check_value, decode_document
 from penstock.core.policies.levels import seconds, validate, with_pravega, with_value
+from penstock.core.policies.locks import with_lock_of
 from penstock.core.units import parse_duration_ms, parse_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, check_name
@@ -27,6 +28,15 @@ _FILE_MAX = 1 << 20  # bytes; a policy document takes a few hundred
 UNLIMITED, LEFT_OPEN = "unlimited", "inherit"
 _DROPPED = ("retain.", "unsubscribed")
 _MEANT_UNLIMITED = frozenset(("-1", "none", "never", "infinite", "inf", "off"))
+
+
+_METAVARS = {
+    Kind.BYTES: "SIZE",
+    Kind.SECONDS: "DURATION",
+    Kind.EVENTS: "COUNT",
+    Kind.SHARE: "SHARE",
+    Kind.TIME: "TIME",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +62,7 @@ class _Option:
     def metavar(self) -> str:
         if self.field.choices is not None:
             return "|".join(str(item.value) for item in self.field.choices)
-        return {Kind.BYTES: "SIZE", Kind.SECONDS: "DURATION", Kind.EVENTS: "COUNT", Kind.SHARE: "SHARE"}[
-            self.field.kind
-        ]
+        return _METAVARS[self.field.kind]
 
 
 OPTIONS: Final = tuple(
@@ -66,6 +74,11 @@ OPTIONS: Final = tuple(
         ("--max-bytes", "retain.max_bytes", "Keep no more than this, even if unread."),
         ("--max-age", "retain.max_age_s", "Keep nothing older, even if unread."),
         ("--measure", "retain.measure", "Apply limits to the stream, or to each segment."),
+        (
+            "--lock-until",
+            "retain.lock_until",
+            "Until then, as in 2026-01-31 or 2026-01-31T12:00:00Z, nobody can keep less or delete by hand. It stays.",
+        ),
         ("--unsubscribed", "unsubscribed", "What to do with data above the minimum without subscribers."),
         ("--ttl", "backlog.ttl_s", "Unread data older than this counts as read."),
         ("--backlog-bytes", "backlog.max_bytes", "Quota: unread bytes allowed."),
@@ -118,7 +131,7 @@ class PolicyChange:
         changed = document if self.whole is None else self.whole
         if self.drop or self.pravega is not None:
             # All of it, also what Pravega's form cannot show.
-            changed = replace(changed, retain=EMPTY.retain, unsubscribed=EMPTY.unsubscribed)
+            changed = with_lock_of(replace(changed, retain=EMPTY.retain, unsubscribed=EMPTY.unsubscribed), changed)
             if self.pravega is not None:
                 changed = with_pravega(changed, self.pravega)
         for path, value in self.fields.items():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from penstock.core.policies.levels import resolve
+from penstock.core.policies.locks import with_lock_of
 from penstock.model.errors import InvalidArgumentError, ScopeNotFoundError, StreamNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.retention import (
@@ -239,7 +240,9 @@ class Policies:
     async def _write(self, level: Level, document: PolicyDocument) -> None:
         """Replace the whole document. Raises AdminError 400."""
         controller = self._admin.controller
-        if document == await controller.policies.get(level.target):
+        now = await controller.policies.get(level.target)
+        document = with_lock_of(document, now)
+        if document == now:
             return
         try:
             await controller.policies.set(level.target, document)

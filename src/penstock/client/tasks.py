@@ -13,11 +13,12 @@ class TaskOwner:
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._tasks: dict[asyncio.Task[Any], None] = {}  # a dict: insertion order, unlike a set
         self._on_failure = on_failure
+        self._on_end = self._ended  # one method for all tasks
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_end)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

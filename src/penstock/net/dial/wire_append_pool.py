@@ -87,13 +87,7 @@ class RemoteAppends:
 
     def _open(self, line: Line) -> None:
         line.opening = self._pool.start(self._opened(line))
-        line.opening.add_done_callback(lambda task: self._opening_over(line, task))
-
-    def _opening_over(self, line: Line, task: asyncio.Task[int | PenstockError]) -> None:
-        if line.opening is task:
-            line.opening = None
-        if task.cancelled() or task.exception() is not None:
-            line.fail(lambda: NotConnectedError("line to a segment store was not opened", segment=line.segment))
+        line.opening.add_done_callback(line.opening_over)
 
     def _ended(self, line: Line) -> None:
         key = (line.segment, line.writer.int)
@@ -131,9 +125,7 @@ class RemoteAppends:
         try:
             # The store forgets the writer's handle at this request: frames that use the handle must be sent before.
             connection.send_gathered()
-            reply = await connection.dialled.request(
-                lambda rid: c.SetupAppend(rid, line.writer_bytes, line.segment, "")
-            )
+            reply = await connection.dialled.request(line.setup)
             if isinstance(reply, c.WrongHost):
                 raise NotConnectedError("segment is served elsewhere", segment=line.segment)
             if not isinstance(reply, c.AppendSetup):

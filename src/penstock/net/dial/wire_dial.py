@@ -193,17 +193,7 @@ class DialConnection(asyncio.BufferedProtocol):
         """Send a request. Returns its id and the future of its only reply. Raises NeverSentError,
         InvalidArgumentError."""
         reply: asyncio.Future[Command] = self._loop.create_future()
-
-        def resolve(outcome: Command | PenstockError) -> None:
-            self.detach(rid)
-            if reply.done():
-                return
-            if isinstance(outcome, PenstockError):
-                reply.set_exception(outcome)
-            else:
-                reply.set_result(outcome)
-
-        rid = self.attach(resolve)
+        rid = self.attach(_OnlyReply(self, reply))
         try:
             self.send(encode(_own(build(rid))))
         except PenstockError:
@@ -254,6 +244,26 @@ class DialConnection(asyncio.BufferedProtocol):
         sink = self._sinks.get(reply.rid)  # type: ignore[attr-defined]
         if sink is not None:
             sink(reply)
+
+
+class _OnlyReply:
+    """Passes the only reply to a request to its future."""
+
+    __slots__ = ("_connection", "_reply")
+
+    def __init__(self, connection: DialConnection, reply: asyncio.Future[Command]) -> None:
+        self._connection = connection
+        self._reply = reply
+
+    def __call__(self, outcome: Command | PenstockError) -> None:
+        reply = self._reply
+        if isinstance(outcome, PenstockError):
+            if not reply.done():
+                reply.set_exception(outcome)
+            return
+        self._connection.detach(outcome.rid)  # type: ignore[attr-defined]
+        if not reply.done():
+            reply.set_result(outcome)
 
 
 def _own(command: Command) -> Command:

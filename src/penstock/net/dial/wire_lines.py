@@ -271,6 +271,17 @@ class Line:
         """Whether appends wait to be sent."""
         return len(self._items) > self._sent
 
+    def setup(self, rid: int) -> Command:
+        """The request that sets the line up."""
+        return c.SetupAppend(rid, self.writer_bytes, self.segment, "")
+
+    def opening_over(self, task: asyncio.Task[int | PenstockError]) -> None:
+        """The callback of ``opening``: without an outcome, the line ends."""
+        if self.opening is task:
+            self.opening = None
+        if task.cancelled() or task.exception() is not None:
+            self.fail(lambda: NotConnectedError("line to a segment store was not opened", segment=self.segment))
+
     def hold(self) -> None:
         """Send nothing until ``opened``."""
         self._ready = False

@@ -99,6 +99,7 @@ class ConnectionPool:
         self._locks: dict[tuple[str, int, str], asyncio.Lock] = {}
         self._extra: dict[DialConnection, None] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._on_end = self._ended  # one method for all tasks
         self._closed = False
         self._owner = forks.current()
 
@@ -220,7 +221,7 @@ class ConnectionPool:
         """Run ``work`` as a task of the pool: its failure is logged, and closing cancels it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_end)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock import answers
     from penstock.app.settings import EmbeddedOptions
     from penstock.client.blocking.byte_streams import ByteStream
-    from penstock.client.blocking.erasures import Erasures
+    from penstock.client.blocking.erasures import Cases, Erasures
     from penstock.client.blocking.group_transactions import GroupTransaction
     from penstock.client.blocking.groups import ReaderGroup
     from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.typed import TypedReader, TypedWriter
     from penstock.client.blocking.writers import Acknowledgement, Transaction, Writer
     from penstock.client.byte_stream import AsyncByteStream
+    from penstock.client.cases import AsyncCases
     from penstock.client.erasure import AsyncErasures
     from penstock.client.erasure_proof import Verification
     from penstock.client.processing.group_transaction import AsyncGroupTransaction
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "app.settings": "EmbeddedOptions",
     "client.blocking.byte_streams": "ByteStream",
-    "client.blocking.erasures": "Erasures",
+    "client.blocking.erasures": "Cases Erasures",
     "client.blocking.group_transactions": "GroupTransaction",
     "client.blocking.groups": "ReaderGroup",
     "client.blocking.levels": "Holds LevelPolicy Retention",
@@ -96,6 +97,7 @@ _HOMES = {
     "client.blocking.typed": "TypedReader TypedWriter",
     "client.blocking.writers": "Acknowledgement Transaction Writer",
     "client.byte_stream": "AsyncByteStream",
+    "client.cases": "AsyncCases",
     "client.erasure": "AsyncErasures",
     "client.erasure_proof": "Verification",
     "client.reading.blocks": "Block Event",
@@ -145,6 +147,7 @@ __all__ = [
     "Acknowledgement",
     "AsyncAcknowledgement",
     "AsyncByteStream",
+    "AsyncCases",
     "AsyncErasures",
     "AsyncGroupReader",
     "AsyncGroupTransaction",
@@ -167,6 +170,7 @@ __all__ = [
     "ByteStream",
     "BytesSerializer",
     "Caller",
+    "Cases",
     "Combine",
     "ConfluentSchemaRegistry",
     "EffectivePolicy",

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.app.cli.common.output import exit_code
 from penstock.app.cli.main import app
-from penstock.app.erasing import find_values, positions_from, values_from
+from penstock.app.erasure.values import find_values, positions_from, values_from
 from penstock.model.errors import AlreadyExistsError, ErasureDeferredError, ErasureWithdrawnError, InvalidArgumentError
 
 SECRET = "canary-7f3a"

@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
+from penstock.core.cases.matching import Contains, JsonField
 from penstock.model.errors import AlreadyExistsError, ErasureWithdrawnError
 from penstock.spark.cli import erase as cli_erase
 from penstock.spark.jobs import erase as jobs_erase
 from penstock.spark.jobs.erase import erase, matches_of
-from penstock.spark.matching import Contains, JsonField, Where, matching_batches, without_literals
+from penstock.spark.matching import Where, matching_batches, without_literals
 
 
 @pytest.fixture(scope="module")
@@ -286,8 +287,8 @@ NOT_SEEN = [
 
 def test_a_field_is_found_in_all_readable_json_and_the_receipt_lists_the_limits() -> None:
     match = JsonField(path="user.id", values=frozenset({"ann", "17"}))
-    assert [match.matches(event) for event in SEEN] == [True] * len(SEEN)
-    assert [match.matches(event) for event in NOT_SEEN] == [False] * len(NOT_SEEN)
+    assert [match.matcher()(event) for event in SEEN] == [True] * len(SEEN)
+    assert [match.matcher()(event) for event in NOT_SEEN] == [False] * len(NOT_SEEN)
     for item in (match, Contains(values=frozenset({"x"})), Where(schema="a int", where="a = 1")):
         assert item.looked_for()["not_seen"]
 
@@ -320,4 +321,4 @@ def test_every_text_at_the_path_is_found_and_nothing_else(values: list[object], 
     path = f"{first}.{second}"
     there = {text for value in values for name, text in _paths(value) if name == path}
     for text in ("x", "y"):
-        assert JsonField(path=path, values=frozenset({text})).matches(event) is (text in there)
+        assert JsonField(path=path, values=frozenset({text})).matcher()(event) is (text in there)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.app.erasure.key import erasure_key
 from penstock.app.restored import settle_restored
 from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedOptions, EmbeddedSettings
@@ -94,6 +95,7 @@ async def open_runtime(
                     retention_cycle_ms=settings.retention_cycle_ms,
                     deletion_grace_ms=settings.deletion_grace_ms,
                     scaling_minute_ms=settings.scaling_minute_ms,
+                    erasure_key=erasure_key(settings.data, rng),
                 ),
             )
         )

@@ -18,6 +18,7 @@ import uvloop
 from penstock.app.addresses import check_addresses
 from penstock.app.descriptors import connections_allowed, raise_limit
 from penstock.app.embedded import LocalRuntime, Runtime, open_runtime
+from penstock.app.erasure.key import erasure_key
 from penstock.app.integrity.start_check import check_workers
 from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
@@ -257,6 +258,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
                     retention_cycle_ms=settings.store.retention_cycle_ms,
                     deletion_grace_ms=settings.store.deletion_grace_ms,
                     scaling_minute_ms=settings.store.scaling_minute_ms,
+                    erasure_key=erasure_key(settings.store.data, rng),
                 ),
             )
         )

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.client.byte_stream import AsyncByteStream
+from penstock.client.cases import AsyncCases
 from penstock.client.erasure import AsyncErasures
 from penstock.client.moments import past_ms
 from penstock.client.options import COUNT_MAX, check_printable, number, position_of, start_of, tags_of
@@ -392,6 +393,10 @@ class AsyncStore:
         """Erasures of a stream (``scope/stream``), or (None) all of the store, with their receipts."""
         name = StreamName.parse(stream) if isinstance(stream, str) else stream
         return AsyncErasures(name, self.segments, self.controller, self.rng)
+
+    def cases(self) -> AsyncCases:
+        """All cases: erasures of a person's data, each from the request to the proof."""
+        return AsyncCases(self.controller, self.rng)
 
     async def reader_groups(self, scope: str | None = None) -> Sequence[str]:
         """The reader groups of a scope, or (None) of the store, as ``scope/group``, sorted.

@@ -131,6 +131,13 @@ FILES = (
         ends="the end of the first start",
     ),
     Entry(
+        key="erasure.key",
+        value="the key of digests in cases of erasure: 32 bytes as hex and a line feed; mode 0600",
+        one_for="each data directory",
+        writers=("app.erasure.key",),
+        ends="nothing",
+    ),
+    Entry(
         key="MANIFEST.json",
         value="JSON: the contents of the backup ([backup.md](backup.md)); its files are in `data/`",
         one_for="each backup",

@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.controller.buckets import Buckets
 from penstock.controller.context import Context
+from penstock.controller.erasure.cases import Cases
 from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.grace.deleted_streams import DeletedStreams
 from penstock.controller.grace.kept import undo_holds
@@ -87,10 +88,15 @@ class Controller:
         self.policies = Policies(ctx, self._limits)
         self.retention = RetentionCalls(ctx, self._cycle, self._loop)
         self.erasures = Erasures(ctx)
-        self.holds = Holds(ctx, self.erasures.resume_soon, partial(undo_holds, ctx))
+        self.cases = Cases(ctx, self.erasures)
+        self.holds = Holds(ctx, self._hold_ended, partial(undo_holds, ctx))
         self.tables = KeyValueTables(self.scopes, ctx.segments)
         self._advancing = Advancing(ctx)
         self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams)
+
+    def _hold_ended(self) -> None:
+        self.erasures.resume_soon()
+        self.cases.soon()
 
     async def start(self) -> None:
         """Create the table if it does not exist, finish incomplete work, then start the background tasks."""
@@ -108,6 +114,7 @@ class Controller:
             ctx.tasks.start(self._advancing.run())
         if ctx.settings.sweep_ms is not None:
             ctx.tasks.start(self._sweeper.run())
+            ctx.tasks.start(self.cases.run())
         if looks:
             loop = self._loop
             for work in (self._buckets.run, loop.run_cycles, loop.run_dirty, loop.run_sweeps, loop.run_limits):

@@ -20,6 +20,7 @@ ERASURES = b"erasure/"
 WRITER_MARKS = b"writer-mark/"
 ERASURE_MARKS = b"erasure-work/"
 ERASURE_CHAIN = b"erasure-chain"
+CASES = b"case/"
 
 
 def encoded(text: str) -> bytes:
@@ -322,3 +323,16 @@ def erasure_chunks(erasure_id: str) -> bytes:
 
 def erasure_chunk(erasure_id: str, number: int) -> bytes:
     return encoded(f"erasure-chunks/{erasure_id}/{number:08}")
+
+
+def case(case_id: str) -> bytes:
+    return encoded(f"case/{case_id}")
+
+
+def case_streams(case_id: str) -> bytes:
+    """Prefix of the records of a case, one for each stream that it has searched."""
+    return encoded(f"case-stream/{case_id}/")
+
+
+def case_stream(case_id: str, name: StreamName) -> bytes:
+    return encoded(f"case-stream/{case_id}/{name}")

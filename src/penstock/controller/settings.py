@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.ports.control.transactions import LEASE_MAX_MS, LEASE_MIN_MS
@@ -39,6 +39,7 @@ class ControllerSettings:
     of a stream's history for plots and forecasts (10 min).
     scaling_minute_ms: how long a minute of scaling by rate is: its windows, its cool-down and its pauses. Shorter in tests.
         None: streams are scaled only on request.
+    erasure_key: key of the digests that stand for values in cases of erasure. None: cases must keep the values.
     watermark_ms: pause between looks at what writers have noted (1 s: Pravega's own is 10 s). None: only when asked.
     """
 
@@ -61,6 +62,7 @@ class ControllerSettings:
     history_ms: int = 600_000
     scaling_minute_ms: int | None = 60_000
     watermark_ms: int | None = 1000
+    erasure_key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.lease_min_ms <= self.lease_max_ms:

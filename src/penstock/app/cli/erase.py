@@ -23,7 +23,7 @@ from penstock.app.cli.common.target import (
     owner_of,
 )
 from penstock.app.cli.common.words import moment
-from penstock.app.erasing import find_values, positions_from, values_from
+from penstock.app.erasure.values import find_values, positions_from, values_from
 from penstock.codec.answers import as_json
 from penstock.core.units import counted, format_size
 from penstock.model.answers.erasure import Erasure

@@ -22,6 +22,7 @@ from penstock.app.cli import (
 )
 from penstock.app.cli.common.late import LateGroup, missing_package
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
+from penstock.app.cli.erasure import cases
 from penstock.app.cli.upkeep import backup, data, doctor, rebuild, scrub, servers
 from penstock.model.errors import PenstockError
 from penstock.model.redaction import redacted
@@ -62,6 +63,9 @@ app.add_typer(scopes.app, name="scope")
 app.add_typer(streams.app, name="stream")
 app.add_typer(retention.app, name="retention")
 app.add_typer(holds.app, name="hold")
+erase.app.command("request")(cases.request)
+erase.app.command("cases")(cases.list_cases)
+erase.app.add_typer(cases.app, name="case")
 app.add_typer(erase.app, name="erase")
 app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")

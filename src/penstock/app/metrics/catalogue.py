@@ -203,6 +203,8 @@ CATALOGUE: Sequence[Chapter] = (
             _of_store("disk_limit_seconds", "Time until the disk is full at the rate of the last hour of scrapes"),
             _of_store("holds", "Holds in force"),
             _of_store("erasures_open", "Erasures that are not done, by state", "state"),
+            _of_store("erasure_cases", "Cases of erasure that have not ended, by state", "state"),
+            _of_store("erasure_cases_overdue", "Cases of erasure that are not verified and past their due date"),
             _of_store("metric_sample_age_seconds", "Age of the sample of holds, erasures and streams"),
         ),
     ),

@@ -91,6 +91,11 @@ class StreamMetrics:
         states = Counter(item.state for item in await self._controller.erasures.list() if item.state not in _DONE)
         for state in ("gathering", "deferred", "asked"):
             values.gauge("erasures_open", states[state], (state,))
+        cases = await self._controller.cases.list()
+        stages = Counter(item.state for item in cases)
+        for state in ("open", "deferred", "performed", "verified"):
+            values.gauge("erasure_cases", stages[state], (state,))
+        values.gauge("erasure_cases_overdue", sum(item.is_overdue for item in cases))
         self._values, self._sampled_ms = values, self._clock.now_ms()
 
     async def _choose(self) -> None:

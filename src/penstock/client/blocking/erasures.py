@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.client.blocking.derived import Blocking, blocking
+from penstock.client.cases import AsyncCases
 from penstock.client.erasure import AsyncErasures
-from penstock.model.answers.erasure import Erasure
+from penstock.model.answers.erasure import Erasure, ErasureCase
 
 
 class Erasures(Blocking[AsyncErasures]):
@@ -22,3 +23,20 @@ class Erasures(Blocking[AsyncErasures]):
     offsets = blocking(AsyncErasures.offsets)
     withdraw = blocking(AsyncErasures.withdraw)
     verify = blocking(AsyncErasures.verify)
+
+
+class Cases(Blocking[AsyncCases]):
+    """All cases of a store. Iterating lists them."""
+
+    list = blocking(AsyncCases.list)
+
+    def __iter__(self) -> Iterator[ErasureCase]:
+        return iter(self.list())
+
+    open = blocking(AsyncCases.open)
+    show = blocking(AsyncCases.show)
+    look = blocking(AsyncCases.look)
+    wait = blocking(AsyncCases.wait)
+    close = blocking(AsyncCases.close)
+    withdraw = blocking(AsyncCases.withdraw)
+    subject = blocking(AsyncCases.subject)

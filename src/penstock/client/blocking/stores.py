@@ -16,7 +16,7 @@ from uuid import UUID
 
 from penstock.client.blocking.byte_streams import ByteStream
 from penstock.client.blocking.derived import Blocking, blocking, blocking_as, counterpart_of
-from penstock.client.blocking.erasures import Erasures
+from penstock.client.blocking.erasures import Cases, Erasures
 from penstock.client.blocking.groups import ReaderGroup
 from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
 from penstock.client.blocking.loop_thread import LoopThread, Opener
@@ -283,6 +283,7 @@ class Store(Blocking[AsyncStore]):
     policy = counterpart_of(AsyncStore.policy, LevelPolicy)
     holds = counterpart_of(AsyncStore.holds, Holds)
     erasures = counterpart_of(AsyncStore.erasures, Erasures)
+    cases = counterpart_of(AsyncStore.cases, Cases)
     reader_groups = blocking(AsyncStore.reader_groups)
     describe_reader_group = blocking(AsyncStore.describe_reader_group)
 

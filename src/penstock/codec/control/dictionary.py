@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin
 from uuid import UUID
 
 from penstock.codec.control.audit_log import AuditLogRecord, AuditTileRecord
+from penstock.codec.control.cases import CaseRecord, CaseStreamRecord
 from penstock.codec.control.erasures import (
     WITHOUT_ANNOTATIONS,
     ErasureChainRecord,
@@ -93,6 +94,7 @@ _GROUPS = "controller.groups.reader_groups"
 _SUBSCRIBERS = "controller.groups.subscribers"
 _STEPS = "controller.retention.steps"
 _ERASURES = "controller.erasure.erasures"
+_CASES = "controller.erasure.cases"
 _DELETED = "controller.grace.deleted_records"
 _LIFECYCLE = "controller.streams.lifecycle"
 _EPOCHS = "controller.streams.epochs"
@@ -482,6 +484,20 @@ TABLE = (
         value=ErasureChainRecord,
         one_for="the store: the last receipt",
         writers=(_ERASURES,),
+        ends="nothing",
+    ),
+    Entry(
+        key="case/{case}",
+        value=CaseRecord,
+        one_for="each case of erasure",
+        writers=(_CASES,),
+        ends="nothing",
+    ),
+    Entry(
+        key="case-stream/{case}/{scope}/{stream}",
+        value=CaseStreamRecord,
+        one_for="each stream that a case has searched",
+        writers=("controller.erasure.case_search",),
         ends="nothing",
     ),
 )

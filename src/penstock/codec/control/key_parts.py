@@ -28,6 +28,7 @@ PARTS = {
     "log": Part(pattern="[0-9a-f]{32}", meaning="an audit log: the end of its name, 32 hexadecimal digits"),
     "tile": Part(pattern="[0-9a-f]{16}", meaning="number of a tile, 16 hexadecimal digits"),
     "erasure": Part(pattern="[^/]+", meaning="id of an erasure"),
+    "case": Part(pattern="[^/]+", meaning="id of a case of erasure"),
     "run": Part(
         pattern="(?:[0-9a-f]{32}/)?", meaning="a run that gathers positions, 32 hexadecimal digits and a slash; none in"
         " keys of earlier versions"

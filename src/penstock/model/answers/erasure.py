@@ -8,7 +8,13 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 __all__ = [
+    "CaseDefect",
+    "CaseEnd",
+    "CaseHold",
+    "CaseProgress",
+    "CaseTable",
     "Erasure",
+    "ErasureCase",
     "ErasureChunks",
     "ErasureDeferral",
     "ErasureDigest",
@@ -113,3 +119,82 @@ class ErasurePart(Struct, frozen=True, kw_only=True):
     parts: int
     positions: Mapping[str, Any] | UnsetType = UNSET
     chunks: ErasureChunks | UnsetType = UNSET
+
+
+class CaseHold(Struct, frozen=True, kw_only=True):
+    """A hold that defers a case in a stream. ``until_ms``: milliseconds since the Unix epoch; None: until released."""
+
+    stream: str
+    hold: str
+    owner: str
+    reason: str
+    until_ms: int | None
+
+
+class CaseTable(Struct, frozen=True, kw_only=True):
+    """A table with copies of a stream's events. ``state``: ``done``, ``pending``, or ``unknown``: it has left the
+    stream. ``erasures``: those that it lacks."""
+
+    stream: str
+    table: str
+    state: str
+    erasures: Sequence[str] = ()
+
+
+class CaseDefect(Struct, frozen=True, kw_only=True):
+    """A stream that a case cannot search completely, and why."""
+
+    stream: str
+    why: str
+
+
+class CaseProgress(Struct, frozen=True, kw_only=True):
+    """What a case does now: ``phase`` is ``search``, ``erase`` or ``verify``. ``streams``: done ones, ``of`` how many.
+    ``bytes``: searched since the phase began."""
+
+    phase: str
+    stream: str
+    streams: int
+    of: int
+    bytes: int
+
+
+class CaseEnd(Struct, frozen=True, kw_only=True):
+    """Who closed or withdrew a case, why, and when, in milliseconds since the Unix epoch."""
+
+    who: str
+    why: str
+    at_ms: int
+
+
+class ErasureCase(Struct, frozen=True, kw_only=True):
+    """A case and how it stands. Times are milliseconds since the Unix epoch.
+
+    ``state``: ``open``, ``deferred`` (``holds`` cover events), ``performed``, ``verified``, ``closed`` or ``withdrawn``.
+    ``looked_for``: the search without its values. ``events``, ``bytes``: erased; ``late``: those of them that arrived
+    after the first search. ``erasures``: ids of the erasures whose receipts prove it. ``defects``: what cannot be
+    searched. ``verified_ms``: None until the second search has found nothing. ``waits_for``: the last error, while the
+    case cannot go on.
+    """
+
+    case: str
+    state: str
+    targets: Sequence[str]
+    looked_for: Mapping[str, Any]
+    who: str
+    why: str
+    opened_ms: int
+    due_ms: int
+    is_overdue: bool
+    events: int
+    bytes: int
+    late: int
+    erasures: Sequence[str]
+    performed_ms: int | None
+    verified_ms: int | None
+    holds: Sequence[CaseHold] = ()
+    tables: Sequence[CaseTable] = ()
+    defects: Sequence[CaseDefect] = ()
+    ended: CaseEnd | None = None
+    waits_for: str | UnsetType = UNSET
+    progress: CaseProgress | UnsetType = UNSET

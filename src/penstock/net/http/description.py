@@ -30,6 +30,7 @@ _KINDS: Mapping[Kind, Schema] = {
     Kind.WHOLE: {"type": "integer", "minimum": 0},
     Kind.FLAG: {"type": "boolean"},
     Kind.CUT: {"type": ["string", "object"]},
+    Kind.TEXTS: {"type": "array", "items": {"type": "string"}},
 }
 
 

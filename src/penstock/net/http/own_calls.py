@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
-from penstock.model.answers.erasure import Erasure
+from penstock.model.answers.erasure import Erasure, ErasureCase
 from penstock.model.answers.explanation import Explanation
 from penstock.model.answers.forecast import Forecast
 from penstock.model.answers.plan import RetentionPlan, RetentionRun
@@ -335,6 +335,63 @@ async def get_erasure(control: ControlPlane, given: Given) -> Erasure:
 async def withdraw_erasure(control: ControlPlane, given: Given) -> Erasure:
     """Withdraw an erasure that is not decided yet. A repeated call changes nothing."""
     return await control.erasures.withdraw(given.path["id"], who=given["who"], why=given["why"])
+
+
+_WHO_AND_WHY = [
+    Parameter("who", Kind.TEXT, "Who does it; recorded", needed=True),
+    Parameter("why", Kind.TEXT, "Why; recorded", needed=True),
+]
+
+
+@erasures.add("GET", "/v1/erasure-cases", under="cases")
+async def list_cases(control: ControlPlane, given: Given) -> Sequence[ErasureCase]:
+    """All cases of erasure; those that have not ended first, in the order in which they are due."""
+    return await control.cases.list()
+
+
+@erasures.add("GET", "/v1/erasure-cases/{id}")
+async def get_case(control: ControlPlane, given: Given) -> ErasureCase:
+    """A case of erasure, with the tables that have copies of its events."""
+    return await control.cases.get(given.path["id"])
+
+
+@erasures.add(
+    "PUT",
+    "/v1/erasure-cases/{id}",
+    body=[
+        Parameter("targets", Kind.TEXTS, "Streams (`scope/stream`), scopes, or `*`", needed=True),
+        Parameter("values", Kind.TEXTS, "The person's values", needed=True),
+        Parameter("json_field", Kind.TEXT, "The field of JSON events; absent: a value may be anywhere"),
+        Parameter("due_ms", Kind.WHOLE, "When it should be verified, in milliseconds since 1970; absent: in 30 days"),
+        Parameter("digests", Kind.FLAG, "Keep keyed digests in place of the values; needs `json_field`"),
+        *_WHO_AND_WHY,
+    ],
+)
+async def open_case(control: ControlPlane, given: Given) -> ErasureCase:
+    """Open a case: erase the events of a person, now and until the case is closed. A repeated call does nothing."""
+    field = given["json_field"]
+    by = {"by": "payload contains"} if field is None else {"by": "json field", "field": field}
+    return await control.cases.open(
+        given.path["id"],
+        targets=given["targets"],
+        subject={**by, "values": given["values"]},
+        who=given["who"],
+        why=given["why"],
+        due_ms=given["due_ms"],
+        keep_values=not given["digests"],
+    )
+
+
+@erasures.add("POST", "/v1/erasure-cases/{id}/close", body=_WHO_AND_WHY)
+async def close_case(control: ControlPlane, given: Given) -> ErasureCase:
+    """Close a verified case after a last search. A repeated call changes nothing."""
+    return await control.cases.close(given.path["id"], who=given["who"], why=given["why"])
+
+
+@erasures.add("POST", "/v1/erasure-cases/{id}/withdraw", body=_WHO_AND_WHY)
+async def withdraw_case(control: ControlPlane, given: Given) -> ErasureCase:
+    """End a case without its proof. A repeated call changes nothing."""
+    return await control.cases.withdraw(given.path["id"], who=given["who"], why=given["why"])
 
 
 # --- subscribers -----------------------------------------------------------------------------------------------

@@ -37,12 +37,14 @@ from penstock.ports.control.plane import ControlPlane
 
 
 class Kind(enum.Enum):
-    """The type of a query parameter or a body field. ``CUT``: any form of a cut, not parsed yet."""
+    """The type of a query parameter or a body field. ``CUT``: any form of a cut, not parsed yet.
+    ``TEXTS``: a list of texts, in a body only."""
 
     TEXT = "text"
     WHOLE = "whole"
     FLAG = "flag"
     CUT = "cut"
+    TEXTS = "texts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ _IN_BODY: Mapping[Kind, Callable[[Fields, str], Any]] = {
     Kind.WHOLE: Fields.whole,
     Kind.FLAG: Fields.flag,
     Kind.CUT: Fields.take,
+    Kind.TEXTS: Fields.texts,
 }
 
 

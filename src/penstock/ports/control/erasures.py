@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from penstock.model.answers.erasure import Erasure, ErasurePart, ErasurePreview
+from penstock.model.answers.erasure import Erasure, ErasureCase, ErasurePart, ErasurePreview
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 
@@ -58,5 +58,66 @@ class Erasures(Protocol):
 
         It erased nothing, and its id cannot be used again. A repeated call changes nothing. Raises NotFoundError,
         ConflictError (it was decided: its events are erased), InvalidArgumentError.
+        """
+        ...
+
+
+class Cases(Protocol):
+    """Cases: the erasure of a person's events in streams or scopes, from the request to the proof.
+
+    The controller searches, erases and verifies by itself, and goes on after a crash and when holds end. Until a case
+    is closed, matching events that arrive are erased too.
+    """
+
+    async def open(
+        self,
+        case: str,
+        *,
+        targets: Sequence[str],
+        subject: Mapping[str, Any],
+        who: str,
+        why: str,
+        due_ms: int | None = None,
+        keep_values: bool = True,
+    ) -> ErasureCase:
+        """Open a case. It is durable when this returns; the search begins then.
+
+        ``targets``: streams (``scope/stream``), scopes, or ``*``. ``subject``: ``by`` is ``json field`` (with
+        ``field``) or ``payload contains``, and ``values`` or, for a field, hex ``digests``. ``due_ms``: wall clock;
+        None: in 30 days. Without ``keep_values`` only keyed digests of the values are stored, which needs a field.
+        Repeating the call with the same content does nothing. Raises AlreadyExistsError, InvalidArgumentError.
+        """
+        ...
+
+    async def get(self, case: str) -> ErasureCase:
+        """Raises NotFoundError."""
+        ...
+
+    async def list(self) -> Sequence[ErasureCase]:
+        """All cases, those due first before the others."""
+        ...
+
+    async def look(self, case: str) -> ErasureCase:
+        """Search, erase and verify now, and return the resulting state. Raises NotFoundError, and what stops it."""
+        ...
+
+    async def close(self, case: str, *, who: str, why: str) -> ErasureCase:
+        """Close a verified case after a last search. Repeating the call does nothing.
+
+        Raises NotFoundError, ConflictError (it is not verified, or was withdrawn), InvalidArgumentError.
+        """
+        ...
+
+    async def withdraw(self, case: str, *, who: str, why: str) -> ErasureCase:
+        """End a case without its proof. What it has erased stays erased; an erasure that a hold defers is withdrawn.
+
+        Raises NotFoundError, ConflictError (it is closed), InvalidArgumentError.
+        """
+        ...
+
+    async def subject(self, case: str, *, with_values: bool = False) -> Mapping[str, Any]:
+        """The matcher, for a ledger that is kept outside of the store: keyed digests in place of values where possible.
+
+        Values that must be searched for in whole payloads are left out unless ``with_values``. Raises NotFoundError.
         """
         ...

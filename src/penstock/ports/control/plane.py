@@ -6,7 +6,7 @@ from typing import Protocol
 
 from penstock.ports.control.batches import Batches
 from penstock.ports.control.cuts import Cuts
-from penstock.ports.control.erasures import Erasures
+from penstock.ports.control.erasures import Cases, Erasures
 from penstock.ports.control.groups import ReaderGroups
 from penstock.ports.control.holds import Holds
 from penstock.ports.control.layout import Layout
@@ -36,6 +36,9 @@ class RemovalPlane(Protocol):
 
     @property
     def erasures(self) -> Erasures: ...
+
+    @property
+    def cases(self) -> Cases: ...
 
 
 class ControlPlane(RemovalPlane, Protocol):

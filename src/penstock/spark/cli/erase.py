@@ -21,13 +21,14 @@ from penstock.app.cli.erase import (
     state_line,
     would_erase,
 )
-from penstock.app.erasing import values_from
+from penstock.app.erasure.values import values_from
+from penstock.core.cases.matching import Contains, JsonField
 from penstock.core.units import counted
 from penstock.model.errors import ConflictError, InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.spark.cli.lake import CatalogOption, StorageOption
 from penstock.spark.cli.session import ConfOption, MasterOption, pairs, spark_session
-from penstock.spark.matching import Contains, JsonField, Match, Where
+from penstock.spark.matching import Match, Where
 
 if TYPE_CHECKING:
     from penstock.spark.jobs.erase import EraseReport

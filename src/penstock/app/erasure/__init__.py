@@ -1,0 +1,4 @@
+"""Erasure around the store: files in a data directory, and lists that people write.
+
+``values`` reads lists of values and positions and searches files for values. ``key`` has the key of digests.
+"""

@@ -1,0 +1,131 @@
+"""The API of cases: the erasure of a person's data, from the request to the proof."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from penstock.client.retention import When, ms_of
+from penstock.client.retry import retrying
+from penstock.model.answers.erasure import ErasureCase
+from penstock.model.errors import InvalidArgumentError
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.rng import Rng
+
+_POLL_S = 0.1
+_POLL_MAX_S = 2.0
+_ENDS = ("verified", "closed", "withdrawn")
+
+
+def subject_of(json_field: str | None, values: Iterable[str]) -> dict[str, Any]:
+    """The subject of events that hold one of the values: in a JSON field, or (None) anywhere in the payload."""
+    if isinstance(values, str):
+        raise InvalidArgumentError("values are a collection of texts")
+    wanted = sorted(set(values))
+    if json_field is None:
+        return {"by": "payload contains", "values": wanted}
+    return {"by": "json field", "field": json_field, "values": wanted}
+
+
+class AsyncCases:
+    """All cases of a store."""
+
+    def __init__(self, controller: ControlPlane, rng: Rng) -> None:
+        self._controller = controller
+        self._rng = rng
+
+    async def open(
+        self,
+        targets: str | Iterable[str],
+        values: Iterable[str],
+        *,
+        who: str,
+        why: str,
+        json_field: str | None = None,
+        due: When = None,
+        keep_values: bool = True,
+        case: str | None = None,
+    ) -> ErasureCase:
+        """Open a case: all events of these values are erased, now and until the case is closed. Returns its state.
+
+        The store searches and erases by itself; ``wait`` returns the case once it is verified.
+
+        Args:
+            targets: Streams (``scope/stream``), scopes, or ``*`` for all streams.
+            values: The person's values, for example ids and addresses of mail. A matching event holds one of them.
+            json_field: The field of JSON events that is compared, for example ``user.id``. None: a value may be
+                anywhere in the payload.
+            due: When the case should be verified: a datetime with a time zone, or milliseconds since the Unix epoch. None:
+                in 30 days.
+            keep_values: False: the store keeps only keyed digests of the values; this needs ``json_field``.
+            case: Its id. None: a new one. Opening the same case again does nothing.
+        Raises: AlreadyExistsError (another case has the id), InvalidArgumentError.
+        """
+        chosen = case or self._rng.uuid().hex
+        wanted = [targets] if isinstance(targets, str) else list(targets)
+        subject = subject_of(json_field, values)
+        due_ms = ms_of(due, name="due")
+        return await retrying(
+            lambda: self._controller.cases.open(
+                chosen,
+                targets=wanted,
+                subject=subject,
+                who=who,
+                why=why,
+                due_ms=due_ms,
+                keep_values=keep_values,
+            ),
+            self._rng,
+        )
+
+    async def list(self) -> Sequence[ErasureCase]:
+        """All cases; those that have not ended first, in the order in which they are due."""
+        return await retrying(self._controller.cases.list, self._rng)
+
+    async def show(self, case: str) -> ErasureCase:
+        """One case, with the tables that have copies of its events. Raises NotFoundError."""
+        return await retrying(lambda: self._controller.cases.get(case), self._rng)
+
+    async def look(self, case: str) -> ErasureCase:
+        """Search, erase and verify now, not only in the next pass; return the resulting state. Raises NotFoundError."""
+        return await retrying(lambda: self._controller.cases.look(case), self._rng)
+
+    async def wait(
+        self,
+        case: str,
+        *,
+        until_deferred: bool = False,
+        progress: Callable[[ErasureCase], None] | None = None,
+    ) -> ErasureCase:
+        """Wait until the case is verified, closed or withdrawn, also while holds defer it unless ``until_deferred``.
+
+        ``progress`` is called with each state until then. Cancelled: the case goes on. Raises NotFoundError.
+        """
+        pause_s = _POLL_S
+        while True:
+            state = await self.show(case)
+            if state.state in _ENDS or (until_deferred and state.state == "deferred"):
+                return state
+            if progress is not None:
+                progress(state)
+            await asyncio.sleep(pause_s)
+            pause_s = min(_POLL_MAX_S, 1.5 * pause_s)
+
+    async def close(self, case: str, *, who: str, why: str) -> ErasureCase:
+        """Close a verified case, after a last search. Events that arrive later are kept.
+
+        Raises NotFoundError, ConflictError (it is not verified, or was withdrawn), InvalidArgumentError.
+        """
+        return await retrying(lambda: self._controller.cases.close(case, who=who, why=why), self._rng)
+
+    async def withdraw(self, case: str, *, who: str, why: str) -> ErasureCase:
+        """End a case without its proof. What it has erased stays erased.
+
+        Raises NotFoundError, ConflictError (it is closed), InvalidArgumentError.
+        """
+        return await retrying(lambda: self._controller.cases.withdraw(case, who=who, why=why), self._rng)
+
+    async def subject(self, case: str, *, with_values: bool = False) -> Mapping[str, Any]:
+        """The matcher of a case for a ledger outside of the store. Raises NotFoundError."""
+        return await retrying(lambda: self._controller.cases.subject(case, with_values=with_values), self._rng)

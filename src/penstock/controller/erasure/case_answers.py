@@ -1,0 +1,111 @@
+"""How cases stand, for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, convert
+
+from penstock.codec.control.cases import CaseRecord, CaseStreamRecord
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.erasure.case_search import erasure_id, holds_of_erasure
+from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.retention.facts import load_subscribers
+from penstock.core.cases.case import is_overdue, matcher_of
+from penstock.core.streams.query_source import TABLE_PREFIX
+from penstock.model.answers.erasure import CaseDefect, CaseEnd, CaseHold, CaseProgress, CaseTable, ErasureCase
+from penstock.model.errors import NotFoundError, PenstockError
+from penstock.model.names import StreamName
+from penstock.ports.data.tables import KEY_ABSENT
+
+
+class CaseAnswers:
+    """Reads records of cases, and remembers what passes report: ``progress``, and ``failures``, by case."""
+
+    def __init__(self, ctx: Context, erasures: Erasures) -> None:
+        self._ctx = ctx
+        self._erasures = erasures
+        self.progress: dict[str, CaseProgress] = {}
+        self.failures: dict[str, str] = {}
+
+    def failed(self, case: str, error: Exception) -> None:
+        """Note why a pass ended."""
+        self.failures[case] = str(error) if isinstance(error, PenstockError | OSError) else repr(error)
+
+    async def streams(self, case: str) -> Sequence[CaseStreamRecord]:
+        """How far the case is, in each stream that it has searched."""
+        return list((await self._by_stream(case)).values())
+
+    async def _by_stream(self, case: str) -> dict[StreamName, CaseStreamRecord]:
+        found: dict[StreamName, CaseStreamRecord] = {}
+        prefix = keys.case_streams(case)
+        async for entry in self._ctx.metadata.scan_all(prefix):
+            name = self._ctx.set_aside.stream(entry, prefix)
+            record = self._ctx.set_aside.read(entry, CaseStreamRecord)
+            if name is not None and record is not None:
+                found[name] = record
+        return found
+
+    async def short(self, case: str, record: CaseRecord) -> ErasureCase:
+        """The case without its tables."""
+        return await self._answer(case, record, with_tables=False)
+
+    async def full(self, case: str, record: CaseRecord) -> ErasureCase:
+        """The case with the tables that have copies of its events."""
+        return await self._answer(case, record, with_tables=True)
+
+    async def _answer(self, case: str, record: CaseRecord, *, with_tables: bool) -> ErasureCase:
+        streams = await self._by_stream(case)
+        holds: list[CaseHold] = []
+        for name, item in streams.items():
+            if item.pending and not record.state.is_final:
+                holds += await self._holds(name, item.pending)
+        tables = [one for name, item in streams.items() if with_tables for one in await self._tables(case, name, item)]
+        return ErasureCase(
+            case=case,
+            state=record.state.value,
+            targets=record.targets,
+            looked_for=matcher_of(record.subject, self._ctx.settings.erasure_key or b"unknown").looked_for(),
+            who=record.who,
+            why=record.why,
+            opened_ms=record.opened_ms,
+            due_ms=record.due_ms,
+            is_overdue=is_overdue(record.state, due_ms=record.due_ms, now_ms=self._ctx.clock.now_ms()),
+            events=sum(item.events for item in streams.values()),
+            bytes=sum(item.bytes for item in streams.values()),
+            late=sum(item.late for item in streams.values()),
+            erasures=[one for name, item in streams.items() for one in await self._erasures_of(case, name, item)],
+            performed_ms=record.performed_ms,
+            verified_ms=record.verified_ms,
+            holds=holds,
+            tables=tables,
+            defects=[CaseDefect(stream=str(name), why=item.skipped) for name, item in streams.items() if item.skipped],
+            ended=None if record.ended is None else convert(record.ended, CaseEnd),
+            waits_for=self.failures.get(case, UNSET),
+            progress=self.progress.get(case, UNSET),
+        )
+
+    async def _holds(self, name: StreamName, erasure: str) -> Sequence[CaseHold]:
+        try:
+            return holds_of_erasure(name, await self._erasures.get(erasure))
+        except NotFoundError:
+            return []
+
+    async def _tables(self, case: str, name: StreamName, record: CaseStreamRecord) -> Sequence[CaseTable]:
+        """The tables that are subscribers of the stream. Without an erasure in the stream none has to change."""
+        erasures = await self._erasures_of(case, name, record)
+        view = await self._ctx.streams.find(name)
+        if view is None or not erasures:
+            return []
+        known = await load_subscribers(self._ctx, view)
+        tables = sorted(
+            item.query.removeprefix(TABLE_PREFIX) for item in known.values() if item.query.startswith(TABLE_PREFIX)
+        )
+        return [CaseTable(stream=str(name), table=table, state="pending", erasures=erasures) for table in tables]
+
+    async def _erasures_of(self, case: str, name: StreamName, record: CaseStreamRecord) -> Sequence[str]:
+        """The erasures of the case in the stream. A crash before one was asked for leaves a number without one."""
+        ids = [erasure_id(case, name, number) for number in range(1, record.rounds + 1)]
+        entries = await self._ctx.metadata.entries([keys.erasure(item) for item in ids])
+        return [item for item, entry in zip(ids, entries, strict=True) if entry.version != KEY_ABSENT]

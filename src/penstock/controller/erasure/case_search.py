@@ -1,0 +1,307 @@
+"""The search of one stream for the events of a case, and their erasure.
+
+What a search finds is erased before the searched range is recorded. So a crash repeats a search and never skips one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from msgspec import UNSET
+
+from penstock.codec.control.cases import CaseRecord, CaseStreamRecord, Searched
+from penstock.codec.events import HEADER_BYTES, event_bounds, missing_bytes
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.metadata import Stored
+from penstock.controller.stream_view import StreamView
+from penstock.core.cases.matching import Matcher
+from penstock.core.cases.progress import extended, unsearched
+from penstock.core.segments.erasure import Range
+from penstock.model.answers.erasure import CaseHold, Erasure
+from penstock.model.errors import (
+    CorruptDataError,
+    NotFoundError,
+    SegmentNotFoundError,
+    TruncatedError,
+    UnavailableError,
+)
+from penstock.model.names import StreamName, segment_name
+from penstock.model.segments import SegmentId
+from penstock.ports.data.service import SegmentService
+
+PIECE_BYTES = 64 << 10
+"""Bytes that are matched at a time: some milliseconds, in which the controller does nothing else."""
+EVENTS_MAX = 10_000  # events of one erasure of a case
+_POLL_S = 0.05
+_POLL_MAX_S = 1.0
+_TRIES = 5  # failed attempts of an erasure after which the case reports what it waits for
+
+Note = Callable[[str, str, int], None]
+"""Called with the phase, the stream, and the bytes that were just searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A case for the time of a pass."""
+
+    id: str
+    record: CaseRecord
+    matcher: Matcher
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search has found: offsets of events, the searched bytes, and why some of them cannot be searched."""
+
+    reached: Searched
+    positions: dict[SegmentId, list[int]] = field(default_factory=dict)
+    skipped: str = ""
+
+    @property
+    def events(self) -> int:
+        return sum(map(len, self.positions.values()))
+
+
+class NotEventsError(CorruptDataError):
+    """The bytes of the segment are no events, for example those of a byte stream."""
+
+
+async def blocks_of(
+    segments: SegmentService, name: str, start: int, end: int
+) -> AsyncIterator[tuple[int, bytes, Sequence[int]]]:
+    """The events of ``start <= offset < end``, block by block: offset, bytes, and bounds as from ``event_bounds``.
+
+    Raises NotEventsError, TruncatedError, SegmentNotFoundError, CorruptDataError (a block is damaged).
+    """
+    position, left = start, b""
+    while position + len(left) < end:
+        at = position + len(left)
+        size = min(max(PIECE_BYTES, missing_bytes(left, 0) if left else 0), end - at)
+        read = await segments.read(name, at, size, wait=False)
+        data = b"".join(read.parts)
+        if not data:
+            return
+        left += data
+        try:
+            bounds = event_bounds(left, segment=name, offset=position)
+        except CorruptDataError as error:
+            raise NotEventsError(error.message, **error.fields) from error
+        if bounds[-1]:
+            yield position, left, bounds
+            position, left = position + bounds[-1], left[bounds[-1] :]
+
+
+class CaseSearch:
+    """Searches streams for cases. One search of a case runs at a time: the caller has the case's lock."""
+
+    def __init__(self, ctx: Context, erasures: Erasures) -> None:
+        self._ctx = ctx
+        self._erasures = erasures
+
+    async def load(self, case: str, view: StreamView) -> Stored[CaseStreamRecord]:
+        """How far the case is in the stream. A new stream of the same name begins anew."""
+        found = await self._ctx.metadata.get(keys.case_stream(case, view.name), CaseStreamRecord)
+        if found.value is None or found.value.incarnation != view.record.incarnation:
+            before = found.value
+            fresh = CaseStreamRecord(
+                incarnation=view.record.incarnation,
+                searched={},
+                proved={},
+                rounds=0 if before is None else before.rounds,
+                events=0 if before is None else before.events,
+                bytes=0 if before is None else before.bytes,
+                late=0 if before is None else before.late,
+            )
+            return replace(found, value=fresh)
+        return found
+
+    async def erase(self, case: Case, view: StreamView, note: Note) -> tuple[int, Sequence[CaseHold]]:
+        """Search what was not searched yet, up to the current tail, and erase what matches.
+
+        Returns how many events were found, and the holds that defer their erasure. Raises UnavailableError, and what
+        reading raises.
+        """
+        found = 0
+        while True:
+            stored = await self.load(case.id, view)
+            record = _record(stored)
+            if record.pending:
+                note("erase", str(view.name), 0)
+                holds = await self._settle(case, view, stored)
+                if holds:
+                    return found, holds
+                continue
+            hits = await self._find(case.matcher, view, record.searched, partial_note(note, "search", view))
+            if not hits.positions:
+                proved = hits.reached if case.record.state.is_proved else record.proved
+                done = replace(record, searched=hits.reached, proved=proved, skipped=hits.skipped)
+                if done != record:
+                    await self._ctx.metadata.put(stored.put(done))
+                return found, ()
+            found += hits.events
+            await self._ask(case, view, stored, hits)
+
+    async def prove(self, case: Case, view: StreamView, note: Note) -> int:
+        """Search again everything that the first search has covered. Returns how many events still match; if any, the
+        next search finds them."""
+        stored = await self.load(case.id, view)
+        record = _record(stored)
+        hits = await self._find(
+            case.matcher, view, record.proved, partial_note(note, "verify", view), within=record.searched
+        )
+        now = replace(record, searched={}) if hits.positions else replace(record, proved=hits.reached)
+        if now != record:
+            await self._ctx.metadata.put(stored.put(now))
+        return hits.events
+
+    async def _find(
+        self,
+        matcher: Matcher,
+        view: StreamView,
+        searched: Searched,
+        note: Callable[[int], None],
+        *,
+        within: Searched | None = None,
+    ) -> Found:
+        """Search the readable bytes that are not in ``searched``, and (``within``) only those, until the tail or until
+        there are enough events for one erasure."""
+        history = await self._ctx.histories.of(view)
+        names = {segment: segment_name(view.name, segment) for segment in history.index.ids}
+        infos = await self._ctx.segments.infos(list(names.values()))
+        bounds: dict[SegmentId, Range] = {}
+        for segment, name in names.items():
+            info = infos.get(name)
+            if info is not None:
+                end = info.length if within is None else within.get(segment, (0, info.start_offset))[1]
+                bounds[segment] = info.start_offset, end
+        found = Found({segment: item for segment, item in searched.items() if segment in bounds})
+        matches = matcher.matcher()
+        for segment, gaps in unsearched(searched, bounds).items():
+            for gap in gaps:
+                await self._look(matches, names[segment], segment, gap, found, note)
+                if found.events >= EVENTS_MAX:
+                    return found
+        return found
+
+    async def _look(
+        self,
+        matches: Callable[[bytes], bool],
+        name: str,
+        segment: SegmentId,
+        gap: Range,
+        found: Found,
+        note: Callable[[int], None],
+    ) -> None:
+        """Search one gap of one segment."""
+        start, end = gap
+        reached = start
+        try:
+            async for offset, data, bounds in blocks_of(self._ctx.segments, name, start, end):
+                hits = [offset + at for at, stop in pairwise(bounds) if matches(data[at + HEADER_BYTES : stop])]
+                if hits:
+                    found.positions.setdefault(segment, []).extend(hits)
+                reached = offset + bounds[-1]
+                note(bounds[-1])
+                await asyncio.sleep(0)
+                if found.events >= EVENTS_MAX:
+                    break
+        except SegmentNotFoundError:
+            return  # Deleted meanwhile, with its events.
+        except TruncatedError as error:
+            raise UnavailableError("stream was truncated during the search", segment=name) from error
+        except NotEventsError as error:
+            found.skipped = f"{name} holds bytes that are no events, from {error.fields.get('offset', reached)}"
+            reached = end
+        if reached > start:
+            found.reached = extended(found.reached, segment, (start, reached))
+
+    async def _ask(self, case: Case, view: StreamView, stored: Stored[CaseStreamRecord], hits: Found) -> None:
+        """Record which erasure follows, then ask for it. A crash in between leaves an id that nobody knows."""
+        record = _record(stored)
+        erasure = erasure_id(case.id, view.name, record.rounds + 1)
+        now = replace(record, pending=erasure, reached=hits.reached, rounds=record.rounds + 1, skipped=hits.skipped)
+        await self._ctx.metadata.put(stored.put(now))
+        asked = {
+            "erasure": erasure,
+            "who": case.record.who,
+            "why": case.record.why,
+            "looked_for": {**case.matcher.looked_for(), "case": case.id},
+        }
+        await self._erasures.erase(view.name, asked, hits.positions)
+
+    async def _settle(self, case: Case, view: StreamView, stored: Stored[CaseStreamRecord]) -> Sequence[CaseHold]:
+        """Wait for the pending erasure. Returns the holds that defer it; none: it is done, or must be asked for again.
+
+        Raises UnavailableError: it makes no progress.
+        """
+        record = _record(stored)
+        state = await self._wait(record.pending)
+        if state is not None and state.deferred is not UNSET:
+            return holds_of_erasure(view.name, state)
+        if state is None or state.receipt is None:
+            # A crash came before the request was complete, or somebody has withdrawn it: search again.
+            await self._ctx.metadata.put(stored.put(replace(record, pending="", reached=None)))
+            return ()
+        where: Mapping[str, Any] = state.receipt["where"]
+        done = replace(
+            record,
+            pending="",
+            reached=None,
+            searched=record.reached or {},
+            events=record.events + where["events"],
+            bytes=record.bytes + where["bytes"],
+            late=record.late + (where["events"] if case.record.performed_ms is not None else 0),
+        )
+        await self._ctx.metadata.put(stored.put(done))
+        return ()
+
+    async def _wait(self, erasure: str) -> Erasure | None:
+        """The erasure once it is done, deferred or withdrawn; None: it does not exist or was never decided."""
+        pause_s = _POLL_S
+        while True:
+            try:
+                state = await self._erasures.get(erasure)
+            except NotFoundError:
+                return None
+            if state.state == "gathering":
+                return None
+            if state.state != "asked":
+                return state
+            if state.tries is not UNSET and state.tries >= _TRIES:
+                raise UnavailableError(
+                    "an erasure of the case waits", erasure=erasure, cause=state.cause, waits_for=state.waits_for
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(_POLL_MAX_S, 1.5 * pause_s)
+
+
+def partial_note(note: Note, phase: str, view: StreamView) -> Callable[[int], None]:
+    return lambda size: note(phase, str(view.name), size)
+
+
+def erasure_id(case: str, stream: StreamName, number: int) -> str:
+    """The id of an erasure of a case: the same after a crash."""
+    return f"{case}.{hashlib.sha256(str(stream).encode()).hexdigest()[:8]}.{number}"
+
+
+def holds_of_erasure(stream: StreamName, state: Erasure) -> list[CaseHold]:
+    """The holds that defer the erasure."""
+    if state.deferred is UNSET:
+        return []
+    return [
+        CaseHold(stream=str(stream), hold=item.hold, owner=item.owner, reason=item.reason, until_ms=item.until_ms)
+        for item in state.deferred.holds
+    ]
+
+
+def _record(stored: Stored[CaseStreamRecord]) -> CaseStreamRecord:
+    if stored.value is None:
+        raise NotFoundError("no such record of a case", key=stored.key[:80])
+    return stored.value

@@ -1,0 +1,348 @@
+"""Cases of erasure: opened, searched, erased, verified and closed. The controller does all steps by itself.
+
+A case goes on after a crash and when holds end, because each pass starts from records. Until it is closed, each pass
+also finds matching events that have arrived since the last one. Source: docs/design/0056-erasure-cases.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.control.cases import CaseRecord, CaseState
+from penstock.codec.control.streams import HIDDEN
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.erasure.case_answers import CaseAnswers
+from penstock.controller.erasure.case_search import Case, CaseSearch
+from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.erasure.subjects import check_text
+from penstock.controller.metadata import Stored, changing
+from penstock.controller.stream_view import StreamView
+from penstock.core.cases.case import (
+    DUE_MS,
+    after_proof,
+    after_search,
+    checked_targets,
+    concerns,
+    document_of,
+    is_overdue,
+    matcher_of,
+)
+from penstock.core.cases.matching import Contains, JsonField, KeyedField
+from penstock.model.answers.erasure import CaseHold, CaseProgress, ErasureCase
+from penstock.model.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidArgumentError,
+    NotFoundError,
+    PenstockError,
+)
+
+log = logging.getLogger(__name__)
+
+ID_MAX = 40  # characters; ids of the erasures of a case begin with it
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_PAUSE_S = 2.0
+"""Pause between two looks at the streams of open cases: an event that arrives late is readable about that long."""
+_PAUSE_MAX_S = 300.0
+_PAUSE_FACTOR = 10  # pauses are that many times as long as the last pass, so that cases cost a tenth of a core at most
+_ROUNDS = 4  # searches and proofs in one pass while matching events go on arriving
+_REMIND_MS = 3_600_000
+
+
+class Cases:
+    """``ports.control.erasures.Cases``. ``run`` is a task of the controller."""
+
+    def __init__(self, ctx: Context, erasures: Erasures) -> None:
+        self._ctx = ctx
+        self._erasures = erasures
+        self._search = CaseSearch(ctx, erasures)
+        self._answers = CaseAnswers(ctx, erasures)
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._reminded: dict[str, int] = {}
+        self._found = 0
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        case: str,
+        *,
+        targets: Sequence[str],
+        subject: Mapping[str, Any],
+        who: str,
+        why: str,
+        due_ms: int | None = None,
+        keep_values: bool = True,
+    ) -> ErasureCase:
+        """See ``ports.control.erasures.Cases.open``."""
+        _check_id(case)
+        check_text("a case needs who and why", who=who, why=why)
+        now_ms = self._ctx.clock.now_ms()
+        record = CaseRecord(
+            targets=checked_targets(targets),
+            subject=self._stored_subject(subject, keep_values=keep_values),
+            who=who,
+            why=why,
+            opened_ms=now_ms,
+            due_ms=now_ms + DUE_MS if due_ms is None else due_ms,
+        )
+        found = await changing(lambda: self._open(case, record, is_due_given=due_ms is not None))
+        self._ctx.audit.soon()
+        self._wake.set()
+        return await self._answers.full(case, found)
+
+    def _stored_subject(self, subject: Mapping[str, Any], *, keep_values: bool) -> dict[str, Any]:
+        """The subject as the ledger keeps it. Raises InvalidArgumentError."""
+        key = self._ctx.settings.erasure_key
+        matcher = matcher_of(subject, key)
+        if not keep_values and isinstance(matcher, Contains):
+            raise InvalidArgumentError(
+                "values in whole payloads cannot be found by digests; name a field, or let the case keep the values"
+            )
+        if not keep_values and isinstance(matcher, JsonField):
+            if key is None:
+                raise InvalidArgumentError("this store has no key for digests of values")
+            matcher = matcher.keyed(key)
+        return document_of(matcher)
+
+    async def _open(self, case: str, record: CaseRecord, *, is_due_given: bool) -> CaseRecord:
+        found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
+        if found.value is None:
+            entry = _entry(AuditKind.CASE_OPENED, case, record, due_ms=record.due_ms)
+            await self._ctx.metadata.put(found.put(record), *self._ctx.audit.puts([entry]))
+            return record
+        same = ["targets", "subject", "who", "why"] + (["due_ms"] if is_due_given else [])
+        differs = [name for name in same if getattr(found.value, name) != getattr(record, name)]
+        if differs:
+            raise AlreadyExistsError("another case has this id", case=case, differs=", ".join(differs))
+        return found.value
+
+    async def get(self, case: str) -> ErasureCase:
+        """See ``ports.control.erasures.Cases.get``."""
+        return await self._answers.full(case, await self._record(case))
+
+    async def list(self) -> Sequence[ErasureCase]:
+        """See ``ports.control.erasures.Cases.list``."""
+        found = [await self._answers.short(case, record) async for case, record in self._all()]
+        return sorted(found, key=lambda item: (item.state in ("closed", "withdrawn"), item.due_ms, item.case))
+
+    async def look(self, case: str) -> ErasureCase:
+        """See ``ports.control.erasures.Cases.look``."""
+        await self._record(case)
+        await self._ctx.tasks.run(self._pass(case))
+        return await self.get(case)
+
+    async def close(self, case: str, *, who: str, why: str) -> ErasureCase:
+        """See ``ports.control.erasures.Cases.close``."""
+        check_text("closing a case needs who and why", who=who, why=why)
+        record = await self._record(case)
+        if not record.state.is_final:
+            await self._ctx.tasks.run(self._pass(case))
+        await changing(lambda: self._end(case, CaseState.CLOSED, who, why))
+        self._ctx.audit.soon()
+        return await self.get(case)
+
+    async def withdraw(self, case: str, *, who: str, why: str) -> ErasureCase:
+        """See ``ports.control.erasures.Cases.withdraw``."""
+        check_text("withdrawing a case needs who and why", who=who, why=why)
+        await self._record(case)
+        await changing(lambda: self._end(case, CaseState.WITHDRAWN, who, why))
+        for stream in await self._answers.streams(case):
+            if stream.pending:
+                # One that is decided goes on; one that was never asked for does not exist.
+                with suppress(NotFoundError, ConflictError):
+                    await self._erasures.withdraw(stream.pending, who=who, why=why)
+        self._ctx.audit.soon()
+        return await self.get(case)
+
+    async def subject(self, case: str, *, with_values: bool = False) -> Mapping[str, Any]:
+        """See ``ports.control.erasures.Cases.subject``."""
+        record = await self._record(case)
+        key = self._ctx.settings.erasure_key
+        if with_values or "digests" in record.subject:
+            return dict(record.subject)
+        matcher = matcher_of(record.subject, key)
+        if isinstance(matcher, JsonField) and key is not None:
+            matcher = matcher.keyed(key)
+        if isinstance(matcher, KeyedField):
+            return document_of(matcher)
+        return {"by": record.subject["by"], "left_out": len(matcher.values)}
+
+    async def _end(self, case: str, state: CaseState, who: str, why: str) -> None:
+        found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
+        record = _present(case, found)
+        if record.state is state:
+            return
+        if record.state.is_final or (state is CaseState.CLOSED and record.state is not CaseState.VERIFIED):
+            raise ConflictError(
+                "a case is closed once it is verified, and ends once", case=case, state=record.state.value
+            )
+        ended = {"who": who, "why": why, "at_ms": self._ctx.clock.now_ms()}
+        kind = AuditKind.CASE_CLOSED if state is CaseState.CLOSED else AuditKind.CASE_WITHDRAWN
+        now = replace(record, state=state, ended=ended)
+        entry = _entry(kind, case, record, who=who, why=why)
+        await self._ctx.metadata.put(found.put(now), *self._ctx.audit.puts([entry]))
+
+    # --- passes -------------------------------------------------------------------------------------------
+
+    def soon(self) -> None:
+        """Look at all open cases soon: a hold has ended."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Look at open cases forever: often while that is quick, rarely where it takes long."""
+        loop = asyncio.get_running_loop()
+        pause_s = _PAUSE_S
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            self._wake.clear()
+            began = loop.time()
+            self._found = 0
+            await self.run_once()
+            # A pass that has erased something waited for the disk; one that found nothing has only read.
+            passed_s = 0 if self._found else loop.time() - began
+            pause_s = min(_PAUSE_MAX_S, max(_PAUSE_S, _PAUSE_FACTOR * passed_s))
+
+    async def run_once(self) -> None:
+        """One pass of every case that has not ended. A failure is logged and stops no other case."""
+        async for case, record in self._all():
+            if record.state.is_final:
+                continue
+            self._remind(case, record)
+            try:
+                await self._pass(case)
+            except PenstockError as error:
+                log.warning("case of erasure waits", extra={"case": case, "error": str(error)})
+            except Exception:
+                log.exception("case of erasure waits because of an unexpected error", extra={"case": case})
+
+    def _remind(self, case: str, record: CaseRecord) -> None:
+        now_ms = self._ctx.clock.now_ms()
+        last = self._reminded.get(case)
+        if is_overdue(record.state, due_ms=record.due_ms, now_ms=now_ms) and (
+            last is None or now_ms - last >= _REMIND_MS
+        ):
+            self._reminded[case] = now_ms
+            extra = {"case": case, "state": record.state.value, "due_ms": record.due_ms}
+            log.error("case of erasure is overdue", extra=extra)
+
+    async def _pass(self, case: str) -> None:
+        """Search, erase and verify up to the current tails."""
+        async with self._ctx.locks.hold(f"case/{case}"):
+            try:
+                for _ in range(_ROUNDS):
+                    if not await self._round(case):
+                        break
+            except Exception as error:
+                self._answers.failed(case, error)
+                raise
+            finally:
+                self._answers.progress.pop(case, None)
+            self._answers.failures.pop(case, None)
+            self._ctx.audit.soon()
+
+    async def _round(self, case: str) -> bool:
+        """One search with erasure, and a proof if nothing is left to erase. Returns whether to go on at once."""
+        record = await self._record(case)
+        if record.state.is_final:
+            return False
+        one = Case(id=case, record=record, matcher=matcher_of(record.subject, self._ctx.settings.erasure_key))
+        found, holds = 0, list[CaseHold]()
+        async for view, note in self._views(one):
+            count, own = await self._search.erase(one, view, note)
+            found += count
+            holds += own
+        self._found += found
+        state = await self._move(case, lambda now: after_search(now, found=found, is_held=bool(holds)))
+        if state is not CaseState.PERFORMED:
+            return False
+        left = 0
+        async for view, note in self._views(one):
+            left += await self._search.prove(one, view, note)
+        return await self._move(case, lambda now: after_proof(now, found=left)) is CaseState.OPEN
+
+    async def _views(self, case: Case) -> AsyncIterator[tuple[StreamView, Any]]:
+        """The streams that the case concerns, each with a function that notes its progress."""
+        ctx = self._ctx
+        names = [ctx.set_aside.stream(entry, b"stream/") async for entry in ctx.metadata.scan_all(b"stream/")]
+        wanted = [name for name in names if name is not None and concerns(case.record.targets, name)]
+        total = 0
+        for number, name in enumerate(wanted):
+            view = await ctx.streams.find(name)
+            if view is None or view.record.state in HIDDEN:
+                continue
+
+            def note(phase: str, stream: str, size: int, number: int = number) -> None:
+                nonlocal total
+                total += size
+                self._answers.progress[case.id] = CaseProgress(
+                    phase=phase, stream=stream, streams=number, of=len(wanted), bytes=total
+                )
+
+            yield view, note
+
+    async def _move(self, case: str, rule: Any) -> CaseState:
+        """Write the state that the rule gives; return it."""
+
+        async def change() -> CaseState:
+            found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
+            record = _present(case, found)
+            state: CaseState = rule(record.state)
+            if state is record.state:
+                return state
+            now_ms = self._ctx.clock.now_ms()
+            now = replace(record, state=state)
+            entries = []
+            if state is CaseState.PERFORMED:
+                now = replace(now, performed_ms=now_ms, verified_ms=None)
+            if state is CaseState.VERIFIED:
+                now = replace(now, verified_ms=now_ms)
+                entries = [_entry(AuditKind.CASE_VERIFIED, case, record)]
+            await self._ctx.metadata.put(found.put(now), *self._ctx.audit.puts(entries))
+            return state
+
+        return await changing(change)
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    async def _record(self, case: str) -> CaseRecord:
+        return _present(case, await self._ctx.metadata.get(keys.case(case), CaseRecord))
+
+    async def _all(self) -> AsyncIterator[tuple[str, CaseRecord]]:
+        async for entry in self._ctx.metadata.scan_all(keys.CASES):
+            case = self._ctx.set_aside.text(entry, keys.CASES)
+            record = None if case is None else self._ctx.set_aside.read(entry, CaseRecord)
+            if case is not None and record is not None:
+                yield case, record
+
+
+def _present(case: str, found: Stored[CaseRecord]) -> CaseRecord:
+    if found.value is None:
+        raise NotFoundError("no such case", case=case[:ID_MAX])
+    return found.value
+
+
+def _check_id(case: str) -> None:
+    if len(case) > ID_MAX or not _ID.match(case):
+        raise InvalidArgumentError(
+            "id of a case is not legal",
+            case=ascii(case)[:60],
+            rule=f"1 to {ID_MAX} letters, digits, dots, dashes and underscores",
+        )
+
+
+def _entry(kind: AuditKind, case: str, record: CaseRecord, **fields: object) -> AuditEntry:
+    """An audit entry. It holds no values of the subject."""
+    known = {"case": case, "targets": list(record.targets), "who": record.who, "why": record.why}
+    return AuditEntry(kind=kind, target="", fields={**known, **fields})

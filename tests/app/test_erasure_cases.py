@@ -1,0 +1,218 @@
+"""A case of erasure goes from the request to the proof by itself: through holds, late events, crashes and restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+
+import pytest
+from erasure_events import SECRET, events_of, files_with, fill, hits_of
+from typer.testing import CliRunner
+
+import penstock
+from penstock.app.cli.main import app
+from penstock.model.errors import AlreadyExistsError, ConflictError, InvalidArgumentError, NotFoundError
+
+WHO = {"who": "ann", "why": "request 17"}
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def store(tmp_path):
+    with penstock.open(tmp_path / "data") as opened:
+        yield opened
+
+
+@pytest.fixture
+def stream(store):
+    created = store.create_stream("s/t", create_scope=True)
+    fill(created, 100)
+    return created
+
+
+def people(stream, count=60, start=0):
+    with stream.writer() as writer:
+        for number in range(start, start + count):
+            writer.write(json.dumps({"user": {"id": f"user-{number % 6}"}, "n": number}), key=str(number))
+
+
+def of_user(stream, user):
+    return [event for event in events_of(stream) if user in event.data.decode()]
+
+
+def entries_of(store):
+    store._thread.call(store._inner.controller.drain_audit())
+    entries = [json.loads(event.data) for event in events_of(store.stream("_system/audit"))]
+    return [entry for entry in entries if entry["kind"].startswith("case")]
+
+
+def test_a_case_erases_and_verifies_in_all_streams_of_its_targets_and_no_other(tmp_path, store, stream):
+    other, kept = store.create_stream("s/u"), store.create_stream("r/t", create_scope=True)
+    fill(other, 50), fill(kept, 50)
+    before = {item.name: events_of(item) for item in (stream, other, kept)}
+    opened = store.cases().open(["s"], [SECRET.decode()], case="c", **WHO)
+    assert (opened.case, opened.state, opened.targets) == ("c", "open", ["s"])
+    assert opened.due_ms == opened.opened_ms + 30 * DAY_MS
+    found = store.cases().wait("c")
+    gone = len(hits_of(before[stream.name])) + len(hits_of(before[other.name]))
+    assert (found.state, found.events, found.late) == ("verified", gone, 0)
+    for item in (stream, other):
+        assert events_of(item) == [event for event in before[item.name] if not event.data.startswith(SECRET)]
+    assert events_of(kept) == before[kept.name]
+    assert len(found.erasures) == 2
+    assert all(store.erasures().verify(erasure).holds for erasure in found.erasures)
+    receipt = store.erasures().show(found.erasures[0]).receipt
+    assert (receipt["looked_for"]["case"], receipt["who"]) == ("c", "ann")
+    # Once more: the same case. With other words: refused.
+    assert store.cases().open(["s"], [SECRET.decode()], case="c", **WHO).events == gone
+    for changed in ({"who": "bob"}, {"why": "no"}):
+        with pytest.raises(AlreadyExistsError):
+            store.cases().open(["s"], [SECRET.decode()], case="c", **WHO | changed)
+    with pytest.raises(AlreadyExistsError):
+        store.cases().open(["s"], ["somebody else"], case="c", **WHO)
+    assert [entry["kind"] for entry in entries_of(store)] == ["case_opened", "case_verified"]
+    assert SECRET.decode() not in json.dumps(entries_of(store))
+
+
+def test_a_case_with_digests_matches_the_field_and_keeps_no_value(tmp_path):
+    data = tmp_path / "data"
+    with penstock.open(data) as store:
+        stream = store.create_stream("s/t", create_scope=True)
+        people(stream)
+        expected = [event for event in events_of(stream) if b'"user-3"' not in event.data]
+        case = store.cases().open("s/t", ["user-3", "nobody-17"], json_field="user.id", keep_values=False, **WHO)
+        found = store.cases().wait(case.case)
+        assert (found.events, found.looked_for["values"]) == (10, 2)
+        assert events_of(stream) == expected
+        stored = store._thread.call(store._inner.controller.cases._record(case.case))
+        assert "user-3" not in json.dumps(stored.subject)
+        with pytest.raises(InvalidArgumentError, match="name a field"):
+            store.cases().open("s/t", ["user-3"], keep_values=False, **WHO)
+    assert os.stat(data / "erasure.key").st_mode & 0o777 == 0o600
+    for value in (b"user-3", b"nobody-17"):
+        assert files_with(data, value) == []
+
+
+def test_a_hold_defers_a_case_and_its_end_continues_it(store, stream):
+    store.holds("s").add(owner="law", reason="case 5", hold_id="h")
+    store.cases().open("s/t", [SECRET.decode()], case="c", **WHO)
+    found = store.cases().wait("c", until_deferred=True)
+    assert (found.state, [item.hold for item in found.holds], found.events) == ("deferred", ["h"], 0)
+    assert hits_of(events_of(stream))
+    with pytest.raises(ConflictError):
+        store.cases().close("c", **WHO)
+    store.holds().release("h", owner="law")
+    assert store.cases().wait("c").state == "verified"
+    assert hits_of(events_of(stream)) == []
+
+
+def test_events_that_arrive_until_the_case_is_closed_are_erased_and_counted(store, stream):
+    store.cases().open("s", [SECRET.decode()], case="c", **WHO)
+    first = store.cases().wait("c")
+    fill(stream, 50, start=100)
+    fresh = store.create_stream("s/new")
+    fill(fresh, 50)
+    late = len(hits_of(events_of(stream))) + len(hits_of(events_of(fresh)))
+    closed = store.cases().close("c", who="bob", why="answered")
+    assert (closed.state, closed.events, closed.late) == ("closed", first.events + late, late)
+    assert closed.ended.who == "bob"
+    assert hits_of(events_of(stream)) == hits_of(events_of(fresh)) == []
+    assert store.cases().close("c", who="bob", why="answered") == closed
+    fill(stream, 50, start=200)
+    store.cases().look("c")
+    assert hits_of(events_of(stream)), "a closed case erases nothing"
+
+
+def test_a_late_event_is_erased_without_a_call(store, stream):
+    store.cases().open("s", [SECRET.decode()], case="c", **WHO)
+    store.cases().wait("c")
+    fill(stream, 50, start=100)
+    deadline = time.monotonic() + 30
+    while hits_of(events_of(stream)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert hits_of(events_of(stream)) == []
+
+
+def test_a_case_goes_on_after_the_store_was_closed(tmp_path):
+    data = tmp_path / "data"
+    with penstock.open(data) as store:
+        stream = store.create_stream("s/t", create_scope=True)
+        fill(stream, 200)
+        store.cases().open("s/t", [SECRET.decode()], case="c", **WHO)
+    with penstock.open(data) as store:
+        assert store.cases().wait("c").state == "verified"
+        assert hits_of(events_of(store.stream("s/t"))) == []
+    assert files_with(data / "chunks") == []
+
+
+def test_a_withdrawn_case_ends_without_erasing_what_a_hold_keeps(store, stream):
+    store.holds("s").add(owner="law", reason="case 5", hold_id="h")
+    store.cases().open("s/t", [SECRET.decode()], case="c", **WHO)
+    store.cases().wait("c", until_deferred=True)
+    assert store.cases().withdraw("c", **WHO).state == "withdrawn"
+    store.holds().release("h", owner="law")
+    with suppress(ConflictError):
+        store.cases().look("c")
+    assert hits_of(events_of(stream))
+    with pytest.raises(ConflictError):
+        store.cases().close("c", **WHO)
+
+
+def test_bytes_that_are_no_events_are_reported_and_do_not_stop_a_case(store, stream):
+    store.create_stream("s/raw")
+    with store.byte_stream("s/raw") as raw:
+        raw.write(b"\xff" * 100 + SECRET)
+    store.cases().open("s", [SECRET.decode()], case="c", **WHO)
+    found = store.cases().wait("c")
+    assert (found.state, [item.stream for item in found.defects]) == ("verified", ["s/raw"])
+
+
+def test_a_wrong_request_opens_nothing(store):
+    for wrong in (
+        {"targets": []},
+        {"targets": ["a/b/c"]},
+        {"targets": ["_system/audit"]},
+        {"values": []},
+        {"values": ["\0\0"]},
+        {"json_field": "a..b"},
+        {"case": "with space"},
+        {"case": "x" * 41},
+        {"who": ""},
+        {"due": -1},
+    ):
+        with pytest.raises(InvalidArgumentError):
+            store.cases().open(**{"targets": "s", "values": ["value"], **WHO, **wrong})
+    assert list(store.cases()) == []
+    with pytest.raises(NotFoundError):
+        store.cases().show("c")
+
+
+def test_the_commands_open_show_and_close_a_case_and_overdue_ones_are_marked(tmp_path):
+    data = tmp_path / "data"
+    with penstock.open(data) as store:
+        fill(store.create_stream("s/t", create_scope=True), 100)
+        store.holds("s").add(owner="law", reason="case 5", hold_id="h")
+    (tmp_path / "values").write_text(f"{SECRET.decode()}\n")
+
+    def run(*arguments):
+        return CliRunner().invoke(app, [*map(str, arguments), "--data", str(data)])
+
+    asked = ["erase", "request", "s", "--values-from", tmp_path / "values", "--reason", "r 17", "--owner", "ann"]
+    refused = run(*asked)
+    assert refused.exit_code
+    assert "yes" in str(refused.exception)
+    deferred = run(*asked, "--id", "r17", "--yes", "--due", "2020-01-01")
+    assert deferred.exit_code == 10, deferred.output
+    listed = run("erase", "cases")
+    assert "OVERDUE" in listed.output
+    assert "deferred by hold h" in listed.output
+    with penstock.open(data) as store:
+        store.holds().release("h", owner="law")
+    waited = run("erase", "case", "wait", "r17", "--json")
+    assert json.loads(waited.output)["state"] == "verified"
+    assert "OVERDUE" not in run("erase", "cases").output
+    closed = run("erase", "case", "close", "r17", "--reason", "answered", "--owner", "bob")
+    assert "15 events erased" in closed.output or "14 events erased" in closed.output
+    assert "closed" in run("erase", "case", "show", "r17").output

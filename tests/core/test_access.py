@@ -216,14 +216,24 @@ def test_listings_show_what_the_caller_may_see():
     assert listed(who("/scope:shop/stream:orders=audit"), "erasures.list", erasures, stream=None) == erasures[:1]
 
 
-def test_holds_and_erasures_named_by_id_need_the_right_on_what_they_cover():
+def may_on(identity: Identity, call: str, item: Any) -> bool:
+    return missing(identity, of_found(CALLS[call], item)) is None
+
+
+def test_what_is_named_by_id_needs_the_right_on_all_that_it_may_on():
     on_scope = SimpleNamespace(scope="shop", stream=None)
-    release, withdraw = CALLS["holds.release"], CALLS["erasures.withdraw"]
-    assert not meets(who("/scope:shop/stream:orders=hold"), of_found(release, on_scope))
-    assert meets(who("/scope:shop=hold"), of_found(release, on_scope))
+    assert not may_on(who("/scope:shop/stream:orders=hold"), "holds.release", on_scope)
+    assert may_on(who("/scope:shop=hold"), "holds.release", on_scope)
     erasure = SimpleNamespace(stream="shop/orders")
-    assert meets(who("/scope:shop=erase"), of_found(withdraw, erasure))
-    assert not meets(who("/scope:shop=audit"), of_found(withdraw, erasure))
+    assert may_on(who("/scope:shop=erase"), "erasures.withdraw", erasure)
+    assert not may_on(who("/scope:shop=audit"), "erasures.withdraw", erasure)
+    case, everywhere = SimpleNamespace(targets=["crm", "shop/orders"]), SimpleNamespace(targets=["*"])
+    assert may_on(who("/scope:shop=erase", "/scope:crm=erase"), "cases.close", case)
+    assert may_on(who("/=erase"), "cases.close", everywhere)
+    for identity in (who("/scope:shop=erase"), who("/scope:crm=erase"), who("/=audit,read")):
+        assert not may_on(identity, "cases.close", case)
+    assert listed(who("/scope:shop=erase", "/scope:crm=audit"), "cases.list", [case, everywhere]) == [case]
+    assert not may(who("/scope:shop=erase"), "cases.open", targets=["shop", "crm"])
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
@@ -232,11 +242,13 @@ def test_an_identity_without_rights_may_make_no_call(name):
     given: dict[str, Any] = {
         "scope": "shop", "stream": STREAM, "target": None, "cut": StreamCut(STREAM, {}), "names": ["a/b/0.#epoch.0"],
         "name": "shop/orders/0.#epoch.0", "segment": "shop/orders/0.#epoch.0", "position": StreamCut(STREAM, {}),
+        "targets": ["shop"],
         "subscriber": "shop/app", "transactions": (), "config": ReaderGroupConfig(scope="shop", name="app", id=UUID(int=1)),
         "positions": PositionCommit(scope="shop", group="app", group_id=UUID(int=1), reader="r", id=UUID(int=1)),
     }  # fmt: skip
-    found = SimpleNamespace(scope="shop", stream=STREAM if rule.found_by == "hold" else "shop/orders")
-    needs = [of_found(rule, found)] if rule.found_by else list(rule.needs(given))
+    stream = STREAM if rule.found_by == "hold" else "shop/orders"
+    found = SimpleNamespace(scope="shop", stream=stream, targets=["shop"])
+    needs = list(of_found(rule, found) if rule.found_by else rule.needs(given))
     assert needs
     assert missing(Identity(name="ann", proof="token"), needs) is needs[0]
     assert all(not need.below or rule.shows or name == "scopes.exists" or "lease" in name for need in needs)

@@ -56,6 +56,7 @@ class AsyncCases:
             values: The person's values, for example ids and addresses of mail. A matching event holds one of them.
             json_field: The field of JSON events that is compared, for example ``user.id``. None: a value may be
                 anywhere in the payload.
+            who, why: Who asks for it, and the reason. Both are recorded, also in the receipts.
             due: When the case should be verified: a datetime with a time zone, or milliseconds since the Unix epoch. None:
                 in 30 days.
             keep_values: False: the store keeps only keyed digests of the values; this needs ``json_field``.
@@ -113,19 +114,22 @@ class AsyncCases:
             pause_s = min(_POLL_MAX_S, 1.5 * pause_s)
 
     async def close(self, case: str, *, who: str, why: str) -> ErasureCase:
-        """Close a verified case, after a last search. Events that arrive later are kept.
+        """Close a verified case, after a last search. Events that arrive later are kept. ``who`` and ``why`` are recorded.
 
         Raises NotFoundError, ConflictError (it is not verified, or was withdrawn), InvalidArgumentError.
         """
         return await retrying(lambda: self._controller.cases.close(case, who=who, why=why), self._rng)
 
     async def withdraw(self, case: str, *, who: str, why: str) -> ErasureCase:
-        """End a case without its proof. What it has erased stays erased.
+        """End a case without its proof. What it has erased stays erased. ``who`` and ``why`` are recorded.
 
         Raises NotFoundError, ConflictError (it is closed), InvalidArgumentError.
         """
         return await retrying(lambda: self._controller.cases.withdraw(case, who=who, why=why), self._rng)
 
     async def subject(self, case: str, *, with_values: bool = False) -> Mapping[str, Any]:
-        """The matcher of a case for a ledger outside of the store. Raises NotFoundError."""
+        """The matcher of a case for a ledger outside of the store. Keyed digests stand for values where possible.
+
+        ``with_values``: the values themselves, as far as the store has them. Raises NotFoundError.
+        """
         return await retrying(lambda: self._controller.cases.subject(case, with_values=with_values), self._rng)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.core.access import resources as names
-from penstock.core.access.rights import ANY, LOOK, Need, meets
+from penstock.core.access.rights import ANY, LOOK, Need, missing
+from penstock.core.cases.case import EVERYTHING
 from penstock.model.identity import Action, Identity
 from penstock.model.names import SYSTEM_SCOPE, StreamName
 
@@ -25,8 +26,9 @@ AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
 class Rule:
     """What a call needs.
 
-    ``needs``: from its arguments. ``found_by``: the call names a hold or an erasure by id (``hold``, ``erasure``); the
-    ``actions`` are needed on what it covers. ``shows``: a listing, of which the caller gets the names that it may see.
+    ``needs``: from its arguments. ``found_by``: the call names a hold, an erasure or a case by id (``hold``, ``erasure``,
+    ``case``); the ``actions`` are needed on what it covers. ``shows``: a listing, of which the caller gets the names
+    that it may see.
     """
 
     needs: Needs
@@ -147,6 +149,19 @@ def _of_erasure(item: Any) -> Need:
     return on_stream({Action.ERASE, Action.AUDIT}, StreamName.parse(item.stream))
 
 
+def on_targets(actions: Iterable[Action], targets: Sequence[str]) -> tuple[Need, ...]:
+    """Needs for all targets of a case: streams as ``scope/stream``, scopes, and ``*`` for the store."""
+    wanted = frozenset(actions)
+
+    def need(target: str) -> Need:
+        scope, slash, stream = target.partition("/")
+        if slash:
+            return on_stream(wanted, StreamName(scope, stream))
+        return Need.of(wanted, names.STORE if target == EVERYTHING else names.of_scope(scope))
+
+    return tuple(map(need, targets))
+
+
 def _of_hold(item: Any) -> Need:
     # A hold on a scope also holds the streams that the caller may see.
     return on_stream(LOOK, item.stream) if item.stream else Need.of(LOOK, names.of_scope(item.scope), below=True)
@@ -156,7 +171,7 @@ def _of_scope(name: str) -> Need:
     return Need.of(ANY, names.of_scope(name), below=name != SYSTEM_SCOPE)
 
 
-_SHOWN: Mapping[str, Callable[[Any, Arguments], Need]] = {
+_SHOWN: Mapping[str, Callable[[Any, Arguments], Need | tuple[Need, ...]]] = {
     "scope": lambda item, _: _of_scope(item),
     "stream": lambda item, given: on_stream(ANY, StreamName(given["scope"], item)),
     "reader-group": lambda item, given: Need.of(LOOK, names.of_group(given["scope"], item)),
@@ -164,20 +179,30 @@ _SHOWN: Mapping[str, Callable[[Any, Arguments], Need]] = {
     "deleted": lambda item, _: on_stream(ANY, item.stream),
     "hold": lambda item, _: _of_hold(item),
     "erasure": lambda item, _: _of_erasure(item),
+    "case": lambda item, _: on_targets({Action.ERASE, Action.AUDIT}, item.targets),
 }
 
 
 def seen(identity: Identity, rule: Rule, given: Arguments, items: Iterable[Any]) -> list[Any]:
     """The items of a listing that the identity may see."""
     need_of = _SHOWN[rule.shows]
-    return [item for item in items if meets(identity, need_of(item, given))]
+
+    def may(item: Any) -> bool:
+        needs = need_of(item, given)
+        return missing(identity, needs if isinstance(needs, tuple) else (needs,)) is None
+
+    return [item for item in items if may(item)]
 
 
-def of_found(rule: Rule, item: Any) -> Need:
-    """What a call needs that names a hold or an erasure, once that was looked up."""
+def of_found(rule: Rule, item: Any) -> tuple[Need, ...]:
+    """What a call needs that names a hold, an erasure or a case, once that was looked up."""
+    if rule.found_by == "case":
+        return on_targets(rule.actions, item.targets)
     if rule.found_by == "erasure":
-        return on_stream(rule.actions, StreamName.parse(item.stream))
-    return on_stream(rule.actions, item.stream) if item.stream else Need.of(rule.actions, names.of_scope(item.scope))
+        return (on_stream(rule.actions, StreamName.parse(item.stream)),)
+    if item.stream:
+        return (on_stream(rule.actions, item.stream),)
+    return (Need.of(rule.actions, names.of_scope(item.scope)),)
 
 
 def _by(kind: str, *actions: Action) -> Rule:
@@ -259,6 +284,12 @@ _CONTROL: Mapping[str, Mapping[str, Rule]] = {
         "part": _by("erasure", Action.ERASE, Action.AUDIT),
         "withdraw": _by("erasure", Action.ERASE),
         "list": Rule(_erasures_of, shows="erasure"),
+    },
+    "cases": {
+        "open": Rule(lambda given: on_targets({Action.ERASE}, given["targets"])),
+        "get": _by("case", Action.ERASE, Action.AUDIT),
+        **{name: _by("case", Action.ERASE) for name in ("look", "close", "withdraw", "subject")},
+        "list": _store(Action.ERASE, Action.AUDIT, below=True, shows="case"),
     },
     "tables": {
         "create": _tables(_A),

@@ -17,7 +17,7 @@ from penstock.model.names import StreamName
 
 VALUES_MAX = 5000  # values of one case: their record must fit into the controller's table
 VALUE_BYTES_MAX = 256 << 10  # of all values of a case together
-TARGETS_MAX = 1000
+TARGETS_MAX = 1000  # streams and scopes of one case
 EVERYTHING = "*"
 """As a target: all streams of the store."""
 DUE_MS = 30 * 86_400_000

@@ -20,7 +20,7 @@ from penstock.model.identity import Action, Grant, Identity
 from penstock.net.native.calls import control_calls, segment_calls
 from penstock.ports.control.batches import Batches
 from penstock.ports.control.cuts import Cuts
-from penstock.ports.control.erasures import Erasures
+from penstock.ports.control.erasures import Cases, Erasures
 from penstock.ports.control.groups import ReaderGroups
 from penstock.ports.control.holds import Holds
 from penstock.ports.control.layout import Layout
@@ -78,19 +78,20 @@ class Rights:
         return rule, identity
 
     async def _check_found(self, call: str, rule: Rule, given: Arguments) -> Identity:
-        """Check the right on the hold or erasure that the call names. A caller without any such right gets the same
+        """Check the right on the hold, erasure or case that the call names. A caller without any such right gets the same
         answer whether it exists or not."""
         identity = self.identity(call)
         if rule.found_by == "hold":
             holds = await self._plane.holds.list()
             found: Any = next((item for item in holds if item.id == given["hold_id"]), None)
         else:
+            get = self._plane.cases.get if rule.found_by == "case" else self._plane.erasures.get
             try:
-                found = await self._plane.erasures.get(given["erasure"])
+                found = await get(given[rule.found_by])
             except NotFoundError:
                 found = None
         anywhere = Need.of(rule.actions, "/")
-        if not meets(identity, anywhere if found is None else of_found(rule, found)):
+        if missing(identity, (anywhere,) if found is None else of_found(rule, found)) is not None:
             raise self._denied(call, identity, anywhere)
         return identity
 
@@ -187,6 +188,7 @@ class GuardedControl:
         self.retention = cast(Retention, subject("retention"))
         self.holds = cast(Holds, subject("holds"))
         self.erasures = cast(Erasures, subject("erasures"))
+        self.cases = cast(Cases, subject("cases"))
         self.tables = cast(KeyValueTables, subject("tables"))
 
 

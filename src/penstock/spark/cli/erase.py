@@ -21,6 +21,7 @@ from penstock.app.cli.erase import (
     state_line,
     would_erase,
 )
+from penstock.app.cli.erasure.cases import JsonFieldOption
 from penstock.app.erasure.values import values_from
 from penstock.core.cases.matching import Contains, JsonField
 from penstock.core.units import counted
@@ -34,15 +35,6 @@ if TYPE_CHECKING:
     from penstock.spark.jobs.erase import EraseReport
     from penstock.spark.jobs.erase_tables import TableErasure
 
-JsonFieldOption = Annotated[
-    str | None,
-    typer.Option(
-        "--json-field",
-        metavar="PATH",
-        help="Look at this field of JSON events, for example user.id or users.0.id.",
-        show_default=False,
-    ),
-]
 AnywhereOption = Annotated[bool, typer.Option("--anywhere", help="Look for the values anywhere in the payload.")]
 ValuesOption = Annotated[
     Path | None,

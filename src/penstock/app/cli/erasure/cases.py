@@ -10,7 +10,7 @@ import typer
 from msgspec import UNSET
 
 from penstock.app.cli.common.loss import FINAL, Loss, confirm
-from penstock.app.cli.common.options import ID, VALUES, OwnerOption, ReasonOption, YesOption
+from penstock.app.cli.common.options import ID, UNTIL, VALUES, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, print_facts, print_json, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target, owner_of
 from penstock.app.cli.common.words import moment, parse_moment
@@ -36,7 +36,7 @@ JsonFieldOption = Annotated[
     typer.Option(
         "--json-field",
         metavar="PATH",
-        help="The field of JSON events that is compared, for example user.id. Default: a value may be anywhere.",
+        help="Look at this field of JSON events, for example user.id or users.0.id.",
         show_default=False,
     ),
 ]
@@ -49,12 +49,12 @@ def request(
     json_field: JsonFieldOption = None,
     due: Annotated[
         str | None,
-        typer.Option("--due", metavar="TIME", help="By when, or 14d from now. Default: 30d.", show_default=False),
+        typer.Option("--due", metavar="TIME", help=f"{UNTIL} Or 14d from now. Default: 30d.", show_default=False),
     ] = None,
     digests: Annotated[
         bool, typer.Option("--digests", help="Keep keyed digests in place of the values; needs --json-field.")
     ] = False,
-    case: Annotated[str | None, typer.Option("--id", metavar="CASE", help=ID, show_default=False)] = None,
+    case: Annotated[str | None, typer.Option("--id", metavar="ID", help=ID, show_default=False)] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is verified or deferred.")] = True,
     owner: OwnerOption = None,
     yes: YesOption = False,

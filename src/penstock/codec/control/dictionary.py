@@ -9,15 +9,8 @@ from typing import Any, get_args, get_origin
 from uuid import UUID
 
 from penstock.codec.control.audit_log import AuditLogRecord, AuditTileRecord
-from penstock.codec.control.cases import CaseRecord, CaseStreamRecord
-from penstock.codec.control.erasures import (
-    WITHOUT_ANNOTATIONS,
-    ErasureChainRecord,
-    ErasureChunksRecord,
-    ErasureMarkRecord,
-    ErasurePartRecord,
-    ErasureRecord,
-)
+from penstock.codec.control.erasure_rows import ERASURE_ROWS
+from penstock.codec.control.erasures import WITHOUT_ANNOTATIONS
 from penstock.codec.control.policies import HoldPlaceRecord, HoldRecord, PolicyRecord
 from penstock.codec.control.readers import (
     EvictionsRecord,
@@ -93,8 +86,6 @@ _TRANSACTIONS = (
 _GROUPS = "controller.groups.reader_groups"
 _SUBSCRIBERS = "controller.groups.subscribers"
 _STEPS = "controller.retention.steps"
-_ERASURES = "controller.erasure.erasures"
-_CASES = "controller.erasure.cases"
 _DELETED = "controller.grace.deleted_records"
 _LIFECYCLE = "controller.streams.lifecycle"
 _EPOCHS = "controller.streams.epochs"
@@ -451,55 +442,7 @@ TABLE = (
         writers=("controller.evidence.audit_log",),
         ends="nothing: old checkpoints and receipts stay verifiable after the entries have left the stream",
     ),
-    Entry(
-        key="erasure/{erasure}",
-        value=ErasureRecord,
-        one_for="each erasure; it outlives its stream",
-        writers=(_ERASURES, "controller.erasure.deferral"),
-        ends="it is given up before the request is complete; else nothing",
-    ),
-    Entry(
-        key="erasure-part/{erasure}/{run}{page}/{segment}",
-        value=ErasurePartRecord,
-        one_for="each segment in a page of positions of a run",
-        writers=(_ERASURES,),
-        ends="another run of the erasure is decided, or it is withdrawn",
-    ),
-    Entry(
-        key="erasure-chunks/{erasure}/{page}",
-        value=ErasureChunksRecord,
-        one_for="each thousand chunks that an erasure rewrote",
-        writers=("controller.erasure.parts",),
-        ends="nothing",
-    ),
-    Entry(
-        key="erasure-work/{erasure}",
-        value=ErasureMarkRecord,
-        one_for="each erasure that is neither done nor withdrawn",
-        writers=(_ERASURES, "controller.erasure.deferral"),
-        ends="its receipt or its withdrawal",
-    ),
-    Entry(
-        key="erasure-chain",
-        value=ErasureChainRecord,
-        one_for="the store: the last receipt",
-        writers=(_ERASURES,),
-        ends="nothing",
-    ),
-    Entry(
-        key="case/{case}",
-        value=CaseRecord,
-        one_for="each case of erasure",
-        writers=(_CASES,),
-        ends="nothing",
-    ),
-    Entry(
-        key="case-stream/{case}/{scope}/{stream}",
-        value=CaseStreamRecord,
-        one_for="each stream that a case has searched",
-        writers=("controller.erasure.case_search",),
-        ends="nothing",
-    ),
+    *ERASURE_ROWS,
 )
 """All rows of the table, as the page lists them."""
 

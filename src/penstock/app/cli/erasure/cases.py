@@ -10,7 +10,7 @@ import typer
 from msgspec import UNSET
 
 from penstock.app.cli.common.loss import FINAL, Loss, confirm
-from penstock.app.cli.common.options import ID, UNTIL, VALUES, OwnerOption, ReasonOption, YesOption
+from penstock.app.cli.common.options import ID, VALUES, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, print_facts, print_json, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target, owner_of
 from penstock.app.cli.common.words import moment, parse_moment
@@ -49,7 +49,12 @@ def request(
     json_field: JsonFieldOption = None,
     due: Annotated[
         str | None,
-        typer.Option("--due", metavar="TIME", help=f"{UNTIL} Or 14d from now. Default: 30d.", show_default=False),
+        typer.Option(
+            "--due",
+            metavar="TIME",
+            help="When it should be verified: 2026-01-31, a time, or 14d from now. Default: 30d.",
+            show_default=False,
+        ),
     ] = None,
     digests: Annotated[
         bool, typer.Option("--digests", help="Keep keyed digests in place of the values; needs --json-field.")

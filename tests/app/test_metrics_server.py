@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -40,7 +41,7 @@ def total(found: dict[str, float], name: str) -> float:
 
 
 def test_the_page_holds_all_workers_and_survives_the_death_of_one(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "store", "--workers", "2") as server:
+    with ServerProcess(tmp_path / "store", "--workers", "2", "--log-format", "json") as server:
         with penstock.connect(server.address) as store:
             stream = store.create_stream("plant/named", segments=4, create_scope=True)
             assert total(scrape(server), "penstock_grpc_connections") == 1
@@ -78,6 +79,9 @@ def test_the_page_holds_all_workers_and_survives_the_death_of_one(tmp_path: Path
             again['penstock_started_time_seconds{process="worker-1"}']
             > found['penstock_started_time_seconds{process="worker-1"}']
         )
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    assert {"server", "worker-0", "worker-1"} <= {line["process"] for line in lines}
+    assert all(line["time"].endswith("Z") and line["level"] and line["logger"] and line["message"] for line in lines)
 
 
 def disk_as_du_says(server: ServerProcess) -> int:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.app.cli.main import app, main
-from penstock.app.logs import FieldsFormatter
+from penstock.app.logs import FieldsFormatter, JsonFormatter
+from penstock.model.callers import Caller, calling
 from penstock.model.errors import PenstockError
 from penstock.model.redaction import redacted, redacted_address
 from penstock.net.dial.addresses import parse_address
@@ -32,6 +33,9 @@ URLS = (
     f"user:{PLAIN}@127.0.0.1:9",
     f"http://127.0.0.1:9/?X-Amz-Signature={PLAIN}",
 )
+
+FORMATTERS = (FieldsFormatter(), JsonFormatter())
+SECRET_FIELDS = ("token", "password", "aws_secret_access_key", "Authorization", "set-cookie", "private_key_passphrase")
 
 characters = st.characters(blacklist_categories=("Z", "C"), blacklist_characters="'\"&=")
 secrets = st.text(characters, min_size=12).map(lambda text: f"<{text}>")
@@ -82,9 +86,34 @@ def test_errors_and_logs_do_not_show_it(url):
         shown += [str(error), repr(error), json.dumps(error.fields), repr(pickle.loads(pickle.dumps(error)))]
         record = logging.LogRecord("a", logging.INFO, "", 1, "asked %s", (url,), None)
         record.__dict__["url"] = url
-        shown.append(FieldsFormatter().format(record))
+        shown += [formatter.format(record) for formatter in FORMATTERS]
     assert shown
     assert not [text for text in shown if SECRET in text or PLAIN in text]
+
+
+@pytest.mark.parametrize("formatter", FORMATTERS)
+@pytest.mark.parametrize("name", SECRET_FIELDS)
+def test_a_field_with_the_name_of_a_secret_is_hidden_in_logs(formatter, name):
+    record = logging.LogRecord("a", logging.INFO, "", 1, "a field", (), None)
+    record.__dict__[name] = SECRET
+    assert SECRET not in formatter.format(record)
+
+
+@pytest.mark.parametrize("formatter", FORMATTERS)
+@pytest.mark.parametrize("url", [url for url in URLS if "://" in url])
+def test_neither_a_caller_nor_a_request_nor_a_traceback_shows_it_in_logs(formatter, url):
+    try:
+        try:
+            raise OSError(f"no answer from {url}")
+        except OSError as cause:
+            raise PenstockError("it failed", place=url) from cause
+    except PenstockError:
+        record = logging.LogRecord("a", logging.ERROR, "", 1, "it failed", (), sys.exc_info())
+    record.__dict__["deep"] = {"urls": [url]}
+    with calling(Caller(who=url, via="http", peer=url), f"GET {url}"):
+        line = formatter.format(record)
+    assert SECRET not in line
+    assert PLAIN not in line
 
 
 def commands(command=None, words=()):

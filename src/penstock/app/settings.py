@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
+from penstock.app.logs import LogFormat
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.net.tls.settings import TlsSettings
@@ -146,7 +147,7 @@ class StandaloneSettings:
 
     Beyond loopback it needs TLS and authentication, unless ``insecure`` allows other machines to reach an unprotected port.
     ``advertised_host`` is the host that clients connect to (default: the bound host). ``metrics``: see ``MetricsSettings``.
-    ``tls``: None for plain connections.
+    ``tls``: None for plain connections. ``log_format``: of the lines on standard error.
     """
 
     store: EmbeddedSettings
@@ -157,6 +158,7 @@ class StandaloneSettings:
     advertised_host: str | None = None
     insecure: bool = False
     workers: int | None = None
+    log_format: LogFormat = LogFormat.TEXT
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     tls: TlsSettings | None = None
 

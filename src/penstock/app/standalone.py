@@ -379,7 +379,7 @@ async def _serve_until(
 
 def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:
     """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses. Raises if the store cannot continue."""
-    log_to_stderr()
+    log_to_stderr(form=settings.log_format)
     raise_limit()
     tune_allocator()
     tune_collector()

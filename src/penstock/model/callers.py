@@ -51,22 +51,33 @@ def current_caller() -> Caller | None:
     return _CURRENT.get()
 
 
+_REQUEST: ContextVar[str] = ContextVar("penstock_request", default="")
+
+
+def current_request() -> str:
+    """The request that is being answered, such as ``streams.create`` or ``GET /v1/scopes``; empty: none."""
+    return _REQUEST.get()
+
+
 @contextmanager
 def unattributed() -> Iterator[None]:
     """Inside the block, there is no caller: for work, including its tasks, that a call finds or triggers but does not
     request."""
-    token = _CURRENT.set(None)
+    token, request = _CURRENT.set(None), _REQUEST.set("")
     try:
         yield
     finally:
+        _REQUEST.reset(request)
         _CURRENT.reset(token)
 
 
 @contextmanager
-def calling(caller: Caller) -> Iterator[None]:
-    """Inside the block, calls of this thread or task, and of tasks that they start, are made by ``caller``."""
-    token = _CURRENT.set(caller)
+def calling(caller: Caller, request: str = "") -> Iterator[None]:
+    """Inside the block, calls of this thread or task, and of tasks that they start, are made by ``caller``, in the
+    request of that name. It must hold no secret: it is logged."""
+    token, outer = _CURRENT.set(caller), _REQUEST.set(request)
     try:
         yield
     finally:
+        _REQUEST.reset(outer)
         _CURRENT.reset(token)

@@ -21,7 +21,7 @@ from typing import Any
 import uvloop
 
 from penstock.app.descriptors import connections_allowed, raise_limit
-from penstock.app.logs import log_to_stderr
+from penstock.app.logs import LogFormat, log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
 from penstock.app.metrics.process import ProcessMetrics
 from penstock.app.process_memory import tune_allocator, tune_collector
@@ -254,9 +254,10 @@ def _answer(order: _Order, outcome: Any) -> None:
 
 
 def main() -> None:
-    """Run a worker. Arguments: descriptor of the line, descriptor of the counts, own number, number of workers."""
+    """Run a worker. Arguments: descriptor of the line, descriptor of the counts, own number, number of workers, format of
+    the log."""
     line, counts, worker, workers = map(int, sys.argv[1:5])
-    log_to_stderr(f"worker-{worker}")
+    log_to_stderr(f"worker-{worker}", LogFormat(sys.argv[5]))
     raise_limit()
     tune_allocator()
     tune_collector()

@@ -133,7 +133,7 @@ def _guarded(
     async def call(request: Any, context: Any) -> Any:
         began_s, outcome = telemetry.steady_s(), "failed"
         try:
-            with calling(_caller_of(context)):
+            with calling(_caller_of(context), name):
                 reply = await handler(request)
             outcome = "ok"
             return reply

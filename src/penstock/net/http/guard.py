@@ -72,7 +72,7 @@ class Guard:
             try:
                 self._check(headers, body)
                 _check_path(scope)
-                with calling(_caller_of(scope, headers)):
+                with calling(_caller_of(scope, headers), f"{scope['method']} {scope['path']}"):
                     async with limit:
                         await self._app(scope, body.receive, reply.send)
             except ClientDisconnect:

@@ -11,6 +11,7 @@ import typer
 from penstock.app.cli.common.options import DATA, DURATIONS, SIZES, TIER2, EndpointOption, InsecureOption, LimitOption
 from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import JsonOption
+from penstock.app.logs import LogFormat
 from penstock.app.settings import (
     CONTROLLER_PORT,
     HTTP_PORT,
@@ -154,6 +155,15 @@ MetricsStreamOption = Annotated[
     ),
 ]
 
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option(
+        "--log-format",
+        metavar="text|json",
+        help="Format of the log on standard error: text for people, json for programs that collect logs.",
+    ),
+]
+
 
 def standalone(
     data: DataOption = Path("./store"),
@@ -174,6 +184,7 @@ def standalone(
     tier2_wait: WaitOption = "5m",
     metrics_streams: MetricsStreamsOption = METRICS_STREAMS,
     metrics_stream: MetricsStreamOption = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
@@ -215,6 +226,7 @@ def standalone(
         insecure=insecure,
         workers=workers,
         tls=_tls(tls_cert, tls_key, tls_client_ca, tls_client_auth),
+        log_format=log_format,
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
     run(settings, ready=_ready_json if json else _ready_text)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from penstock import answers
     from penstock.app.settings import EmbeddedOptions
+    from penstock.client.audit import AsyncAuditLog
+    from penstock.client.blocking.audit import AuditLog
     from penstock.client.blocking.byte_streams import ByteStream
     from penstock.client.blocking.erasures import Cases, Erasures
     from penstock.client.blocking.group_transactions import GroupTransaction
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "app.settings": "EmbeddedOptions",
     "client.blocking.byte_streams": "ByteStream",
+    "client.blocking.audit": "AuditLog",
     "client.blocking.erasures": "Cases Erasures",
     "client.blocking.group_transactions": "GroupTransaction",
     "client.blocking.groups": "ReaderGroup",
@@ -98,6 +101,7 @@ _HOMES = {
     "client.blocking.writers": "Acknowledgement Transaction Writer",
     "client.byte_stream": "AsyncByteStream",
     "client.cases": "AsyncCases",
+    "client.audit": "AsyncAuditLog",
     "client.erasure": "AsyncErasures",
     "client.erasure_proof": "Verification",
     "client.reading.blocks": "Block Event",
@@ -148,6 +152,7 @@ __all__ = [
     "AsyncAcknowledgement",
     "AsyncByteStream",
     "AsyncCases",
+    "AsyncAuditLog",
     "AsyncErasures",
     "AsyncGroupReader",
     "AsyncGroupTransaction",
@@ -176,6 +181,7 @@ __all__ = [
     "EffectivePolicy",
     "EmbeddedOptions",
     "Entry",
+    "AuditLog",
     "Erasures",
     "Event",
     "GroupReader",

@@ -8,6 +8,13 @@ from typing import Any
 
 from penstock.codec.control.effective_policy import PATHS
 from penstock.codec.control.policy_document import encode_document
+from penstock.model.answers.evidence import (
+    AuditCheckpoint,
+    AuditExport,
+    AuditLogInfo,
+    EvidenceDocument,
+    KeyRotation,
+)
 from penstock.model.answers.explanation import Explanation, GoneData
 from penstock.model.answers.facts import FactsHistory, FactsSegment, FactsSubscriber, StreamFacts
 from penstock.model.answers.forecast import Forecast, HistoryPoint, ReachedLimit
@@ -138,6 +145,36 @@ class MemoryRetention(FlatControl):
         return RestoredStream(
             stream=stream, incarnation=incarnation or 9, sealed=True, size_bytes=3, dropped_subscribers=("s/g",)
         )
+
+    async def evidence_log(self) -> AuditLogInfo:
+        rotated = KeyRotation(old="a+1+x", new="a+2+y", signature="s")
+        return AuditLogInfo(origin="a", size=3, key="a+2+y", rotations=[rotated])
+
+    async def evidence_rotate_key(self) -> AuditLogInfo:
+        return await self.evidence_log()
+
+    async def evidence_checkpoint(self) -> AuditCheckpoint:
+        return AuditCheckpoint(origin="a", size=3, note="a\n3\n", at_ms=5)
+
+    async def evidence_checkpoints(self) -> Sequence[AuditCheckpoint]:
+        return [await self.evidence_checkpoint()]
+
+    async def evidence_consistency(self, before: int) -> EvidenceDocument:
+        return EvidenceDocument(kind="consistency", text=f"{before}\n")
+
+    async def evidence_export(self) -> AuditExport:
+        return AuditExport(text="{}\n", offset=8, end=90)
+
+    async def evidence_erasure(self, erasure: str) -> EvidenceDocument:
+        raise NotFoundError("no such erasure", erasure=erasure)
+
+    async def evidence_disposal(
+        self, target: StreamName | str, *, from_ms: int = 0, to_ms: int | None = None
+    ) -> EvidenceDocument:
+        return EvidenceDocument(kind="disposal", text=f"{target} {from_ms} {to_ms}\n")
+
+    async def evidence_hold(self, hold_id: str) -> EvidenceDocument:
+        return EvidenceDocument(kind="hold", text=f"{hold_id}\n")
 
     async def retention_undo_last(self, stream: StreamName) -> StreamCut:
         self._stream(stream)

@@ -30,6 +30,7 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng
+from penstock.storage.machine.signing_keys import FileSigningKeys
 
 _PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
 """The settings that are not numbers."""
@@ -91,6 +92,7 @@ async def open_runtime(
                 rng=rng,
                 endpoint_of=endpoint_of,
                 telemetry=telemetry,
+                signing=FileSigningKeys(settings.data),
                 settings=ControllerSettings(
                     retention_cycle_ms=settings.retention_cycle_ms,
                     deletion_grace_ms=settings.deletion_grace_ms,

@@ -53,6 +53,7 @@ from penstock.ports.control.layout import Endpoint
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng
+from penstock.storage.machine.signing_keys import FileSigningKeys
 
 log = logging.getLogger(__name__)
 
@@ -254,6 +255,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
                 rng=rng,
                 endpoint_of=workers.endpoint_of,
                 telemetry=telemetry,
+                signing=FileSigningKeys(settings.store.data),
                 settings=ControllerSettings(
                     retention_cycle_ms=settings.store.retention_cycle_ms,
                     deletion_grace_ms=settings.store.deletion_grace_ms,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from penstock.client.audit import AsyncAuditLog
 from penstock.client.byte_stream import AsyncByteStream
 from penstock.client.cases import AsyncCases
 from penstock.client.erasure import AsyncErasures
@@ -388,6 +389,10 @@ class AsyncStore:
         """Holds on the ``target``: a stream (``scope/stream``), a scope, or (None) all of the store."""
         chosen = StreamName.parse(target) if isinstance(target, str) and "/" in target else target
         return AsyncHolds(chosen, self.controller, self.rng)
+
+    def audit(self) -> AsyncAuditLog:
+        """The audit log: its key, checkpoints, exports and signed documents."""
+        return AsyncAuditLog(self.segments, self.controller)
 
     def erasures(self, stream: StreamName | str | None = None) -> AsyncErasures:
         """Erasures of a stream (``scope/stream``), or (None) all of the store, with their receipts."""

@@ -46,6 +46,7 @@ class AuditKind(enum.Enum):
     SCALE = "scale"
     ABORT = "abort"
     GAP = "gap"
+    KEY = "key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ PARTS = {
     "chunk": Part(pattern=r"[0-9a-z]+-[0-9a-f]+-[0-9a-f]+(?:-[0-9a-f]+)?", meaning="name of a chunk (chunk-index.md)"),
     "batches": Part(pattern="[0-9a-f]{16}-[0-9a-f]{16}-[0-9a-f]{16}", meaning="first and last batch, and the run"),
     "part": Part(pattern="[0-9a-f]{6}-(?:part|end)", meaning="number of an object, and whether it is the last"),
+    "public": Part(pattern="[0-9a-f]{64}", meaning="the public part of the key, 64 hexadecimal digits"),
     "scope": Part(pattern="[^/]+", meaning="name of a scope"),
     "stream": Part(pattern="[^/]+", meaning="name of a stream"),
     "group": Part(pattern="[^/]+", meaning="name of a reader group"),
@@ -38,6 +39,13 @@ FILES = (
         one_for="each data directory",
         writers=("storage.machine.reserve",),
         ends="a start that finds no space; created again later",
+    ),
+    Entry(
+        key="audit-keys/{public}.key",
+        value="text: the private key that signs the audit log, 64 hexadecimal digits ([evidence.md](evidence.md)); mode 0600",
+        one_for="the controller, once it has signed anything; backups do not have it",
+        writers=("storage.machine.signing_keys",),
+        ends="the rotation of the key",
     ),
     Entry(
         key="metadata/store.db",

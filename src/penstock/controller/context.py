@@ -22,6 +22,7 @@ from penstock.model.names import StreamName
 from penstock.ports.clock import Clock
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
+from penstock.ports.signing import SigningKeys
 from penstock.ports.telemetry import Telemetry
 
 
@@ -91,6 +92,7 @@ class Context:
     set_aside: SetAside
     retention_clock: RetentionClock
     tasks: OwnedTasks
+    signing: SigningKeys | None = None
     attention: Attention = field(default_factory=Unattended)
     scaling: ScalingAttention = field(default_factory=Unattended)
     locks: NamedLocks = field(default_factory=NamedLocks)

@@ -17,6 +17,7 @@ from penstock.controller.buckets import Buckets
 from penstock.controller.context import Context
 from penstock.controller.erasure.cases import Cases
 from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.evidence.evidence import Evidence
 from penstock.controller.grace.deleted_streams import DeletedStreams
 from penstock.controller.grace.kept import undo_holds
 from penstock.controller.groups.reader_groups import ReaderGroups
@@ -51,6 +52,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
+from penstock.ports.signing import SigningKeys
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -90,9 +92,10 @@ class Controller:
         self.erasures = Erasures(ctx)
         self.cases = Cases(ctx, self.erasures)
         self.holds = Holds(ctx, self._hold_ended, partial(undo_holds, ctx))
+        self.evidence = Evidence(ctx, self.erasures)
         self.tables = KeyValueTables(self.scopes, ctx.segments)
         self._advancing = Advancing(ctx)
-        self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams)
+        self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams, self.evidence)
 
     def _hold_ended(self) -> None:
         self.erasures.resume_soon()
@@ -200,15 +203,19 @@ async def open_controller(
     settings: ControllerSettings | None = None,
     *,
     steady: Callable[[], float] | None = None,
+    signing: SigningKeys | None = None,
 ) -> AsyncIterator[Controller]:
     """Open a controller that serves calls. All arguments are borrowed.
 
-    ``steady`` counts elapsed seconds, for the age of data; default: the event loop's clock.
+    ``steady`` counts elapsed seconds, for the age of data; default: the event loop's clock. Without ``signing``, calls of
+    ``evidence`` that sign raise UnsupportedError.
     Raises: UnavailableError and ContainerOfflineError from the store; CorruptDataError, VersionTooNewError.
     """
     settings = settings or ControllerSettings()
     passed = steady or asyncio.get_running_loop().time
-    ctx = context_of(segments, clock=clock, rng=rng, telemetry=telemetry, settings=settings, passed=passed)
+    ctx = context_of(
+        segments, clock=clock, rng=rng, telemetry=telemetry, settings=settings, passed=passed, signing=signing
+    )
     buckets = Buckets(
         ctx.metadata, rng, passed, ctx.set_aside, count=settings.buckets, lease_ms=settings.bucket_lease_ms
     )

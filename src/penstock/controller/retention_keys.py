@@ -39,6 +39,18 @@ def gap_reported(life: str) -> bytes:
     return f"audit-told/{life}".encode()
 
 
+def audit_keys(log: str) -> bytes:
+    return f"audit-keys/{log}".encode()
+
+
+def audit_checkpoints(log: str) -> bytes:
+    return f"audit-checkpoint/{log}/".encode()
+
+
+def audit_checkpoint(log: str, size: int) -> bytes:
+    return f"audit-checkpoint/{log}/{size:016x}".encode()
+
+
 def audit_tiles(log: str) -> bytes:
     return f"audit-tile/{log}/".encode()
 

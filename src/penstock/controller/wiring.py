@@ -19,6 +19,7 @@ from penstock.controller.tasks import OwnedTasks
 from penstock.ports.clock import Clock
 from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
+from penstock.ports.signing import SigningKeys
 from penstock.ports.telemetry import Telemetry
 
 
@@ -30,10 +31,11 @@ def context_of(
     telemetry: Telemetry,
     settings: ControllerSettings,
     passed: Callable[[], float],
+    signing: SigningKeys | None = None,
 ) -> Context:
     """The shared parts of a controller on ``segments``. Does no I/O and starts no task; the arguments are borrowed.
 
-    ``passed`` counts elapsed seconds, for the age of data.
+    ``passed`` counts elapsed seconds, for the age of data. Without ``signing``, nothing can be signed.
     """
     metadata = Metadata(segments)
     tasks = OwnedTasks()
@@ -64,4 +66,5 @@ def context_of(
         set_aside=set_aside,
         retention_clock=RetentionClock(metadata, clock, passed, set_aside, slack_ms=settings.clock_slack_ms),
         tasks=tasks,
+        signing=signing,
     )

@@ -23,7 +23,7 @@ from penstock.app.cli import (
 from penstock.app.cli.common.late import LateGroup, missing_package
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
 from penstock.app.cli.erasure import cases
-from penstock.app.cli.upkeep import backup, data, doctor, rebuild, scrub, servers
+from penstock.app.cli.upkeep import backup, data, doctor, evidence, rebuild, scrub, servers
 from penstock.model.errors import PenstockError
 from penstock.model.redaction import redacted
 
@@ -42,7 +42,7 @@ Every command takes --help and --json. Commands use the store at localhost:9090,
 or in --data DIR without a server. Commands that delete show what is lost and ask; in scripts they need --yes.
 """
 
-NOT_TRUE = (NOT_TRUE_STATUS, "the receipt of an erasure does not hold")
+NOT_TRUE = (NOT_TRUE_STATUS, "a receipt, a checkpoint or another proof does not hold")
 
 EXIT_HELP = (
     "Exit status: 0 done; "
@@ -67,6 +67,7 @@ erase.app.command("request")(cases.request)
 erase.app.command("cases")(cases.list_cases)
 erase.app.add_typer(cases.app, name="case")
 app.add_typer(erase.app, name="erase")
+app.add_typer(evidence.app, name="audit")
 app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")
 app.add_typer(tables.app, name="table")
@@ -78,6 +79,7 @@ app.command("standalone")(servers.standalone)
 app.command("demo")(servers.demo)
 app.command("write")(data.write)
 app.command("read")(data.read)
+app.command("verify")(evidence.verify)
 app.command("scrub")(scrub.scrub)
 app.command("doctor")(doctor.doctor)
 app.command("rebuild")(rebuild.rebuild)

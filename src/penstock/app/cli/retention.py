@@ -39,6 +39,7 @@ from penstock.app.cli.common.words import (
 from penstock.app.cli.planned_facts import plan_facts
 from penstock.app.cli.plans import Plan, loss_of, plan_change
 from penstock.app.cli.policies import as_fields, sentence
+from penstock.app.cli.upkeep.evidence import certificate
 from penstock.codec.answers import as_json
 from penstock.codec.control.effective_policy import encode_effective
 from penstock.codec.control.policy_document import BY_PATH, encode_document, value_of
@@ -477,6 +478,7 @@ def _check_picture(path: Path) -> None:
 
 
 app.command()(audit)
+app.command()(certificate)
 
 
 @app.command()

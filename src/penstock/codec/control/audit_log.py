@@ -60,3 +60,24 @@ class AuditTileRecord(JsonRecord):
     KIND = "audit tile"
     offset: Annotated[int, Field("where the first of them begins in the audit stream's segment, bytes")]
     hashes: Annotated[tuple[bytes, ...], Field("32 bytes each, base64", dump=dump_hashes, load=load_hashes)]
+    root: Annotated[bytes, Field("root of the tree of these entries, hex", dump=dump_hash, load=bytes.fromhex)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditKeysRecord(JsonRecord):
+    """The public key of an audit log, and the keys before it."""
+
+    KIND = "audit keys"
+    public: Annotated[bytes, Field("the key that signs now, hex", dump=dump_hash, load=bytes.fromhex)]
+    rotations: Annotated[
+        Sequence[Mapping[str, str]], Field("`old`, `new`, `signature` of each earlier key (evidence.md), oldest first")
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditCheckpointRecord(JsonRecord):
+    """A checkpoint of an audit log that was signed."""
+
+    KIND = "audit checkpoint"
+    note: Annotated[str, Field("the signed note (evidence.md)")]
+    at_ms: Annotated[int, Field("wall clock, ms")]

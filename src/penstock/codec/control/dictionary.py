@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 from uuid import UUID
 
-from penstock.codec.control.audit_log import AuditLogRecord, AuditTileRecord
+from penstock.codec.control.audit_rows import AUDIT_LOG_ROWS
 from penstock.codec.control.erasure_rows import ERASURE_ROWS
 from penstock.codec.control.erasures import WITHOUT_ANNOTATIONS
 from penstock.codec.control.policies import HoldPlaceRecord, HoldRecord, PolicyRecord
@@ -421,27 +421,7 @@ TABLE = (
         writers=("controller.retention.audit",),
         ends="the same step",
     ),
-    Entry(
-        key="audit-log",
-        value=AuditLogRecord,
-        one_for="the store",
-        writers=("controller.evidence.audit_log",),
-        ends="nothing",
-    ),
-    Entry(
-        key="audit-policy",
-        value=MarkerRecord,
-        one_for="the store, if the operator has set the policy of the audit stream",
-        writers=("controller.retention.policies",),
-        ends="the operator clears the policy",
-    ),
-    Entry(
-        key="audit-tile/{log}/{tile}",
-        value=AuditTileRecord,
-        one_for="each 256 entries of an audit log",
-        writers=("controller.evidence.audit_log",),
-        ends="nothing: old checkpoints and receipts stay verifiable after the entries have left the stream",
-    ),
+    *AUDIT_LOG_ROWS,
     *ERASURE_ROWS,
 )
 """All rows of the table, as the page lists them."""

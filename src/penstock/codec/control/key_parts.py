@@ -26,6 +26,7 @@ PARTS = {
     "life": Part(pattern="[0-9a-f]{32}", meaning="one run of a controller, 32 hexadecimal digits"),
     "number": Part(pattern="[0-9a-f]{16}", meaning="number of an entry in that run, 16 hexadecimal digits"),
     "log": Part(pattern="[0-9a-f]{32}", meaning="an audit log: the end of its name, 32 hexadecimal digits"),
+    "size": Part(pattern="[0-9a-f]{16}", meaning="entries of the log, 16 hexadecimal digits"),
     "tile": Part(pattern="[0-9a-f]{16}", meaning="number of a tile, 16 hexadecimal digits"),
     "erasure": Part(pattern="[^/]+", meaning="id of an erasure"),
     "case": Part(pattern="[^/]+", meaning="id of a case of erasure"),

@@ -61,7 +61,7 @@ class AuditLog:
         found = [
             overwrite(
                 retention_keys.audit_tile(_identifier(state.origin), tile.number),
-                AuditTileRecord(offset=tile.offset, hashes=tile.hashes),
+                AuditTileRecord(offset=tile.offset, hashes=tile.hashes, root=tile.root),
             )
             for tile in list(self._tiles.values())[:50]
         ]
@@ -106,7 +106,7 @@ class AuditLog:
             record = self._set_aside.read(entry, AuditTileRecord)
             number = self._set_aside.key(entry, lambda key: int(key.rsplit(b"/", 1)[1], 16))
             if record is not None and number is not None:
-                yield Tile(number=number, offset=record.offset, hashes=record.hashes)
+                yield Tile(number=number, offset=record.offset, hashes=record.hashes, root=record.root)
 
     # --- recovery ------------------------------------------------------------------------------------------------
 

@@ -145,6 +145,10 @@ class Audit:
         if self._waiting:
             self.soon()
 
+    async def prepare(self) -> None:
+        """Create the audit stream unless it exists. Raises storage errors."""
+        await self._ensure()
+
     async def _ensure(self) -> None:
         if self._create is None:
             return

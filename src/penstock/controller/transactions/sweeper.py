@@ -15,6 +15,7 @@ from penstock.codec.control.streams import TransactionRecord, TransactionState
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.evidence.evidence import Evidence
 from penstock.controller.grace.deleted_streams import DeletedStreams
 from penstock.controller.groups.reader_groups import ReaderGroups
 from penstock.controller.metadata import PAGE
@@ -49,6 +50,7 @@ class Sweeper:
         holds: Holds,
         erasures: Erasures,
         deleted: DeletedStreams,
+        evidence: Evidence,
     ) -> None:
         self._ctx = ctx
         self._scopes = scopes
@@ -56,6 +58,7 @@ class Sweeper:
         self._holds = holds
         self._erasures = erasures
         self._deleted = deleted
+        self._evidence = evidence
         self._old_from: bytes | None = None
 
     async def run(self) -> None:
@@ -84,6 +87,7 @@ class Sweeper:
             self._holds.sweep,
             self._erasures.resume,
             self._deleted.sweep,
+            self._evidence.sweep,
             self._forget_old,
         )
         for part in parts:

@@ -291,6 +291,13 @@ _CONTROL: Mapping[str, Mapping[str, Rule]] = {
         **{name: _by("case", Action.ERASE) for name in ("look", "close", "withdraw", "subject")},
         "list": _store(Action.ERASE, Action.AUDIT, below=True, shows="case"),
     },
+    "evidence": {
+        **{name: _store(Action.AUDIT) for name in ("log", "checkpoint", "checkpoints", "consistency", "export")},
+        "rotate_key": _store(_A),
+        "erasure": _by("erasure", Action.ERASE, Action.AUDIT),
+        "disposal": _targets(Action.AUDIT),
+        "hold": _store(Action.AUDIT),
+    },
     "tables": {
         "create": _tables(_A),
         "delete": _tables(_A),

@@ -27,6 +27,7 @@ class Tile:
     number: int
     offset: int
     hashes: tuple[bytes, ...]
+    root: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,8 @@ class LogState:
         hashes = (*self.open, leaf)
         full = None
         if len(hashes) == TILE:
-            full = Tile(number=self.size // TILE, offset=self.open_offset, hashes=hashes)
+            root = Edge().add(hashes).root()
+            full = Tile(number=self.size // TILE, offset=self.open_offset, hashes=hashes, root=root)
             hashes = ()
         state = replace(
             self,

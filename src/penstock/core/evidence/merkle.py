@@ -88,14 +88,13 @@ class Nodes:
         self._known = dict(known)
         self._leaves = leaves
 
-    def needed(self, start: int, end: int) -> list[int]:
-        """Leaves in ``start <= number < end`` without whose hashes the subtree cannot be computed."""
-        if (start, end) in self._known or (end - start == 1 and start in self._leaves):
-            return []
-        if end - start == 1:
-            return [start]
-        middle = start + _split(end - start)
-        return self.needed(start, middle) + self.needed(middle, end)
+    def edge(self, size: int) -> Edge:
+        """The right edge of the tree of the first ``size`` leaves. Raises InvalidArgumentError."""
+        hashes, start = [], 0
+        for height in _heights(size):
+            hashes.append(self.root(start, start + (1 << height)))
+            start += 1 << height
+        return Edge(size, tuple(hashes))
 
     def root(self, start: int, end: int) -> bytes:
         """The root of the leaves ``start <= number < end``. Raises InvalidArgumentError: a leaf of them is not known."""

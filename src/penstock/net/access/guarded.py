@@ -21,6 +21,7 @@ from penstock.net.native.calls import control_calls, segment_calls
 from penstock.ports.control.batches import Batches
 from penstock.ports.control.cuts import Cuts
 from penstock.ports.control.erasures import Cases, Erasures
+from penstock.ports.control.evidence import Evidence
 from penstock.ports.control.groups import ReaderGroups
 from penstock.ports.control.holds import Holds
 from penstock.ports.control.layout import Layout
@@ -189,6 +190,7 @@ class GuardedControl:
         self.holds = cast(Holds, subject("holds"))
         self.erasures = cast(Erasures, subject("erasures"))
         self.cases = cast(Cases, subject("cases"))
+        self.evidence = cast(Evidence, subject("evidence"))
         self.tables = cast(KeyValueTables, subject("tables"))
 
 

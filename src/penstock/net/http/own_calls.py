@@ -20,6 +20,7 @@ from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
+from penstock.net.http.evidence_calls import evidence
 from penstock.net.http.rest_calls import Calls, Given, Kind, Parameter, RestCall
 from penstock.net.http.retention_documents import (
     Cut,
@@ -430,4 +431,11 @@ def _subscriber(given: Given) -> str:
     return subscriber_name(given.stream, given.path["subscriber"])
 
 
-OWN_CALLS: Sequence[RestCall] = (*streams.made, *retention.made, *holds.made, *erasures.made, *subscribers.made)
+OWN_CALLS: Sequence[RestCall] = (
+    *streams.made,
+    *retention.made,
+    *holds.made,
+    *erasures.made,
+    *evidence.made,
+    *subscribers.made,
+)

@@ -33,8 +33,9 @@ OVER_THE_WIRE = frozenset(f"transactions.{name}" for name in ("create", "ping", 
 A gRPC call costs each side about 0.4 ms of CPU, whatever it does. Over an existing connection it costs a tenth of that.
 """
 
-MADE_ONCE = frozenset({"retention.undo", "retention.undo_last"})
-"""Calls that are not repeated when their answer is lost: each repetition may undo another truncation."""
+MADE_ONCE = frozenset({"retention.undo", "retention.undo_last", "evidence.rotate_key"})
+"""Calls that are not repeated when their answer is lost: each repetition may undo another truncation, or
+replace another key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from penstock.net.native.calls import About, control_calls, info_call, segment_c
 from penstock.ports.control.batches import Batches
 from penstock.ports.control.cuts import Cuts
 from penstock.ports.control.erasures import Cases, Erasures
+from penstock.ports.control.evidence import Evidence
 from penstock.ports.control.groups import ReaderGroups
 from penstock.ports.control.holds import Holds
 from penstock.ports.control.layout import Layout
@@ -81,6 +82,7 @@ class RemoteControl:
         self.holds = cast(Holds, _Remote(calls["holds"], ask))
         self.erasures = cast(Erasures, _Remote(calls["erasures"], ask))
         self.cases = cast(Cases, _Remote(calls["cases"], ask))
+        self.evidence = cast(Evidence, _Remote(calls["evidence"], ask))
         self.tables = cast(KeyValueTables, _Remote(calls["tables"], ask))
         self.about = cast(About, _Remote({"info": info_call()}, ask))
         self.segments = cast(NativeSegments, _Remote(segment_calls(), ask))

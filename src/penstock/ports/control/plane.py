@@ -7,6 +7,7 @@ from typing import Protocol
 from penstock.ports.control.batches import Batches
 from penstock.ports.control.cuts import Cuts
 from penstock.ports.control.erasures import Cases, Erasures
+from penstock.ports.control.evidence import Evidence
 from penstock.ports.control.groups import ReaderGroups
 from penstock.ports.control.holds import Holds
 from penstock.ports.control.layout import Layout
@@ -39,6 +40,9 @@ class RemovalPlane(Protocol):
 
     @property
     def cases(self) -> Cases: ...
+
+    @property
+    def evidence(self) -> Evidence: ...
 
 
 class ControlPlane(RemovalPlane, Protocol):

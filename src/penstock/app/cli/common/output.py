@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 NOT_TRUE_STATUS = 9
-"""Exit status of ``penstock erase verify`` if the receipt does not hold. It is no error: the command did its work."""
+"""Exit status of ``penstock erase verify`` and ``penstock verify`` if something does not hold. It is no error: the command
+did its work."""
 
 DEFERRED_STATUS = 10
 

@@ -1,0 +1,197 @@
+"""Signed documents about entries of the audit log. ``ports.control.evidence.Evidence``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import convert
+
+from penstock.controller.context import Context
+from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.evidence.signing import LogKey, Signing
+from penstock.controller.settings import DAY_MS
+from penstock.core.evidence import documents as d
+from penstock.core.evidence.audit_log import TILE, LogState
+from penstock.core.evidence.merkle import Nodes
+from penstock.model.answers.evidence import AuditCheckpoint, AuditExport, AuditLogInfo, EvidenceDocument, KeyRotation
+from penstock.model.errors import InvalidArgumentError, NotFoundError
+from penstock.model.names import StreamName, check_name
+
+ENTRIES_MAX = 10_000  # entries of one document: about 10 MB
+
+
+class Evidence:
+    """See ``ports.control.evidence.Evidence``. ``sweep`` signs a checkpoint once a day, if entries were added."""
+
+    def __init__(self, ctx: Context, erasures: Erasures) -> None:
+        self._ctx = ctx
+        self._erasures = erasures
+        self._signing = Signing(ctx)
+        self._due_ms: int | None = None
+
+    async def log(self) -> AuditLogInfo:
+        state = await self._signing.settled()
+        return _info(state, await self._signing.key(state))
+
+    async def rotate_key(self) -> AuditLogInfo:
+        return await self._ctx.tasks.run(self._rotate_key())
+
+    async def _rotate_key(self) -> AuditLogInfo:
+        await self._signing.rotate(await self._signing.settled())
+        return await self.log()
+
+    async def checkpoint(self) -> AuditCheckpoint:
+        state = await self._signing.settled()
+        # The creation of the key is an entry of the log.
+        await self._signing.key(state)
+        return await self._signing.checkpoint(await self._signing.settled())
+
+    async def checkpoints(self) -> Sequence[AuditCheckpoint]:
+        return await self._signing.checkpoints(await self._signing.settled())
+
+    async def sweep(self) -> None:
+        """Sign a checkpoint if the last look is a day ago and the log has grown since the last one."""
+        now_ms = self._ctx.clock.now_ms()
+        if self._due_ms is None:
+            self._due_ms = now_ms + DAY_MS
+        if self._ctx.signing is None or now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + DAY_MS
+        found = await self.checkpoints()
+        if not found or found[-1].size < (await self._signing.settled()).size:
+            await self.checkpoint()
+
+    # --- documents ------------------------------------------------------------------------------------------------
+
+    async def consistency(self, before: int) -> EvidenceDocument:
+        state, key = await self._now()
+        if not 0 < before <= state.size:
+            raise InvalidArgumentError("the log has not so many entries", entries=before, size=state.size)
+        nodes = await self._nodes(state, [before - 1, before])
+        old, new = key.checkpoint(before, nodes.root(0, before)), key.checkpoint(state.size, state.edge.root())
+        return _document(
+            d.CONSISTENCY, d.consistency(old, new, nodes.consistency(before, state.size), list(key.rotations))
+        )
+
+    async def export(self) -> AuditExport:
+        state, key = await self._now()
+        offset, start = await self._first(state), state.size
+        async for entry in self._ctx.audit.log.entries(offset, state.end):
+            start = d.parsed(entry.decode())["n"]
+            break
+        nodes = await self._nodes(state, [start - 1, start])
+        note = key.checkpoint(state.size, state.edge.root())
+        head = d.export_head(start, nodes.edge(start).hashes, note, list(key.rotations))
+        return AuditExport(text=d.line(head), offset=offset, end=state.end)
+
+    async def _first(self, state: LogState) -> int:
+        """Where the first entry of the log that is still in the stream begins."""
+        log, first = self._ctx.audit.log, state.open_offset
+        async for tile in log.tiles(state):
+            first = tile.offset
+            break
+        return max(first, (await self._ctx.segments.info(log.segment)).start_offset)
+
+    async def erasure(self, erasure: str) -> EvidenceDocument:
+        found = await self._erasures.get(erasure)
+        receipt = found.receipt
+        if receipt is None:
+            raise NotFoundError("the erasure has no receipt yet", erasure=erasure, state=found.state)
+        digest = str(receipt["sha256"])
+        return await self._evidence(
+            d.ERASURE,
+            lambda entry: entry.get("kind") == "erase" and entry.get("sha256") == digest,
+            lambda entries: {"receipt": receipt},
+            digest,
+        )
+
+    async def disposal(
+        self, target: StreamName | str, *, from_ms: int = 0, to_ms: int | None = None
+    ) -> EvidenceDocument:
+        name = str(target) if isinstance(target, StreamName) else check_name("scope", target)
+        end_ms = self._ctx.clock.now_ms() + 1 if to_ms is None else to_ms
+        if not 0 <= from_ms <= end_ms:
+            raise InvalidArgumentError("the times are not ordered", from_ms=from_ms, to_ms=end_ms)
+        return await self._evidence(
+            d.DISPOSAL,
+            lambda entry: d.is_removal(entry, name, from_ms, end_ms),
+            lambda entries: d.disposal_statement(entries, target=name, from_ms=from_ms, to_ms=end_ms),
+            name,
+        )
+
+    async def hold(self, hold_id: str) -> EvidenceDocument:
+        return await self._evidence(
+            d.HOLD,
+            lambda entry: entry.get("kind") in d.HOLDS and entry.get("hold") == hold_id,
+            d.hold_statement,
+            hold_id,
+        )
+
+    async def _evidence(
+        self,
+        kind: str,
+        wanted: Callable[[d.Entry], bool],
+        stated: Callable[[Sequence[d.Entry]], dict[str, Any]],
+        text: str,
+    ) -> EvidenceDocument:
+        """A signed document with the entries that are ``wanted``; all of them contain ``text``."""
+        state, key = await self._now()
+        found = await self._find(state, wanted, text)
+        if not found and kind != d.DISPOSAL:
+            raise NotFoundError("the audit log has no entry about this, or it has left the audit stream", wanted=text)
+        parsed = [d.parsed(entry) for entry in found]
+        nodes = await self._nodes(state, [entry["n"] for entry in parsed])
+        body = d.evidence(
+            kind,
+            stated(parsed),
+            [(text, nodes.inclusion(entry["n"], state.size)) for text, entry in zip(found, parsed, strict=True)],
+            checkpoint=key.checkpoint(state.size, state.edge.root()),
+            rotations=list(key.rotations),
+            issued_ms=self._ctx.clock.now_ms(),
+        )
+        return _document(kind, d.with_signature(body, key.verifier.text, key.sign(d.signed_bytes(body))))
+
+    async def _now(self) -> tuple[LogState, LogKey]:
+        state = await self._signing.settled()
+        key = await self._signing.key(state)
+        return await self._signing.settled(), key
+
+    async def _find(self, state: LogState, wanted: Callable[[d.Entry], bool], text: str) -> list[str]:
+        """Entries of the log that are still in the stream. Reads all of them, a page at a time."""
+        log = self._ctx.audit.log
+        needle, found = json.dumps(text, ensure_ascii=False)[1:-1].encode(), list[str]()
+        async for entry in log.entries(await self._first(state), state.end):
+            # Few entries contain the text, and parsing all would take ten times as long.
+            if needle in entry and wanted(d.parsed(entry.decode())):
+                found.append(entry.decode())
+                if len(found) > ENTRIES_MAX:
+                    raise InvalidArgumentError("too many entries: ask for a shorter time", limit=ENTRIES_MAX)
+        return found
+
+    async def _nodes(self, state: LogState, numbers: Sequence[int]) -> Nodes:
+        """The tree of the log, with the leaves that proofs about these entries need."""
+        wanted = {number // TILE for number in numbers}
+        known: dict[tuple[int, int], bytes] = {}
+        whole = state.size - len(state.open)
+        leaves = dict(enumerate(state.open, start=whole))
+        async for tile in self._ctx.audit.log.tiles(state):
+            start = tile.number * TILE
+            known[start, start + TILE] = tile.root
+            if tile.number in wanted:
+                leaves.update(enumerate(tile.hashes, start=start))
+        return Nodes(known, leaves)
+
+
+def _document(kind: str, body: dict[str, Any]) -> EvidenceDocument:
+    return EvidenceDocument(kind=kind, text=d.line(body))
+
+
+def _info(state: LogState, key: LogKey) -> AuditLogInfo:
+    return AuditLogInfo(
+        origin=state.origin,
+        size=state.size,
+        key=key.verifier.text,
+        rotations=convert(list(key.rotations), list[KeyRotation]),
+    )

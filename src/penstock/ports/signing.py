@@ -1,0 +1,22 @@
+"""Private keys that sign evidence, kept outside of the metadata."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class SigningKeys(Protocol):
+    """Ed25519 keys. A private key never leaves its place."""
+
+    def create(self) -> bytes:
+        """Make a key and keep it durably; returns its public part, 32 bytes. Raises StorageFullError, OSError."""
+        ...
+
+    def sign(self, public: bytes, message: bytes) -> bytes:
+        """The signature, 64 bytes, by the key with this public part. Raises NotFoundError: it is not here;
+        InvalidArgumentError: others can read it; CorruptDataError."""
+        ...
+
+    def keep_only(self, public: bytes) -> None:
+        """Delete all other keys. Raises OSError."""
+        ...

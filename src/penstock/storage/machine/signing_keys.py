@@ -1,0 +1,62 @@
+"""Signing keys as files in the data directory, which only their owner can read. ``ports.signing``."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError
+from penstock.storage.machine.calls import make_directories, replace_file, sync_directory
+
+DIRECTORY = "audit-keys"
+_SEED_BYTES = 32
+
+
+class FileSigningKeys:
+    """One file for each key, named by its public part. It holds the private key as 64 hexadecimal digits."""
+
+    def __init__(self, data: Path) -> None:
+        self._directory = data / DIRECTORY
+
+    def create(self) -> bytes:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        key = Ed25519PrivateKey.generate()
+        public = key.public_key().public_bytes_raw()
+        make_directories(self._directory)
+        self._directory.chmod(0o700)
+        # The file is made with mode 0600.
+        replace_file(self._path(public), key.private_bytes_raw().hex().encode() + b"\n")
+        return public
+
+    def sign(self, public: bytes, message: bytes) -> bytes:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        path = self._path(public)
+        try:
+            mode, text = path.stat().st_mode, path.read_bytes()
+        except FileNotFoundError as error:
+            raise NotFoundError(
+                "the private key of the audit log is not in this data directory; "
+                "put its file back, or begin with a new key that auditors must be given",
+                file=str(path),
+            ) from error
+        if stat.S_IMODE(mode) & 0o077:
+            raise InvalidArgumentError("others can read the private key of the audit log: chmod 600", file=str(path))
+        try:
+            key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text.decode("ascii")))
+        except ValueError as error:
+            raise CorruptDataError("the private key of the audit log cannot be read", file=str(path)) from error
+        if key.public_key().public_bytes_raw() != public:
+            raise CorruptDataError("the private key of the audit log is another one", file=str(path))
+        return key.sign(message)
+
+    def keep_only(self, public: bytes) -> None:
+        kept = self._path(public)
+        for path in sorted(self._directory.glob("*.key")):
+            if path != kept:
+                path.unlink()
+        sync_directory(self._directory)
+
+    def _path(self, public: bytes) -> Path:
+        return self._directory / f"{public.hex()}.key"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from audit_world import SEGMENT, FlakySegments, decide, numbers
@@ -221,6 +222,25 @@ def test_a_copy_of_the_store_begins_another_log():
             await decide(controller, 1)
             (entry,) = await check_log(controller, segments, logs=2)
             assert json.loads(entry)["log"]["after"]["size"] == 1
+
+    asyncio.run(run())
+
+
+def test_a_lock_forbids_to_shorten_how_long_entries_are_kept():
+    async def run():
+        segments, clock = MemorySegments(), FakeClock()
+        years = 365 * 86_400
+        locked = Retain(min_age_s=9 * years, max_age_s=9 * years, lock_until="2024-06-01T00:00:00Z")
+        async with opened(segments, clock) as controller:
+            await decide(controller, 0)
+            await controller.drain_audit()
+            await controller.policies.set(AUDIT_STREAM, PolicyDocument(retain=locked))
+            for shorter in (EMPTY, PolicyDocument(retain=replace(locked, min_age_s=years, max_age_s=years))):
+                with pytest.raises(PenstockError):
+                    await controller.policies.set(AUDIT_STREAM, shorter)
+            longer = PolicyDocument(retain=replace(locked, min_age_s=10 * years, max_age_s=10 * years))
+            await controller.policies.set(AUDIT_STREAM, longer)
+            assert await controller.policies.get(AUDIT_STREAM) == longer
 
     asyncio.run(run())
 

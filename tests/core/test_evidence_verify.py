@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 
@@ -252,3 +253,20 @@ def test_the_program_is_short_and_needs_no_package_of_ours():
     assert len(text.splitlines()) < 300
     assert "import penstock" not in text
     assert "from penstock" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
+def test_the_packages_of_gos_checksum_database_read_checkpoints_and_proofs(tmp_path):
+    log = log_of(("truncate",) * 20)
+    files = log.everything(7)
+    (tmp_path / "key").write_text(log.key.text + "\n")
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    program = VERIFY.parent / "verify_checkpoint"
+    call = ["go", "run", ".", *(str(tmp_path / name) for name in ("key", "new", "consistency"))]
+    done = subprocess.run(call, cwd=program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"the log of {len(log.entries)} entries continues that of 7 entries" in done.stdout
+    (tmp_path / "new").write_bytes(files["new"].replace(f"\n{len(log.entries)}\n".encode(), b"\n8\n"))
+    assert subprocess.run(call, cwd=program, capture_output=True, check=False).returncode != 0

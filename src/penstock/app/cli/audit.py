@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
 
 STREAM = f"{SYSTEM_SCOPE}/audit"
-_HEAD = ("v", "at_ms", "kind", "target")
+_HEAD = ("v", "at_ms", "kind", "target", "n", "previous", "log", "signature")
+"""Fields that are shown in front, or that only verifiers read."""
 
 
 def audit(

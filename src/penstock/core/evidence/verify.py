@@ -15,6 +15,7 @@ from penstock.codec.notes import Checkpoint, VerifierKey, from_base64, parse_che
 from penstock.core.evidence import documents as d
 from penstock.core.evidence.merkle import Edge, leaf_hash, root_of_inclusion, roots_of_consistency
 from penstock.core.segments.erasure_receipt import canonical, receipt_problems
+from penstock.core.units import counted, format_size
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
 
 _UNREADABLE = (
@@ -357,11 +358,14 @@ def _problems(document: Mapping[str, Any], entries: Sequence[d.Entry]) -> list[s
 def described(document: Mapping[str, Any], entries: Sequence[d.Entry]) -> str:
     """What the document proves, in words."""
     statement, numbers = document["statement"], ", ".join(str(entry["n"]) for entry in entries[:10])
-    where = f"entries {numbers}{' ...' if len(entries) > 10 else ''} of the log" if entries else "no entry of the log"
+    more = " ..." if len(entries) > 10 else ""
+    noun = "entry" if len(entries) == 1 else "entries"
+    where = f"{noun} {numbers}{more} of the log" if entries else "no entry of the log"
     if document["kind"] == d.ERASURE:
         receipt = statement["receipt"]
         what = receipt["where"]
         return f"erasure {receipt['erasure']}: {what['events']} events of {receipt['stream']} were erased ({where})"
     if document["kind"] == d.DISPOSAL:
-        return f"{statement['removals']} removals, {statement['bytes']} bytes, of {statement['target']} ({where})"
+        removed = f"{counted(statement['removals'], 'removal')}, {format_size(statement['bytes'])}"
+        return f"{removed}, of {statement['target']} ({where})"
     return f"hold {statement['hold']} on {statement['target']} is {statement['state']} ({where})"

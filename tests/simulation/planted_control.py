@@ -21,7 +21,7 @@ from penstock.controller.segments import delete_segments
 from penstock.controller.set_aside import SetAside
 from penstock.controller.streams import cuts
 from penstock.controller.streams.epochs import load_epoch
-from penstock.controller.transactions import commits
+from penstock.controller.transactions import calls, commits, positions
 from penstock.controller.transactions.calls import Transactions
 from penstock.controller.transactions.sweeper import Sweeper
 from penstock.core.streams.transactions import make_transaction_id, transaction_epoch
@@ -228,6 +228,24 @@ def freeing_expects_sound_rows() -> Any:
     return patch.object(reclaimer, "CorruptDataError", KeyboardInterrupt)
 
 
+def decided_positions_are_taken_for_undecided() -> Any:
+    """The next reader drops positions whose commit was decided, because nobody looks for the decision."""
+
+    async def never(ctx: Any, commit: Any) -> bool:
+        return False
+
+    return patch.object(positions, "_is_committed", never)
+
+
+def undecided_positions_leave_their_transactions_open() -> Any:
+    """The next reader drops positions that are not decided, and the commit is decided afterwards."""
+
+    async def settle(ctx: Any, transactions: Any, commit: Any) -> bool:
+        return await positions._is_committed(ctx, commit)
+
+    return patch.object(calls, "settle_positions", settle)
+
+
 PLANTED: dict[str, Callable[[], Any]] = {
     item.__name__: item
     for item in (
@@ -245,5 +263,7 @@ PLANTED: dict[str, Callable[[], Any]] = {
         readers_are_known_by_their_name,
         recovery_expects_sound_rows,
         freeing_expects_sound_rows,
+        decided_positions_are_taken_for_undecided,
+        undecided_positions_leave_their_transactions_open,
     )
 }

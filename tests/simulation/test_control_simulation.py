@@ -20,6 +20,7 @@ DONE = (
     "decisions",
     "readers replaced",
     "groups made again",
+    "copies committed",
     "streams restored",
     "deleted streams replaced",
 )

@@ -133,6 +133,17 @@ class Appender:
                 await asyncio.sleep(0.2)
 
 
+async def write_some(env: Env, stream: StreamName, writer: Appender, rng: random.Random) -> dict[bytes, None]:
+    """Append some events to every segment; returns those that are stored."""
+    stored: dict[bytes, None] = {}
+    for item in await env.insist(partial(env.controller.layout.current, stream)):
+        for _ in range(rng.randrange(1, 4)):
+            data = rng.randbytes(20)
+            if await writer.append(segment_name(stream, item.segment), data) is not None:
+                stored[data] = None
+    return stored
+
+
 # --- policies that are replaced -----------------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from functools import partial
 
 from penstock.client.reading.group_reader import AsyncGroupReader
@@ -16,11 +15,10 @@ from penstock.model.errors import (
     ReaderGroupNotFoundError,
     SubscriberNotFoundError,
 )
-from penstock.model.names import StreamName, segment_name
+from penstock.model.names import StreamName
 from penstock.model.policies import ScalingPolicy, StreamConfig
-from penstock.model.segments import SegmentRange
 from penstock.testing.simulation.actors import Env, cancel, until_served
-from penstock.testing.simulation.control.actors import PATIENCE_S, Appender, Seen, make_scope
+from penstock.testing.simulation.control.actors import PATIENCE_S, Appender, Seen, make_scope, write_some
 
 GROUPED = StreamName("grouped", "stream")
 _GROUP = "readers"
@@ -80,14 +78,14 @@ async def share_groups(env: Env, seen: Seen, name: str) -> None:
         pods = [older]
         try:
             await _joined(env, older)
-            written = await _write(env, writer, rng)
+            written = await write_some(env, GROUPED, writer, rng)
             await env.pause(rng, factor=rng.choice((0.1, 2)))
             older.is_replaced = True
             if rng.random() < 0.5:
                 newer = _Pod(env, group, "one")
                 pods.append(newer)
                 await _joined(env, newer)
-                written |= await _write(env, writer, rng)
+                written |= await write_some(env, GROUPED, writer, rng)
                 await _check(env, older, newer, written, shared=older.got)
                 seen.count("readers replaced")
             else:
@@ -96,7 +94,7 @@ async def share_groups(env: Env, seen: Seen, name: str) -> None:
                 pods.append(newer)
                 await _is_refused(env, group)
                 await _joined(env, newer)
-                await _check(env, older, newer, await _write(env, writer, rng), shared={})
+                await _check(env, older, newer, await write_some(env, GROUPED, writer, rng), shared={})
                 seen.count("groups made again")
         finally:
             await cancel([pod.task for pod in pods])
@@ -106,18 +104,6 @@ async def share_groups(env: Env, seen: Seen, name: str) -> None:
 async def _make_stream(env: Env) -> None:
     if not await env.controller.streams.exists(GROUPED):
         await env.controller.streams.create(GROUPED, StreamConfig(scaling=ScalingPolicy(min_segments=3)))
-
-
-async def _write(env: Env, writer: Appender, rng: random.Random) -> dict[bytes, None]:
-    """Append some events to every segment; returns those that are stored."""
-    stored: dict[bytes, None] = {}
-    segments: list[SegmentRange] = list(await env.insist(partial(env.controller.layout.current, GROUPED)))
-    for item in segments:
-        for _ in range(rng.randrange(1, 4)):
-            data = rng.randbytes(20)
-            if await writer.append(segment_name(GROUPED, item.segment), data) is not None:
-                stored[data] = None
-    return stored
 
 
 async def _delete(env: Env, group: AsyncReaderGroup) -> None:

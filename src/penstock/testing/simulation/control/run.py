@@ -16,6 +16,7 @@ from penstock.testing.simulation.control.cuts import publish_cuts
 from penstock.testing.simulation.control.deletions import check_freed, delete_and_restore
 from penstock.testing.simulation.control.flips import flip_bits
 from penstock.testing.simulation.control.groups import share_groups
+from penstock.testing.simulation.control.processing import copy_events
 from penstock.testing.simulation.control.world import ControlCluster, control_config
 from penstock.testing.simulation.driver import DRAIN_S, recorded, until
 from penstock.testing.simulation.history import Anomaly, History
@@ -45,6 +46,7 @@ ACTORS: tuple[tuple[str, Actor], ...] = (
     ("subscriber", publish_cuts),
     ("decider", decide),
     ("groups", share_groups),
+    ("copies", copy_events),
     ("flips", flip_bits),
     ("restorer", delete_and_restore),
 )

@@ -262,3 +262,33 @@ def test_the_blocking_reader_has_the_same_calls():
             assert set(reader.time_windows()) == {A, B}
         with store.reader(["s/a", "s/b"], start=positions) as reader:
             assert reader.read(timeout_s=0.05) is None
+
+
+@pytest.mark.parametrize("kind", ["one", "several", "group"])
+def test_an_error_is_raised_again_when_nothing_else_is_left_to_read(kind):
+    async def test(world):
+        store = world.store
+        lost = await store.create_stream("a/lost", create_scope=True)
+        kept = await store.create_stream("a/kept")
+        for stream in (lost, kept):
+            async with stream.writer() as writer:
+                await writer.write(b"event", "key")
+        start, group = await lost.head(), await store.reader_group("a/g", ["a/lost"])
+        await lost.truncate(await lost.tail())
+        if kind == "one":
+            reader = lost.reader(start=start)
+        elif kind == "several":
+            reader = store.reader(["a/lost", "a/kept"], start={"a/lost": start}, until_tail=True)
+        else:
+            reader = group.reader("r")
+        found = []
+        async with reader:
+            for _ in range(4):
+                try:
+                    found.append(await reader.read(60))
+                except TruncatedError:
+                    found.append("lost")
+        assert found.count("lost") == (3 if kind == "several" else 4)
+        assert [event.data for event in found if event != "lost"] == ([b"event"] if kind == "several" else [])
+
+    simulate(test)

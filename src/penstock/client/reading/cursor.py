@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -154,6 +154,11 @@ class StreamCursor:
     def is_over(self) -> bool:
         """Whether nothing is left to read, up to the end."""
         return not self._unfinished
+
+    @property
+    def unfinished(self) -> Collection[SegmentId]:
+        """Segments that are read now."""
+        return self._unfinished.keys()
 
     def settle(self, block: Block) -> None:
         """All events of the block were read."""

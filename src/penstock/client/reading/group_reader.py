@@ -415,7 +415,7 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
         ):
             await self._leave_stream(failure.stream)
             return
-        self._failure = None
+        # It stays: nobody fetches this segment any more, and other readers get it only once this one has left.
         raise error
 
     async def _leave_stream(self, stream: StreamName) -> None:

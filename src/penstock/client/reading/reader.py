@@ -57,6 +57,7 @@ class CursorReader(AsyncBlockReader):
         self._current: Block | None = None
         self._events: Iterator[Event] = iter(())
         self._ending: SegmentEnd | None = None
+        self._failed: dict[tuple[StreamName, SegmentId], Exception] = {}
 
     def _cursor(self, stream: StreamName, bounds: Bounds) -> StreamCursor:
         return StreamCursor(stream, self._segments, self._controller, self._rng, bounds, self._add)
@@ -84,7 +85,8 @@ class CursorReader(AsyncBlockReader):
     async def take_block(self) -> Block | None:
         """See ``AsyncBlockReader``.
 
-        Raises: TruncatedError, StreamNotFoundError, CorruptDataError, UnavailableError. Cancelled: nothing is lost.
+        Raises: TruncatedError, StreamNotFoundError, CorruptDataError, UnavailableError. Later calls return what other
+        segments have, and raise it again when nothing else is left. Cancelled: nothing is lost.
         """
         await self.open()
         if self._current is not None:
@@ -98,15 +100,23 @@ class CursorReader(AsyncBlockReader):
                 continue
             item = self._fetcher.take()
             if item is None:
+                self._check_failed()
                 await self._fetcher.arrived()
             elif isinstance(item, Block):
                 self._current = item
                 return item
             elif isinstance(item, SegmentFailure):
+                self._failed[item.stream, item.segment] = item.error
                 raise item.error
             else:
                 self._ending = item
         return None
+
+    def _check_failed(self) -> None:
+        """Raise an error again if all segments that are not read to their end have failed: nothing else will arrive."""
+        left = [(stream, segment) for stream, cursor in self._cursors.items() for segment in cursor.unfinished]
+        if self._failed and all(key in self._failed for key in left):
+            raise self._failed[left[0]]
 
     def usable(self, block: Block) -> Iterator[Event]:
         """The events of the block. Raises ForkedError in a forked child."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock import answers
+    from penstock.app.presented import ConnectOptions
     from penstock.app.settings import EmbeddedOptions
     from penstock.client.audit import AsyncAuditLog
     from penstock.client.blocking.audit import AuditLog
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from penstock.codec.schema_ids import IdStyle
     from penstock.model import errors
     from penstock.model.callers import Caller, calling
+    from penstock.model.credentials import Credentials
     from penstock.model.cuts import StreamCut
     from penstock.model.errors import PenstockError
     from penstock.model.names import StreamName
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
+    "app.presented": "ConnectOptions",
     "app.settings": "EmbeddedOptions",
     "client.blocking.byte_streams": "ByteStream",
     "client.blocking.audit": "AuditLog",
@@ -129,6 +132,7 @@ _HOMES = {
     "client.writing.write_blocks": "Place",
     "client.writing.writer": "AsyncAcknowledgement AsyncWriter",
     "model.callers": "Caller calling",
+    "model.credentials": "Credentials",
     "model.cuts": "StreamCut",
     "model.errors": "PenstockError",
     "model.names": "StreamName",
@@ -176,6 +180,8 @@ __all__ = [
     "BytesSerializer",
     "Caller",
     "Cases",
+    "ConnectOptions",
+    "Credentials",
     "Combine",
     "ConfluentSchemaRegistry",
     "EffectivePolicy",
@@ -280,13 +286,23 @@ def open(path: str | Path, **settings: Unpack[EmbeddedOptions]) -> Store:  # noq
     return store
 
 
-def connect(address: str = "localhost:9090", *, dial_s: float | None = DIAL_S) -> Store:
-    """A store that runs elsewhere.
+def connect(
+    address: str = "localhost:9090", *, dial_s: float | None = DIAL_S, **options: Unpack[ConnectOptions]
+) -> Store:
+    """A store that runs elsewhere. ``tls://HOST:PORT`` encrypts connections and verifies the server.
 
-    Raises NotConnectedError where nothing answers on ``address`` within ``dial_s`` seconds (None: 30, for a store that is
-    just being started). Once connected, a restart of the store goes unnoticed for 30 seconds.
+    Args:
+        dial_s: How long to wait for the first answer, in seconds. None: 30, for a store that is just being started. Once
+            connected, a restart of the store goes unnoticed for 30 seconds.
+        options: ``tls_ca``, ``tls_cert``, ``tls_key``, ``credentials`` and ``insecure``: see ``ConnectOptions``. Without
+            them, the environment counts (``PENSTOCK_TLS_CA``, ``PENSTOCK_TOKEN_FILE`` and others).
+    Raises:
+        NotConnectedError: Nothing answers on ``address``.
+        TlsError: The server cannot be verified, or only one side speaks TLS.
+        UnauthenticatedError: The credentials are missing, wrong or expired.
+        InvalidArgumentError: The address or an option is invalid.
     """
-    store: Store = import_module("penstock.app.remote").connect_store(address, dial_s=dial_s)
+    store: Store = import_module("penstock.app.remote").connect_store(address, options, dial_s=dial_s)
     return store
 
 
@@ -299,10 +315,10 @@ def open_async(path: str | Path, **settings: Unpack[EmbeddedOptions]) -> Abstrac
 
 
 def connect_async(
-    address: str = "localhost:9090", *, dial_s: float | None = DIAL_S
+    address: str = "localhost:9090", *, dial_s: float | None = DIAL_S, **options: Unpack[ConnectOptions]
 ) -> AbstractAsyncContextManager[AsyncStore]:
     """As ``connect``, for ``async with`` in a running event loop."""
     opened: AbstractAsyncContextManager[AsyncStore] = import_module("penstock.app.remote").connect_async_store(
-        address, dial_s=dial_s
+        address, options, dial_s=dial_s
     )
     return opened

@@ -26,7 +26,6 @@ from penstock.model.errors import (
     InvalidNameError,
     NotConnectedError,
     SegmentNotFoundError,
-    UnsupportedError,
 )
 from penstock.model.names import StreamName
 from penstock.model.policies import (
@@ -296,21 +295,20 @@ def test_calls_after_closing_raise_not_connected() -> None:
         ("tcp://10.0.0.1:77", "10.0.0.1:77"),
         ("penstock://a-b.example", "a-b.example:9090"),
         ("[::1]:5", "[::1]:5"),
+        ("tls://a:1", "a:1"),
+        ("pravega+tls://a", "a:9090"),
     ],
 )
 def test_addresses_are_read(text: str, address: str) -> None:
     assert parse_address(text) == address
 
 
-@pytest.mark.parametrize("text", ["", ":9090", "a:b", "a:70000", "tcp://", "a b:1", "unix:/tmp/x", "a:1:2"])
+@pytest.mark.parametrize(
+    "text", ["", ":9090", "a:b", "a:70000", "tcp://", "http://a:1", "a b:1", "unix:/tmp/x", "a:1:2"]
+)
 def test_other_addresses_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         parse_address(text)
-
-
-def test_encryption_is_refused_rather_than_left_out() -> None:
-    with pytest.raises(UnsupportedError):
-        parse_address("tls://localhost:9090")
 
 
 policies = st.none() | st.builds(

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.__main__ import main
 from penstock.model.errors import NotConnectedError
-from penstock.net.dial.addresses import REFUSED_S, check_listens
+from penstock.net.dial.checking import REFUSED_S, check_listens
 from penstock.net.dial.controller import dial_controller
 from penstock.spark.connect import close_links, dial, link
 

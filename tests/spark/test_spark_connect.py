@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.model.errors import ConflictError, InternalError, NotConnectedError, StorageFullError, TruncatedError
-from penstock.net.dial.addresses import check_listens
+from penstock.net.dial.checking import check_listens
 from penstock.spark import connect
 from penstock.spark.connect import Link, Services, close_links, dial, link
 from penstock.spark.reasons import readable, reason

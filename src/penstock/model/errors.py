@@ -84,6 +84,11 @@ class EventTooLargeError(InvalidArgumentError):
     """One event, key or value exceeds its limit."""
 
 
+class TlsError(InvalidArgumentError):
+    """The server cannot be verified, or only one side speaks TLS. No request was sent. Correct the address, or name the
+    authorities to trust."""
+
+
 class AccessError(PenstockError):
     """The caller may not do this. Nothing was changed, and no answer says whether the object exists."""
 

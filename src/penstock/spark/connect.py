@@ -158,7 +158,7 @@ class Link:
         Raises NotConnectedError. A process that was connected before waits for a server that restarts.
         """
         if not self._was_open and self._connector is dial:
-            from penstock.net.dial.addresses import check_listens
+            from penstock.net.dial.checking import check_listens
 
             self._run(check_listens(self._address))
         return self

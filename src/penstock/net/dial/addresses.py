@@ -9,62 +9,55 @@ import socket
 from functools import partial
 from typing import Any
 
-from penstock.model.errors import InvalidArgumentError, NotConnectedError, UnsupportedError
+from penstock.model.errors import InvalidArgumentError
 from penstock.model.redaction import redacted_address
 
 DEFAULT_PORT = 9090
-REFUSED_S = 1.5
-"""How long the first connection of a session is retried if it is refused: the server may still be starting."""
 
-_PAUSE_S = 0.05
 _PLAIN_SCHEMES = ("tcp", "penstock", "pravega")
+_TLS_SCHEMES = ("tls", "ssl", "tcps", "pravegas", "pravega+tls", "penstock+tls")
 _ADDRESS = re.compile(
-    r"(?:(?P<scheme>[a-z]+)://)?(?P<host>\[[0-9a-fA-F:.]+\]|[0-9A-Za-z._-]+)(?::(?P<port>\d{1,5}))?/?"
+    r"(?:(?P<scheme>[a-z+]+)://)?(?P<host>\[[0-9a-fA-F:.]+\]|[0-9A-Za-z._-]+)(?::(?P<port>\d{1,5}))?/?"
 )
 
 
 def parse_address(address: str) -> str:
-    """Parse ``host:port`` or ``host`` (port 9090), with or without ``tcp://`` or ``penstock://`` in front, to ``host:port``.
+    """Parse ``host:port`` or ``host`` (port 9090), with or without a scheme in front, to ``host:port``.
 
-    Raises: InvalidArgumentError; UnsupportedError for a scheme that requires encryption.
+    Raises InvalidArgumentError.
     """
+    match = _parsed(address)
+    return f"{match['host']}:{match['port'] or DEFAULT_PORT}"
+
+
+def tls_of(address: str) -> bool | None:
+    """Whether the scheme of the address asks for TLS; None if it has no scheme. Raises InvalidArgumentError."""
+    scheme = _parsed(address)["scheme"]
+    return None if scheme is None else scheme in _TLS_SCHEMES
+
+
+def host_of(address: str) -> str:
+    """The host of an address, without brackets. Raises InvalidArgumentError."""
+    return str(_parsed(address)["host"]).strip("[]")
+
+
+def is_local(host: str) -> bool:
+    """Whether the host is this machine, by its name alone."""
+    return host == "localhost" or host == "::1" or (host.startswith("127.") and host.replace(".", "").isdecimal())
+
+
+def _parsed(address: str) -> re.Match[str]:
     match = _ADDRESS.fullmatch(address.strip())
     if match is None or int(match["port"] or DEFAULT_PORT) > 65535:
         raise InvalidArgumentError(
             "the address of a controller must be HOST:PORT", address=repr(redacted_address(address)[:120])
         )
-    if match["scheme"] not in (None, *_PLAIN_SCHEMES):
-        raise UnsupportedError("connections are not encrypted here; use tcp://", address=address)
-    return f"{match['host']}:{match['port'] or DEFAULT_PORT}"
-
-
-async def check_listens(address: str, *, wait_s: float = REFUSED_S) -> None:
-    """Return when a server listens at a controller's address, or if this cannot be determined.
-
-    For the first connection of a session; later connections wait for a server that restarts. Raises NotConnectedError if
-    connections are refused for ``wait_s``; InvalidArgumentError and UnsupportedError as ``parse_address``.
-    """
-    loop = asyncio.get_running_loop()
-    target = parse_address(address)
-    host, _, port = target.rpartition(":")
-    give_up_at = loop.time() + wait_s
-    while True:
-        try:
-            async with asyncio.timeout(max(_PAUSE_S, wait_s)):
-                (await connected_socket(host.strip("[]"), int(port))).close()
-        except ConnectionRefusedError as error:
-            if loop.time() + _PAUSE_S > give_up_at:
-                raise NotConnectedError(
-                    "connection refused: nothing listens at this address; check the host, the port, and that"
-                    " `penstock standalone` runs there",
-                    address=target,
-                    waited_s=wait_s,
-                ) from error
-        except (OSError, TimeoutError):
-            return  # An unknown name or a lost route may be temporary. If not, the next call reports it.
-        else:
-            return
-        await asyncio.sleep(_PAUSE_S)
+    if match["scheme"] not in (None, *_PLAIN_SCHEMES, *_TLS_SCHEMES):
+        raise InvalidArgumentError(
+            "an address begins with tcp:// for plain connections or tls:// for encrypted ones",
+            address=redacted_address(address)[:120],
+        )
+    return match
 
 
 def looks_up_in_threads(loop: asyncio.AbstractEventLoop) -> bool:

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 from penstock.codec.values import Call
 from penstock.model.errors import NotConnectedError, UnsupportedError
-from penstock.net.dial.addresses import REFUSED_S, check_listens
+from penstock.net.dial.checking import REFUSED_S, check_listens
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.dial.line_calls import LineCalls
+from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.native.calls import MADE_ONCE, OVER_THE_WIRE
 from penstock.net.native.remote import RemoteControl
 from penstock.net.wire.requests import CALLS_CAPABILITY
@@ -60,25 +61,32 @@ class RemoteController(RemoteControl):
 
 @asynccontextmanager
 async def dial_controller(
-    address: str, *, patience_s: float = PATIENCE_S, dial_s: float | None = None, call_s: float = CALL_S
+    address: str,
+    *,
+    patience_s: float = PATIENCE_S,
+    dial_s: float | None = None,
+    call_s: float = CALL_S,
+    security: DialSecurity = PLAIN,
 ) -> AsyncIterator[RemoteController]:
-    """Connect to the controller at ``host:port``, with or without ``tcp://`` in front. The port defaults to 9090.
+    """Connect to the controller at ``host:port``, with or without a scheme in front. The port defaults to 9090.
 
     Args:
         patience_s: How long a call is retried while no server answers, in seconds. It covers a restart, and a server
         that starts a little later. dial_s: The same for the very first call; default ``patience_s``. If it is given and
         the first connection is
             refused, the error comes after at most ``REFUSED_S``, because people prefer to know at once.
-        call_s: How long a server may take for one call, in seconds.
+        call_s: How long a server may take for one call, in seconds. security: From ``security_for`` the same address.
     Raises:
-        InvalidArgumentError: The address is invalid, or requires encryption.
-        UnsupportedError: The server there is not a Penstock server, or requires encryption.
+        InvalidArgumentError: The address is invalid. TlsError: the server is not the one that it claims to be, or only
+            one side speaks TLS.
+        UnsupportedError: The server there is not a Penstock server.
+        UnauthenticatedError: The credentials are missing or wrong.
         NotConnectedError: No server answers there.
     """
     first_s = patience_s if dial_s is None else dial_s
     if dial_s is not None:
-        await check_listens(address, wait_s=min(dial_s, REFUSED_S))
-    async with GrpcConnection(address, patience_s=first_s, call_s=call_s) as connection:
+        await check_listens(address, wait_s=min(dial_s, REFUSED_S), security=security)
+    async with GrpcConnection(address, patience_s=first_s, call_s=call_s, security=security) as connection:
         controller = RemoteController(connection)
         await controller.greet()
         connection.patience_s = patience_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
+import ssl
 from uuid import UUID
 
 from penstock.codec.wire import commands as c
@@ -23,47 +23,47 @@ from penstock.codec.wire.frames import (
 )
 from penstock.model.errors import NotConnectedError, PenstockError, ProtocolError
 from penstock.net.dial.addresses import connected_socket
+from penstock.net.dial.checking import tls_error
+from penstock.net.dial.direct_channel import PlainChannel, TlsChannel
+from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.wire.wire_errors import OWN_TOKEN, error_of
 from penstock.ports import forks
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.files import Buffer
 
-_RECEIVE_BYTES = 4096
 _RID = 1  # number of the request; one append is in flight at a time, so one number is enough
-_TIME = struct.Struct("@ll")
 
 
 class DirectLine:
     """Implements ``ports.data.direct_appends.DirectLine``."""
 
-    def __init__(self, connection: socket.socket, endpoint: Endpoint, writer: UUID) -> None:
+    def __init__(self, channel: PlainChannel, endpoint: Endpoint, writer: UUID) -> None:
         self.last_number = 0
-        self._socket = connection
+        self._channel = channel
         self._endpoint = endpoint
         self._writer = writer.bytes
         self._sent_number = 0
         self._received = bytearray()
-        self._timeout_s = 0.0
         forks.register(self)
 
     def abandon_in_child(self) -> None:
         """See ``ports.forks.Handle``."""
-        if self._socket.fileno() >= 0:
-            forks.disconnect(self._socket.fileno())
+        held = self._channel.socket
+        if held.fileno() >= 0:
+            forks.disconnect(held.fileno())
 
     async def set_up(self, segment: str) -> None:
         """Exchange the protocol's greeting and register the writer. Raises NotConnectedError, and the store's error if
         it refuses."""
-        loop = asyncio.get_running_loop()
+        channel = self._channel
+        await channel.start(self._endpoint.host.strip("[]"))
         hello = encode(c.Hello(VERSION_HIGH, VERSION_LOW))
-        await loop.sock_sendall(self._socket, hello + encode(c.SetupAppend(_RID, self._writer, segment, OWN_TOKEN)))
+        await channel.send_all(hello + encode(c.SetupAppend(_RID, self._writer, segment, OWN_TOKEN)))
         while True:
-            for reply in self._replies(await loop.sock_recv(self._socket, _RECEIVE_BYTES)):
+            for reply in self._replies(await channel.receive()):
                 if isinstance(reply, c.AppendSetup):
                     self.last_number = reply.last_number
-                    # From here on the system itself waits, with a timeout: a separate call to wait would be an extra
-                    # cost per answer.
-                    self._socket.setblocking(True)
+                    channel.hand_over()
                     return
                 if not isinstance(reply, c.Hello | c.KeepAlive):
                     raise error_of(reply, segment)
@@ -72,18 +72,16 @@ class DirectLine:
         frame = b"".join(append_block_end_parts(self._writer, data, count, number, _RID))
         self._sent_number = number
         try:
-            sent = self._socket.send(frame, socket.MSG_DONTWAIT)
+            whole = self._channel.send(frame)
         except OSError as error:
             raise self._lost(error) from error
-        if sent < len(frame):
+        if not whole:
             # The peer does not read. It has only part of the frame, so it stores nothing.
             raise self._lost(None)
 
     def acknowledged(self, timeout_s: float) -> bool:
         try:
-            if timeout_s > 0 and timeout_s != self._timeout_s:
-                self._limit(timeout_s)
-            received = self._socket.recv(_RECEIVE_BYTES, 0 if timeout_s > 0 else socket.MSG_DONTWAIT)
+            received = self._channel.take(timeout_s)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -96,12 +94,6 @@ class DirectLine:
             if not isinstance(reply, c.DataAppended | c.KeepAlive):
                 raise NotConnectedError("append was refused", reply=type(reply).__name__)
         return False
-
-    def _limit(self, timeout_s: float) -> None:
-        seconds = int(timeout_s)
-        limit = _TIME.pack(seconds, max(1, int((timeout_s - seconds) * 1e6)))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        self._timeout_s = timeout_s
 
     def _replies(self, received: bytes) -> list[Command]:
         """The frames that are complete now, including those of which a part came before. Raises NotConnectedError at
@@ -135,22 +127,29 @@ class DirectLine:
         )
 
     def close(self) -> None:
-        self._socket.close()
+        self._channel.socket.close()
 
 
-async def dial_direct(endpoint: Endpoint, segment: str, writer: UUID, *, connect_s: float) -> DirectLine:
-    """A line, set up. Raises NotConnectedError, and the store's error if it refuses. Cancelled: nothing stays open."""
+async def dial_direct(
+    endpoint: Endpoint, segment: str, writer: UUID, *, connect_s: float, security: DialSecurity = PLAIN
+) -> DirectLine:
+    """A line, set up. Raises NotConnectedError, TlsError, and the store's error if it refuses. Cancelled: nothing stays
+    open."""
     connection: socket.socket | None = None
     try:
         async with asyncio.timeout(connect_s):
             connection = await connected_socket(endpoint.host, endpoint.port)
             # Each append is sent as a whole, so delaying small packets gains nothing.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line = DirectLine(connection, endpoint, writer)
+            context = security.context()
+            channel = PlainChannel(connection) if context is None else TlsChannel(connection, context)
+            line = DirectLine(channel, endpoint, writer)
             await line.set_up(segment)
     except BaseException as error:
         if connection is not None:
             connection.close()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise tls_error(error, f"{endpoint.host}:{endpoint.port}") from error
         if isinstance(error, OSError | TimeoutError) and not isinstance(error, PenstockError):
             raise NotConnectedError(
                 "segment store cannot be reached", host=endpoint.host, port=endpoint.port, reason=str(error)

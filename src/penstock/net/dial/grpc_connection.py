@@ -16,8 +16,10 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NotConnectedError,
     PenstockError,
+    TlsError,
 )
-from penstock.net.dial.addresses import parse_address
+from penstock.net.dial.addresses import parse_address, tls_of
+from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.grpc.dispatch import caller_metadata
 from penstock.net.grpc.grpc_errors import ERROR_KEY, class_of_code, decode_error
 from penstock.net.native.calls import REPLY_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
@@ -28,6 +30,9 @@ CALL_S = 120.0
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
+_AUTHORIZATION = "authorization"
+_DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate", "ostname Verification Check failed")
+"""Texts of gRPC about a server's certificate."""
 
 # Pings detect within a minute that a host has disappeared without closing its connections.
 _OPTIONS = (
@@ -60,8 +65,19 @@ class GrpcConnection:
     raises AlreadyExistsError or a NotFoundError, as it would for two callers.
     """
 
-    def __init__(self, address: str, *, patience_s: float = PATIENCE_S, call_s: float = CALL_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        call_s: float = CALL_S,
+        security: DialSecurity = PLAIN,
+    ) -> None:
+        """Raises InvalidArgumentError: an invalid address, or one that asks for TLS without ``security`` for it."""
         self.address = parse_address(address)
+        if tls_of(address) and security.tls is None:
+            raise InvalidArgumentError("the address asks for TLS, and the connection would be plain", address=address)
+        self._security = security
         self.patience_s = patience_s
         self._call_s = call_s
         self._channel: grpc.aio.Channel | None = None
@@ -75,7 +91,13 @@ class GrpcConnection:
     async def __aenter__(self) -> Self:
         """Open, without waiting for the server. Raises ForkedError if gRPC was used in a process before a fork."""
         _check_grpc()
-        self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+        tls = self._security.tls
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+        else:
+            chain, key = tls.own() or (None, None)
+            trusted = grpc.ssl_channel_credentials(tls.authorities() or None, key, chain)
+            self._channel = grpc.aio.secure_channel(self.address, trusted, options=_OPTIONS)
         return self
 
     async def __aexit__(
@@ -104,11 +126,22 @@ class GrpcConnection:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience_s
         pause = _FIRST_PAUSE_S
+        presenting, asked_again = self._security.presenting, False
         while True:
+            header = "" if presenting is None else await presenting.header()
+            shown: tuple[tuple[str, str | bytes], ...] = ((_AUTHORIZATION, header),) if header else ()
             try:
-                reply: bytes = await self._rpc(name)(request, timeout=self._call_s, metadata=caller_metadata())
+                reply: bytes = await self._rpc(name)(
+                    request, timeout=self._call_s, metadata=(*(caller_metadata() or ()), *shown) or None
+                )
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and presenting is not None and not asked_again:
+                    # Refused before anything was done: a token may have expired earlier than it says.
+                    asked_again = True
+                    if presenting.refused(header):
+                        continue
                 again = repeat and error.code() is grpc.StatusCode.UNAVAILABLE and loop.time() + pause < deadline
+                again = again and not (self._security.tls is not None and _is_distrust(str(error.details())))
                 if not again or self._channel is None:
                     raise self._error(name, error) from error
             else:
@@ -130,6 +163,8 @@ class GrpcConnection:
             return typed
         details = str(error.details())[:500]
         if error.code() is grpc.StatusCode.UNAVAILABLE:
+            if self._security.tls is not None and _is_distrust(details):
+                return TlsError("the server's certificate cannot be trusted", address=self.address, details=details)
             return NotConnectedError(
                 "no store answers at this address; is `penstock standalone` running there?",
                 address=self.address,
@@ -142,6 +177,11 @@ class GrpcConnection:
         return class_of_code(error.code())(
             "the server refused the call", address=self.address, rpc=rpc, code=error.code().name, details=details
         )
+
+
+def _is_distrust(details: str) -> bool:
+    """Whether a connection failed because of the server's certificate: no retry helps."""
+    return any(text in details for text in _DISTRUST)
 
 
 class _Started:

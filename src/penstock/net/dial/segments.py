@@ -21,6 +21,7 @@ from penstock.model.errors import (
 from penstock.model.scaling import SegmentRates
 from penstock.net.dial.direct_line import DirectLine, dial_direct
 from penstock.net.dial.line_calls import LineCalls
+from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.dial.wire_append_pool import RemoteAppends
 from penstock.net.dial.wire_dial import DialLimits
 from penstock.net.dial.wire_pool import ConnectionPool
@@ -80,9 +81,12 @@ class RemoteSegments:
         rng: Rng,
         telemetry: Telemetry,
         limits: DialLimits | None = None,
+        security: DialSecurity = PLAIN,
     ) -> None:
         self._native = native
-        self._pool = ConnectionPool(controller, rng=rng, telemetry=telemetry, limits=limits or DialLimits())
+        self._pool = ConnectionPool(
+            controller, rng=rng, telemetry=telemetry, limits=limits or DialLimits(), security=security
+        )
         self._reads = RemoteReads(self._pool)
         self._appends = RemoteAppends(self._pool)
         self.calls = LineCalls(self._pool)
@@ -135,7 +139,9 @@ class RemoteSegments:
         """See ``ports.data.direct_appends.DirectAppends``. The caller owns the line: closing this object leaves it
         open."""
         endpoint = await self._pool.endpoint(segment)
-        line = await dial_direct(endpoint, segment, writer, connect_s=self._pool.limits.connect_s)
+        line = await dial_direct(
+            endpoint, segment, writer, connect_s=self._pool.limits.connect_s, security=self._pool.security
+        )
         self._pool.telemetry.add("direct_lines")
         return line
 

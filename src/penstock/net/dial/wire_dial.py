@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
@@ -12,6 +13,8 @@ from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import REPLY_CODES, VERSION_HIGH, VERSION_LOW, Command, decode, encode
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, ProtocolError
 from penstock.net.dial.addresses import connected_socket, looks_up_in_threads
+from penstock.net.dial.checking import tls_error
+from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.frames import FrameReceiver, Outbox, tune
 from penstock.net.wire.wire_errors import OWN_TOKEN
@@ -271,28 +274,40 @@ def _own(command: Command) -> Command:
     return command._replace(token=OWN_TOKEN) if getattr(command, "token", None) == "" else command  # type: ignore[attr-defined]
 
 
-async def _connect(loop: asyncio.AbstractEventLoop, connection: DialConnection, endpoint: Endpoint) -> None:
+async def _connect(
+    loop: asyncio.AbstractEventLoop,
+    connection: DialConnection,
+    endpoint: Endpoint,
+    context: ssl.SSLContext | None,
+) -> None:
     """Raises OSError."""
     if not looks_up_in_threads(loop):
-        await loop.create_connection(lambda: connection, endpoint.host, endpoint.port)
+        await loop.create_connection(lambda: connection, endpoint.host, endpoint.port, ssl=context)
         return
     connected = await connected_socket(endpoint.host, endpoint.port)
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # The loop sets this on its own connections.
-        await loop.create_connection(lambda: connection, sock=connected)
+        name = None if context is None else endpoint.host.strip("[]")
+        await loop.create_connection(lambda: connection, sock=connected, ssl=context, server_hostname=name)
     except BaseException:
         connected.close()
         raise
 
 
-async def dial(endpoint: Endpoint, *, pool: ArenaPool, limits: DialLimits) -> DialConnection:
-    """An open connection that has exchanged greetings. Raises NeverSentError. Cancelled: nothing stays open."""
+async def dial(
+    endpoint: Endpoint, *, pool: ArenaPool, limits: DialLimits, security: DialSecurity = PLAIN
+) -> DialConnection:
+    """An open connection that has exchanged greetings. Raises NeverSentError; TlsError if the store's certificate cannot be
+    trusted. Cancelled: nothing stays open."""
     loop = asyncio.get_running_loop()
     connection = DialConnection(loop, pool, limits, endpoint)
     try:
         async with asyncio.timeout(limits.connect_s):
-            await _connect(loop, connection, endpoint)
+            await _connect(loop, connection, endpoint, security.context())
             await connection.ready
+    except ssl.SSLCertVerificationError as error:
+        connection.abort()
+        raise tls_error(error, f"{endpoint.host}:{endpoint.port}") from error
     except (OSError, TimeoutError) as error:
         connection.abort()
         raise NeverSentError(

@@ -12,6 +12,7 @@ from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import Command
 from penstock.core.segments.placement import primary_name
 from penstock.model.errors import NotConnectedError, PenstockError
+from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.dial.wire_dial import DialConnection, DialLimits, NeverSentError, dial
 from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.wire_errors import error_of
@@ -86,7 +87,16 @@ class _Stream:
 class ConnectionPool:
     """Open connections by store and use. Owned and closed by ``RemoteSegments``."""
 
-    def __init__(self, controller: ControlPlane, *, rng: Rng, telemetry: Telemetry, limits: DialLimits) -> None:
+    def __init__(
+        self,
+        controller: ControlPlane,
+        *,
+        rng: Rng,
+        telemetry: Telemetry,
+        limits: DialLimits,
+        security: DialSecurity = PLAIN,
+    ) -> None:
+        self.security = security
         self.limits = limits
         self.telemetry = telemetry
         self._controller = controller
@@ -159,7 +169,7 @@ class ConnectionPool:
         forks.check(self._owner)
         if self._closed:
             raise NeverSentError("client is closed", host=endpoint.host, port=endpoint.port)
-        connection = await dial(endpoint, pool=self._arenas, limits=self.limits)
+        connection = await dial(endpoint, pool=self._arenas, limits=self.limits, security=self.security)
         self._extra[connection] = None
         connection.closed.add_done_callback(lambda _: self._extra.pop(connection, None))
         self.telemetry.add("dialled_connections")

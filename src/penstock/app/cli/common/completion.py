@@ -102,7 +102,7 @@ async def _found(address: str, find: Callable[[AsyncStore], Awaitable[Sequence[s
     import asyncio
 
     import penstock
-    from penstock.net.dial.addresses import check_listens
+    from penstock.net.dial.checking import check_listens
 
     async with asyncio.timeout(_ANSWER_S):
         await check_listens(address, wait_s=0)

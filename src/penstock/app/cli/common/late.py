@@ -8,6 +8,7 @@ from typing import Any
 import typer
 import typer.core
 
+from penstock.app.cli.common.security import add_options
 from penstock.model.errors import MissingExtraError, missing_extra
 
 # name -> (module, what `penstock --help` says). The module has a `typer.Typer` named `app`.
@@ -21,6 +22,10 @@ _SPARK_PACKAGES = frozenset({"pyspark", "py4j", "pyarrow", "pandas", "numpy"})
 
 class LateGroup(typer.core.TyperGroup):
     """A group that also has the commands of ``LATE``, and imports none of them to list them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        add_options(self)
 
     # Contexts and commands are Click's, which some releases of Typer bring along under a name of their own.
     def list_commands(self, ctx: Any) -> list[str]:
@@ -38,7 +43,9 @@ class LateGroup(typer.core.TyperGroup):
 
 
 def _load(module: str) -> Any:
-    return typer.main.get_command(importlib.import_module(module).app)
+    command = typer.main.get_command(importlib.import_module(module).app)
+    add_options(command)
+    return command
 
 
 def missing_package(error: ModuleNotFoundError) -> MissingExtraError | None:

@@ -1,0 +1,63 @@
+"""How a client protects its connections and says who it is."""
+
+from __future__ import annotations
+
+import ssl
+
+from penstock.model.credentials import Credentials
+from penstock.model.errors import InvalidArgumentError
+from penstock.net.dial.addresses import host_of, is_local, tls_of
+from penstock.net.dial.presenting import Presenting
+from penstock.net.tls.client import ClientTls
+from penstock.ports.clock import Clock
+
+
+class DialSecurity:
+    """What all connections of one client share. ``tls``: None for plain connections."""
+
+    def __init__(self, *, tls: ClientTls | None = None, presenting: Presenting | None = None) -> None:
+        self.tls = tls
+        self.presenting = presenting
+        self._context: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """The context of TLS connections; None for plain ones. Raises InvalidArgumentError (a file)."""
+        if self._context is None and self.tls is not None:
+            self._context = self.tls.context()
+        return self._context
+
+
+PLAIN = DialSecurity()
+
+
+def security_for(
+    address: str,
+    *,
+    tls: ClientTls | None = None,
+    default_tls: ClientTls | None = None,
+    credentials: Credentials | None = None,
+    clock: Clock,
+    insecure: bool = False,
+) -> DialSecurity:
+    """The protection that an address asks for.
+
+    With ``tls``, an address without a scheme means TLS. A plain address with it is a contradiction, and never downgrades.
+    ``default_tls`` is used if TLS is, and does not ask for it.
+    Raises InvalidArgumentError: that contradiction; credentials that would cross a network in the clear, unless
+    ``insecure``; a bad address or file.
+    """
+    wanted = tls_of(address)
+    if tls is not None and wanted is False:
+        raise InvalidArgumentError("options of TLS were given for a plain address; write tls://", address=address)
+    uses_tls = bool(wanted) or tls is not None
+    if credentials is not None and not uses_tls and not insecure and not is_local(host_of(address)):
+        raise InvalidArgumentError(
+            "the credentials would cross the network in the clear; write tls://, or allow it with insecure",
+            address=address,
+        )
+    security = DialSecurity(
+        tls=(tls or default_tls or ClientTls()) if uses_tls else None,
+        presenting=None if credentials is None else Presenting(credentials, clock),
+    )
+    security.context()
+    return security

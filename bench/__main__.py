@@ -38,7 +38,19 @@ def print_pictures(rows: Rows, directory: Path) -> None:
         print("bench: no pictures without matplotlib: pip install 'penstock[demo]'")
 
 
-PARTS = ("planner", "store", "segments", "truncation", "retention", "history", "tails", "spark", "workers", "peers")
+PARTS = (
+    "planner",
+    "store",
+    "segments",
+    "truncation",
+    "retention",
+    "history",
+    "tails",
+    "spark",
+    "workers",
+    "tls",
+    "peers",
+)
 
 
 def part(name: str, given: argparse.Namespace, directory: Path, limits: Limits) -> list[Row]:
@@ -80,6 +92,10 @@ def part(name: str, given: argparse.Namespace, directory: Path, limits: Limits) 
             from bench.workers import WorkersBench
 
             return [*WorkersBench(directory / "workers", given.runs, given.scale).run()]
+        case "tls":
+            from bench.tls import TlsBench
+
+            return [*TlsBench(directory / "tls", given.runs, given.scale).run()]
         case "peers":
             from bench.peers.contest import PeersBench
 

@@ -1,4 +1,4 @@
-"""What a client presents to a store, and whom it trusts: from arguments, or from the environment."""
+"""What a client presents to a store, and which authorities it trusts: from arguments, or from the environment."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from penstock.client.retry import FULL_S, RETRYABLE, retrying
 from penstock.model.errors import PenstockError, leaves
@@ -24,7 +24,11 @@ from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 from penstock.ports.telemetry import NoTelemetry
 from penstock.spark.worker.collector import spare
+from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
+
+if TYPE_CHECKING:
+    from penstock.net.dial.security import DialSecurity
 
 T = TypeVar("T")
 
@@ -52,18 +56,18 @@ Connector: TypeAlias = Callable[[str], Awaitable[Services]]
 
 
 async def dial(address: str) -> Services:
-    """Open the Penstock whose controller listens at ``HOST:PORT``, with or without ``tcp://`` before it.
+    """Open the Penstock whose controller listens at an address; ``tls://`` in it asks for TLS.
 
-    Raises: NotConnectedError, InvalidArgumentError (not an address).
+    The environment of this process names its credentials and the authorities to trust: no plan or checkpoint has them.
+    Raises: NotConnectedError, InvalidArgumentError (not an address), TlsError, UnauthenticatedError.
     """
     # Imported late, because gRPC must not be in memory when Spark's daemon forks its workers.
     from penstock.net.dial.controller import dial_controller
     from penstock.net.dial.segments import DialLimits, RemoteSegments
 
+    security = _security(address)
     async with AsyncExitStack() as stack:
-        controller = await stack.enter_async_context(
-            dial_controller(address.removeprefix("tcp://"), patience_s=ATTEMPT_S)
-        )
+        controller = await stack.enter_async_context(dial_controller(address, patience_s=ATTEMPT_S, security=security))
         segments = await stack.enter_async_context(
             RemoteSegments(
                 controller,
@@ -71,9 +75,24 @@ async def dial(address: str) -> Services:
                 rng=RealRng(),
                 telemetry=NoTelemetry(),  # Spark shows no figures of Python sources
                 limits=DialLimits(retry_for_s=ATTEMPT_S),
+                security=security,
             )
         )
         return Services(controller, segments, stack.pop_all().aclose)
+
+
+def _security(address: str) -> DialSecurity:
+    from penstock.app.presented import presented
+    from penstock.net.dial.security import security_for
+
+    shown = presented()
+    return security_for(
+        address,
+        default_tls=shown.default_tls,
+        credentials=shown.credentials,
+        clock=RealClock(),
+        insecure=shown.insecure,
+    )
 
 
 class Link:
@@ -160,7 +179,7 @@ class Link:
         if not self._was_open and self._connector is dial:
             from penstock.net.dial.checking import check_listens
 
-            self._run(check_listens(self._address))
+            self._run(check_listens(self._address, security=_security(self._address)))
         return self
 
     def served_first(self) -> Link:

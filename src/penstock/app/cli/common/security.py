@@ -1,4 +1,4 @@
-"""Options of every command that reaches a server: whom it trusts, and who it is.
+"""Options of every command that reaches a server: which authorities it trusts, and who it is.
 
 They set the variables of the environment that name the same, so that processes which a command starts know it too. No
 secret is among them: passwords and tokens stay in files.

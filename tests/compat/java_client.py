@@ -55,12 +55,14 @@ def build() -> str:
 class JavaClient:
     """One Java process that runs scenarios after each other. A scenario that hangs ends it; the next one starts another."""
 
-    def __init__(self, classpath: str, server: ServerProcess, log: Path) -> None:
+    def __init__(self, classpath: str, server: ServerProcess, log: Path, trust: Path | None = None) -> None:
+        """``trust``: authorities of a server with TLS, whose certificate has the name localhost."""
         self.server = server
         self._log = log
         self._command = [
             *("java", "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath),
-            *("penstock.compat.Main", server.address),
+            *(() if trust is None else (f"-Dcompat.trust={trust}",)),
+            *("penstock.compat.Main", server.address if trust is None else f"localhost:{server.controller_port}"),
         ]
         self._process: subprocess.Popen[str] | None = None
 

@@ -62,7 +62,15 @@ final class Session implements AutoCloseable {
         this.address = address;
         this.scope = "java-" + scenario;
         this.dialogue = dialogue;
-        this.config = ClientConfig.builder().controllerURI(URI.create("tcp://" + address)).build();
+        // A file of authorities to trust, in PEM: the server has TLS.
+        String trust = System.getProperty("compat.trust");
+        this.config = trust == null
+                ? ClientConfig.builder().controllerURI(URI.create("tcp://" + address)).build()
+                : ClientConfig.builder()
+                        .controllerURI(URI.create("tls://" + address))
+                        .trustStore(trust)
+                        .validateHostName(true)
+                        .build();
         this.streams = open(StreamManager.create(config));
         this.streams.createScope(scope);
     }

@@ -1,13 +1,15 @@
 """W5: one writer and 100,000 keys over 1, 1,000 and 10,000 segments.
 
 Each number of segments has a server of its own, one after the other: what a store still tiers of ten thousand segments would
-else be counted against the one that is measured next. Binding a writer to its segments is measured by itself. Over 10,000
-segments, a full garbage collection of the writer's process takes longer than 15,000 events. With a small ``scale`` it falls
-into one run and not into the next: then compare versions over many runs.
+else be counted against the one that is measured next. Binding a writer to its segments is measured by itself. The garbage
+collector starts anew before each: a full collection of the writer's process takes as long as 15,000 events, and what was
+imported before would decide into which measurement it falls. With a small ``scale`` some runs have one and others have none:
+compare versions over many runs.
 """
 
 from __future__ import annotations
 
+import gc
 import shutil
 from pathlib import Path
 
@@ -51,6 +53,7 @@ class SegmentsBench:
                         writer.write(event, key)
                     writer.flush()
 
+                gc.collect()
                 bound_s = seconds(work)
                 rates = [len(self.events) / seconds(work) for _ in range(self.runs)]
         shutil.rmtree(directory, ignore_errors=True)

@@ -267,3 +267,31 @@ def test_a_day_with_entries_ends_with_a_checkpoint(tmp_path):
             assert len(await controller.evidence.checkpoints()) == 4
 
     asyncio.run(run())
+
+
+class SlowSegments(MemorySegments):
+    """Reads and looks take time, so that appends happen meanwhile."""
+
+    async def read(self, *args, **options):
+        await asyncio.sleep(0)
+        return await super().read(*args, **options)
+
+    async def table_get(self, *args):
+        found = await super().table_get(*args)
+        await asyncio.sleep(0)
+        return found
+
+
+def test_no_tile_is_lost_while_checkpoints_are_signed(tmp_path):
+    async def run():
+        segments = SlowSegments()
+        async with signing(segments, tmp_path) as controller:
+            await controller.evidence.log()
+            for number in range(0, 2000, 20):
+                deciding = (decide(controller, number + one) for one in range(20))
+                await asyncio.gather(*deciding, controller.evidence.checkpoint(), controller.evidence.checkpoint())
+            state = await controller._ctx.audit.log.state()
+            tiles = [tile.number async for tile in controller._ctx.audit.log.tiles(state)]
+            assert tiles == list(range(state.size // 256))
+
+    asyncio.run(run())

@@ -60,15 +60,11 @@ class Signing:
     async def settled(self) -> LogState:
         """The log with all entries that were decided. It has at least one: only then its name is certain."""
         await self._ctx.audit.drain()
-        state = await self._state()
+        state = await self._ctx.audit.log_state()
         if not state.size:
             await self._record({"action": "requested"})
-            state = await self._state()
+            state = await self._ctx.audit.log_state()
         return state
-
-    async def _state(self) -> LogState:
-        await self._ctx.audit.prepare()
-        return await self._ctx.audit.log.state()
 
     async def _record(self, fields: Mapping[str, Any]) -> None:
         await self._ctx.metadata.put(*self._entry(fields))

@@ -25,7 +25,7 @@ from penstock.controller.metadata import Metadata, changing, create, overwrite, 
 from penstock.controller.set_aside import UNREADABLE, SetAside
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import OwnedTasks
-from penstock.core.evidence.audit_log import chained
+from penstock.core.evidence.audit_log import LogState, chained
 from penstock.core.segments.writer_memory import FIXED_IDS
 from penstock.model.callers import current_caller
 from penstock.model.errors import ConditionFailedError, InvalidArgumentError, PenstockError, WriterFencedError
@@ -145,9 +145,12 @@ class Audit:
         if self._waiting:
             self.soon()
 
-    async def prepare(self) -> None:
-        """Create the audit stream unless it exists. Raises storage errors."""
+    async def log_state(self) -> LogState:
+        """The log up to the end of the stream, which is created unless it exists. Raises storage errors."""
         await self._ensure()
+        # Alone with the log: catching up forgets tiles that a drain has completed and not stored yet.
+        async with self._draining:
+            return await self.log.state()
 
     async def _ensure(self) -> None:
         if self._create is None:

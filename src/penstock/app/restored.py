@@ -9,6 +9,7 @@ import json
 import logging
 from pathlib import Path
 
+from penstock.app.erasure.ledger import settle_ledger
 from penstock.controller.controller import Controller
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.ports.rng import Rng
@@ -34,6 +35,17 @@ def write_marker(data: Path, *, backup_ms: int, rng: Rng) -> None:
 
 
 async def settle_restored(data: Path, controller: Controller) -> None:
+    """Do what a restore left to the first start: new segments for all streams, then the erasures of a ledger. Serve no
+    client before this returns.
+
+    A crash leaves what is not done to the next start. Raises CorruptDataError, VersionTooNewError, OSError, what scaling
+    a stream raises, and what ``settle_ledger`` raises.
+    """
+    await _settle_marker(data, controller)
+    await settle_ledger(data, controller)
+
+
+async def _settle_marker(data: Path, controller: Controller) -> None:
     """If ``write_marker`` left a marker, move all streams to new segments and remove it. Serve no client before this returns.
 
     A crash leaves the marker: the next start repeats the step, and streams get one more epoch.

@@ -6,15 +6,22 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from penstock.client.erasure import AsyncErasures
 from penstock.client.retention import When, ms_of
 from penstock.client.retry import retrying
+from penstock.codec.answers import as_json
+from penstock.core.cases.ledger import Ledger, LedgerErasure
 from penstock.model.answers.erasure import ErasureCase
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import StreamName
+from penstock.ports.clock import Clock
 from penstock.ports.control.plane import ControlPlane
+from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
 _POLL_S = 0.1
 _POLL_MAX_S = 2.0
+_CASE = ("case", "targets", "who", "why", "opened_ms", "due_ms", "state")
 _ENDS = ("verified", "closed", "withdrawn")
 
 
@@ -31,9 +38,11 @@ def subject_of(json_field: str | None, values: Iterable[str]) -> dict[str, Any]:
 class AsyncCases:
     """All cases of a store."""
 
-    def __init__(self, controller: ControlPlane, rng: Rng) -> None:
+    def __init__(self, segments: SegmentService, controller: ControlPlane, clock: Clock, rng: Rng) -> None:
         self._controller = controller
+        self._clock = clock
         self._rng = rng
+        self._erasures = AsyncErasures(None, segments, controller, rng)
 
     async def open(
         self,
@@ -133,3 +142,38 @@ class AsyncCases:
         ``with_values``: the values themselves, as far as the store has them. Raises NotFoundError.
         """
         return await retrying(lambda: self._controller.cases.subject(case, with_values=with_values), self._rng)
+
+    async def ledger(self, *, with_values: bool = False) -> Ledger:
+        """All that the store has erased, with its cases and holds: what a store from an older copy must erase again.
+
+        Without ``with_values`` it holds no values: keyed digests stand for those of fields, and values that are
+        searched for in whole payloads are left out. Raises UnavailableError.
+        """
+        cases = [
+            {
+                **{name: value for name, value in as_json(item).items() if name in _CASE},
+                "subject": dict(await self.subject(item.case, with_values=with_values)),
+                "ended": None if item.ended is None else as_json(item.ended),
+            }
+            for item in await self.list()
+        ]
+        holds = await retrying(lambda: self._controller.holds.list(None), self._rng)
+        erasures = [
+            LedgerErasure(
+                erasure=item.erasure,
+                stream=StreamName.parse(item.stream),
+                who=item.asked["who"],
+                why=item.asked["why"],
+                sha256=item.receipt["sha256"],
+                ranges=(await self._erasures.details(item.erasure))[0],
+            )
+            for item in await retrying(lambda: self._controller.erasures.list(None), self._rng)
+            if item.receipt is not None
+        ]
+        return Ledger(
+            exported_ms=self._clock.now_ms(),
+            erasures=erasures,
+            cases=cases,
+            holds=[item.id for item in holds],
+            key=await retrying(self._controller.cases.key, self._rng),
+        )

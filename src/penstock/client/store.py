@@ -401,7 +401,7 @@ class AsyncStore:
 
     def cases(self) -> AsyncCases:
         """All cases: erasures of a person's data, each from the request to the proof."""
-        return AsyncCases(self.controller, self.rng)
+        return AsyncCases(self.segments, self.controller, self.clock, self.rng)
 
     async def reader_groups(self, scope: str | None = None) -> Sequence[str]:
         """The reader groups of a scope, or (None) of the store, as ``scope/group``, sorted.

@@ -146,6 +146,13 @@ FILES = (
         ends="nothing",
     ),
     Entry(
+        key="erasures.ledger",
+        value="a ledger of erasures ([cases.md](cases.md)), JSON lines",
+        one_for="each directory that was restored or rebuilt with a ledger, until its first start",
+        writers=("app.erasure.ledger",),
+        ends="the first start, once all is erased",
+    ),
+    Entry(
         key="MANIFEST.json",
         value="JSON: the contents of the backup ([backup.md](backup.md)); its files are in `data/`",
         one_for="each backup",

@@ -17,6 +17,7 @@ from penstock.controller.buckets import Buckets
 from penstock.controller.context import Context
 from penstock.controller.erasure.cases import Cases
 from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.erasure.reapply import Reapplied
 from penstock.controller.evidence.evidence import Evidence
 from penstock.controller.grace.deleted_streams import DeletedStreams
 from penstock.controller.grace.kept import undo_holds
@@ -44,6 +45,7 @@ from penstock.controller.transactions.sweeper import Sweeper
 from penstock.controller.watermarks.advancing import Advancing
 from penstock.controller.watermarks.watermarks import Watermarks
 from penstock.controller.wiring import context_of
+from penstock.core.cases.ledger import Ledger
 from penstock.core.segments.placement import is_transaction_name, is_transient_name, parent_name
 from penstock.model.callers import unattributed
 from penstock.model.errors import PenstockError
@@ -156,6 +158,11 @@ class Controller:
     async def begin_restored(self, jump: int) -> int:
         """Give all streams of a restored store new segments: see ``controller.streams.restored.begin_restored``."""
         return await begin_restored(self._ctx, jump)
+
+    async def reapply_erasures(self, ledger: Ledger) -> Reapplied:
+        """Erase again what the ledger of the original lists: see ``controller.erasure.reapply``. Call it in a store
+        from an older copy, before the first read. Repeatable."""
+        return await self.cases.reapply(ledger)
 
     async def drain_audit(self) -> int:
         """Append the waiting entries to the audit stream now; returns how many."""

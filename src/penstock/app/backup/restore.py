@@ -9,6 +9,8 @@ from penstock.app.backup.copy import CopiedFiles, Progress
 from penstock.app.backup.manifest import DATA, Manifest, load_manifest
 from penstock.app.backup.places import staged_directory
 from penstock.app.embedded import nowhere
+from penstock.app.erasure.key import ERASURE_KEY, erasure_key, read_key, write_key
+from penstock.app.erasure.ledger import leave_ledger, read_ledger
 from penstock.app.restored import settle_restored, write_marker
 from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedSettings
@@ -52,7 +54,14 @@ async def _checksum(path: Path, offload: Offload) -> Copied:
     return await offload.run(lambda: checksum_file(path))
 
 
-async def restore_backup(backup: Path, data: Path, *, progress: Progress | None = None) -> Manifest:
+async def restore_backup(
+    backup: Path,
+    data: Path,
+    *,
+    ledger: Path | None = None,
+    key: Path | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
     """Create a store from the backup in ``data``, which must be new or empty. The backup is not changed.
 
     Every file is compared with the manifest while it is copied. Then the store is opened once, to move its streams to new
@@ -60,10 +69,14 @@ async def restore_backup(backup: Path, data: Path, *, progress: Progress | None 
     (``streams.restored``). A store of several workers does this at its first start. The chunks are in ``data``. Until the
     directory is complete, it is called ``data.restoring``.
 
+    ``ledger``: a ledger of the original. All that it lists is erased again before this returns; in a store of several
+    workers, before its first start serves anybody. ``key``: the original's key, for digests in it.
+
     Raises InvalidArgumentError (no backup, or ``data`` is not empty), CorruptDataError (a file differs from the manifest),
     VersionTooNewError, StorageFullError, OSError.
     """
     manifest, copied = load_manifest(backup), CopiedFiles(progress=progress)
+    erased = None if ledger is None else read_ledger(ledger)
     offload = ThreadOffload()
     try:
         with staged_directory(data, suffix="restoring", what="a restored store") as staging:
@@ -72,7 +85,11 @@ async def restore_backup(backup: Path, data: Path, *, progress: Progress | None 
                 if found != expected:
                     raise CorruptDataError(f"backup is damaged: {_difference(found, expected)}", file=path)
                 copied.note(path, found)
+            if (staging / ERASURE_KEY).exists():
+                write_key(staging / ERASURE_KEY, read_key(staging / ERASURE_KEY))  # with its mode
             write_marker(staging, backup_ms=manifest.began_ms, rng=RealRng())
+            if erased is not None:
+                leave_ledger(staging, erased, key)
             if manifest.workers is None:
                 await _settle(staging)
         return manifest
@@ -83,7 +100,9 @@ async def restore_backup(backup: Path, data: Path, *, progress: Progress | None 
 async def _settle(data: Path) -> None:
     """Move the streams to new segments now, without running a retention cycle or a sweep."""
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
-    quiet = ControllerSettings(sweep_ms=None, retention_cycle_ms=None, watermark_ms=None)
+    quiet = ControllerSettings(
+        sweep_ms=None, retention_cycle_ms=None, watermark_ms=None, erasure_key=erasure_key(data, rng)
+    )
     async with AsyncExitStack() as stack:
         directory = DataDirectory.open(data)
         stack.callback(directory.close)

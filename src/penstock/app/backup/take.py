@@ -10,6 +10,7 @@ from penstock.app.backup.contents import Contents, contents_of
 from penstock.app.backup.copy import CopiedFiles, DirectoryCopy, Progress
 from penstock.app.backup.manifest import DATA, LogPosition, Manifest, save_manifest
 from penstock.app.backup.places import staged_directory
+from penstock.app.erasure.key import ERASURE_KEY
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.workers.layout import RECORD as WORKERS_RECORD
 from penstock.app.workers.layout import WorkerLayout, check_workers_there, load_layout, worker_directory
@@ -97,6 +98,10 @@ async def _copy_all(
         _copy_small(data, target, f"{prefix}/{VERSION}".lstrip("/"), copied)
     if layout is not None:
         _copy_small(data, target, WORKERS_RECORD, copied)
+    if (data / ERASURE_KEY).exists():
+        # A restored store compares digests of cases with it. The backup holds the events themselves anyway.
+        _copy_small(data, target, ERASURE_KEY, copied)
+        (target / ERASURE_KEY).chmod(0o600)
     for prefix in prefixes:
         one = DirectoryCopy(
             source=data / prefix,

@@ -12,6 +12,8 @@ from typing import Any
 from crc32c import crc32c
 
 from penstock.app.backup.places import new_place
+from penstock.app.erasure.key import ERASURE_KEY, read_key, write_key
+from penstock.app.erasure.ledger import leave_ledger, read_ledger
 from penstock.app.integrity.log_behind import look_behind
 from penstock.app.integrity.reconcile import Reconciled, reconcile
 from penstock.app.integrity.source import Source, open_source
@@ -24,6 +26,7 @@ from penstock.codec.store import rows as records
 from penstock.codec.store.catalogue import ObjectName
 from penstock.codec.store.chunk_index import SUFFIX, IndexRecord, encode_record, index_name
 from penstock.codec.store.wal import EpochRecord, encode_epoch
+from penstock.core.cases.ledger import Ledger
 from penstock.core.segments.garbage import chunk_epoch, is_marker, parse_chunk_name
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
@@ -117,12 +120,15 @@ async def rebuild(
     tier2: str | None = None,
     endpoint: str | None = None,
     insecure: bool = False,
+    ledger: Path | None = None,
+    key: Path | None = None,
     progress: Progress | None = None,
 ) -> RebuildReport:
     """Make a store in ``data``, which must be new or empty, from the data in ``place`` (see ``open_source``).
 
     ``place`` is not changed. Until the directory is complete, it is called ``data.rebuilding``.
-    ``tier2``: where the new store keeps its chunks; None: in ``data``. The first opening moves all streams to new segments.
+    ``tier2``: where the new store keeps its chunks; None: in ``data``. The first opening moves all streams to new segments,
+    and erases again what the ``ledger`` lists before it serves anybody. ``key``: of the original, for digests in it.
 
     Raises: InvalidArgumentError (``backup.places.new_place``), CorruptDataError (there is no catalogue), DirectoryInUseError,
     UnavailableError, StorageFullError, OSError.
@@ -133,7 +139,15 @@ async def rebuild(
         new_place(data, suffix=_SUFFIX, what=_WHAT)
         async with open_source(place, offload=offload, endpoint=endpoint, insecure=insecure) as source:
             return await rebuild_source(
-                source, data, offload=offload, tier2=tier2, endpoint=endpoint, insecure=insecure, progress=progress
+                source,
+                data,
+                offload=offload,
+                tier2=tier2,
+                endpoint=endpoint,
+                insecure=insecure,
+                erased=None if ledger is None else read_ledger(ledger),
+                key=key or _key_in(place),
+                progress=progress,
             )
     finally:
         await offload.close()
@@ -147,12 +161,18 @@ async def rebuild_source(
     tier2: str | None = None,
     endpoint: str | None = None,
     insecure: bool = False,
+    erased: Ledger | None = None,
+    key: Path | None = None,
     progress: Progress | None = None,
 ) -> RebuildReport:
-    """The same from an open source, which is borrowed."""
+    """The same from an open source, which is borrowed. ``erased``: the ledger. ``key``: the file that it needs."""
     data, staging = new_place(data, suffix=_SUFFIX, what=_WHAT)
     try:
         report = await _Rebuild(source, staging, offload, progress).run(tier2, endpoint, insecure)
+        if key is not None:
+            write_key(staging / ERASURE_KEY, read_key(key))
+        if erased is not None:
+            leave_ledger(staging, erased)
     except BaseException:
         if tier2 is None:
             shutil.rmtree(staging, ignore_errors=True)
@@ -160,6 +180,12 @@ async def rebuild_source(
     report.data = str(data)
     _appear(staging, data)
     return report
+
+
+def _key_in(place: str) -> Path | None:
+    """The key of a data directory that is the source."""
+    file = Path(place) / ERASURE_KEY
+    return file if file.exists() else None
 
 
 def _refuse_workers(place: str) -> None:

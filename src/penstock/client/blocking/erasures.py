@@ -40,3 +40,4 @@ class Cases(Blocking[AsyncCases]):
     close = blocking(AsyncCases.close)
     withdraw = blocking(AsyncCases.withdraw)
     subject = blocking(AsyncCases.subject)
+    ledger = blocking(AsyncCases.ledger)

@@ -22,6 +22,7 @@ from penstock.controller.context import Context
 from penstock.controller.erasure.case_answers import CaseAnswers
 from penstock.controller.erasure.case_search import Case, CaseSearch
 from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.erasure.reapply import Reapplied, Reapply
 from penstock.controller.erasure.subjects import check_text
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.stream_view import StreamView
@@ -35,6 +36,7 @@ from penstock.core.cases.case import (
     is_overdue,
     matcher_of,
 )
+from penstock.core.cases.ledger import Ledger, key_digest
 from penstock.core.cases.matching import Contains, JsonField, KeyedField
 from penstock.model.answers.erasure import CaseHold, CaseProgress, ErasureCase
 from penstock.model.errors import (
@@ -44,6 +46,7 @@ from penstock.model.errors import (
     NotFoundError,
     PenstockError,
 )
+from penstock.model.names import StreamName
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +180,11 @@ class Cases:
             return document_of(matcher)
         return {"by": record.subject["by"], "left_out": len(matcher.values)}
 
+    async def key(self) -> str | None:
+        """See ``ports.control.erasures.Cases.key``."""
+        key = self._ctx.settings.erasure_key
+        return None if key is None else key_digest(key)
+
     async def _end(self, case: str, state: CaseState, who: str, why: str) -> None:
         found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
         record = _present(case, found)
@@ -272,11 +280,26 @@ class Cases:
             left += await self._search.prove(one, view, note)
         return await self._move(case, lambda now: after_proof(now, found=left)) is CaseState.OPEN
 
+    async def reapply(self, ledger: Ledger) -> Reapplied:
+        """Erase again what the ledger lists, in a store from an older copy: see ``Reapply``."""
+        views: dict[str, list[StreamView]] = {}
+        for fields in ledger.cases:
+            names = await self._concerned(fields["targets"])
+            found = [await self._ctx.streams.find(name) for name in names]
+            views[fields["case"]] = [view for view in found if view is not None and view.record.state not in HIDDEN]
+        done = await Reapply(self._ctx, self._erasures, self._search, ledger).run(views)
+        self._wake.set()
+        return done
+
+    async def _concerned(self, targets: Sequence[str]) -> Sequence[StreamName]:
+        ctx = self._ctx
+        names = [ctx.set_aside.stream(entry, b"stream/") async for entry in ctx.metadata.scan_all(b"stream/")]
+        return [name for name in names if name is not None and concerns(targets, name)]
+
     async def _views(self, case: Case) -> AsyncIterator[tuple[StreamView, Any]]:
         """The streams that the case concerns, each with a function that notes its progress."""
         ctx = self._ctx
-        names = [ctx.set_aside.stream(entry, b"stream/") async for entry in ctx.metadata.scan_all(b"stream/")]
-        wanted = [name for name in names if name is not None and concerns(case.record.targets, name)]
+        wanted = await self._concerned(case.record.targets)
         total = 0
         for number, name in enumerate(wanted):
             view = await ctx.streams.find(name)

@@ -165,7 +165,7 @@ class Erasures:
         """See ``ControlPlane.erasures.preview``."""
         _check_positions(positions)
         view = await self._ctx.streams.get(stream)
-        parts = [await self._part(view, segment, offsets) for segment, offsets in sorted(positions.items())]
+        parts = [await self.part_of(view, segment, offsets) for segment, offsets in sorted(positions.items())]
         judgement = await judge(self._ctx, view, ends_of(parts))
         return ErasurePreview(
             stream=str(stream),
@@ -175,7 +175,8 @@ class Erasures:
             holds=[ErasureHold(**hold_fields(item)) for item in judgement.holds],
         )
 
-    async def _part(self, view: StreamView, segment: SegmentId, offsets: Sequence[int]) -> ErasurePartRecord:
+    async def part_of(self, view: StreamView, segment: SegmentId, offsets: Sequence[int]) -> ErasurePartRecord:
+        """The payloads of the events at the offsets. Raises InvalidArgumentError: no event begins there."""
         try:
             ranges = await self._ctx.segments.event_ranges(segment_name(view.name, segment), list(offsets))
         except SegmentNotFoundError as error:
@@ -198,7 +199,7 @@ class Erasures:
                 # Before anything is written: a refused page leaves no erasure behind.
                 view = await ctx.streams.get(stream)
                 run = request.run(view.record.incarnation)
-                parts = [await self._part(view, segment, offsets) for segment, offsets in sorted(positions.items())]
+                parts = [await self.part_of(view, segment, offsets) for segment, offsets in sorted(positions.items())]
                 if last and not page:
                     check_receipt_fits(self._asked(request, view), parts)
             known = await changing(lambda: self._begin(request, page))

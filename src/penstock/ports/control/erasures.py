@@ -121,3 +121,7 @@ class Cases(Protocol):
         Values that must be searched for in whole payloads are left out unless ``with_values``. Raises NotFoundError.
         """
         ...
+
+    async def key(self) -> str | None:
+        """Identifies the key of digests, without revealing it. None: the store has none."""
+        ...

@@ -1,4 +1,5 @@
-"""The commands of cases: ``penstock erase request``, ``erase cases``, ``erase case …``.
+"""The commands of cases: ``penstock erase request``, ``erase cases``, ``erase case …``, ``erase ledger …``.
 
-``cases`` opens, lists, shows and ends them. The commands of single erasures are in ``app.cli.erase``.
+``cases`` opens, lists, shows and ends them, and ``ledger`` exports and applies ledgers. The commands of single
+erasures are in ``app.cli.erase``.
 """

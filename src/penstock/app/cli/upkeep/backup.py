@@ -12,6 +12,7 @@ from penstock.app.cli.common.options import DATA, EndpointOption, InsecureOption
 from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.common.words import moment
+from penstock.app.cli.erasure.ledger import KeyOption, LedgerOption
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS
 from penstock.core.units import counted, format_size
 
@@ -92,6 +93,8 @@ def restore(
     data: Annotated[
         Path, typer.Option("--data", metavar="DIR", help=f"{DATA} It must be new or empty.", show_default=False)
     ],
+    ledger: LedgerOption = None,
+    key: KeyOption = None,
     json: JsonOption = False,
 ) -> None:
     """Create a store in the new directory from a backup. Every file is verified; BACKUP is not changed.
@@ -99,19 +102,23 @@ def restore(
     All streams continue in new segments. A position that was reached in the original after the backup is refused, so it
     never points to a different event.
 
+    With --ledger everything that the original has erased since the backup is erased again before the first read.
+
     \b
-    penstock restore /backups/monday --data ./restored
+    penstock restore /backups/monday --data ./restored --ledger /safe/erasures.ledger
     """
     import asyncio
 
     from penstock.app.backup.restore import restore_backup
 
     with ProgressLine(quiet=json) as line:
-        manifest = asyncio.run(restore_backup(backup, data, progress=lambda so_far: line.show(_so_far(so_far))))
+        manifest = asyncio.run(
+            restore_backup(backup, data, ledger=ledger, key=key, progress=lambda so_far: line.show(_so_far(so_far)))
+        )
     if json:
         print_json({"data": str(data), **manifest.as_json()})
         return
-    print("\n".join([f"restored {data} from {backup}", *_lines(manifest), *_after(manifest)]))
+    print("\n".join([f"restored {data} from {backup}", *_lines(manifest), *_after(manifest, ledger)]))
 
 
 def _so_far(so_far: Mapping[str, int]) -> str:
@@ -136,12 +143,15 @@ def _streams(manifest: Manifest) -> str:
     return counted(len(manifest.streams), "stream")
 
 
-def _after(manifest: Manifest) -> list[str]:
+def _after(manifest: Manifest, ledger: Path | None) -> list[str]:
     chain = manifest.erasures
     repeat = f"the erasures with receipts after number {chain['sequence']}" if chain else "all its erasures"
+    erased = f"  events that the original erased after the backup are back: repeat {repeat} (`penstock erase`)"
+    if ledger is not None:
+        erased = f"  the erasures of {ledger} are performed; repeat any that it lacks"
     return [
         "before clients connect:",
         "  stop the original permanently, or give the restored store another address",
-        f"  events that the original erased after the backup are back: repeat {repeat} (`penstock erase`)",
+        erased,
         "  readers and queries that had read past the backup are refused: restart them at a position of your choice",
     ]

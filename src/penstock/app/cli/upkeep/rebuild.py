@@ -12,6 +12,7 @@ from penstock.app.cli.common.options import DATA, SOURCE, TIER2, EndpointOption,
 from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.common.words import moment
+from penstock.app.cli.erasure.ledger import KeyOption, LedgerOption
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
 from penstock.core.units import counted, format_size
 
@@ -38,6 +39,8 @@ def rebuild(
     ] = None,
     endpoint: EndpointOption = None,
     insecure: InsecureOption = False,
+    ledger: LedgerOption = None,
+    key: KeyOption = None,
     json: JsonOption = False,
 ) -> None:
     """Rebuild a store in a new directory from tier 2 alone, after the log or metadata is lost. The source is not changed.
@@ -59,6 +62,8 @@ def rebuild(
                 tier2=tier2,
                 endpoint=endpoint,
                 insecure=insecure,
+                ledger=ledger,
+                key=key,
                 progress=lambda so_far: line.show(_so_far_line(so_far)),
             )
         )

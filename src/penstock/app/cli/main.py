@@ -22,7 +22,7 @@ from penstock.app.cli import (
 )
 from penstock.app.cli.common.late import LateGroup, missing_package
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
-from penstock.app.cli.erasure import cases, ledger
+from penstock.app.cli.erasure import cases, ledger, subject
 from penstock.app.cli.upkeep import backup, data, doctor, evidence, rebuild, scrub, servers
 from penstock.model.errors import PenstockError
 from penstock.model.redaction import redacted
@@ -68,7 +68,8 @@ erase.app.command("cases")(cases.list_cases)
 erase.app.add_typer(cases.app, name="case")
 erase.app.add_typer(ledger.app, name="ledger")
 app.add_typer(erase.app, name="erase")
-app.add_typer(evidence.app, name="audit")
+from penstock.app.cli.erasure import cases, ledger, subject
+from penstock.app.cli.upkeep import backup, data, doctor, evidence, rebuild, scrub, servers
 app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")
 app.add_typer(tables.app, name="table")

@@ -1,0 +1,90 @@
+"""All events of a person: what an erasure would find, for an answer to a request for access."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.client.store import AsyncStore
+from penstock.core.cases.case import concerns
+from penstock.core.cases.matching import Contains, JsonField
+from penstock.core.segments.erasure_receipt import NOT_SEEN
+from penstock.model.names import StreamName
+
+
+@dataclass(slots=True, kw_only=True)
+class SubjectExport:
+    """What an export found. ``erased``: events that an erasure with the same search has blanked."""
+
+    streams: int = 0
+    events: int = 0
+    erased: int = 0
+    bytes: int = 0
+
+
+async def export_subject(
+    store: AsyncStore,
+    targets: Sequence[str],
+    match: JsonField | Contains,
+    write: Callable[[Mapping[str, Any]], None],
+) -> SubjectExport:
+    """Call ``write`` with each event of the targets that matches, from the head to the current tail of each stream.
+
+    A row has ``stream``, ``segment``, ``offset``, ``appended_ms`` (None: not known), ``event`` (bytes; None: erased) and
+    ``erasure`` (None: not erased). Erased events are those that an erasure with the same search has blanked; their
+    values are gone, so other erasures cannot be compared. Raises what reading raises.
+    """
+    found = SubjectExport()
+    for name in await _streams(store, targets):
+        found.streams += 1
+        stream = store.stream(name)
+        async with stream.reader(until_tail=True, append_times=True) as reader:
+            matches = match.matcher()
+            async for event in reader:
+                if matches(event.data):
+                    found.events += 1
+                    found.bytes += len(event.data)
+                    write(_row(name, event.segment, event.offset, event.appended_ms, event.data, None))
+        for erasure, offsets in (await _erased(store, name, match)).items():
+            for segment, offset in offsets:
+                found.erased += 1
+                write(_row(name, segment, offset, None, None, erasure))
+    return found
+
+
+def _row(
+    name: StreamName, segment: int, offset: int, appended_ms: int | None, event: bytes | None, erasure: str | None
+) -> dict[str, Any]:
+    return {
+        "stream": str(name),
+        "segment": segment,
+        "offset": offset,
+        "appended_ms": appended_ms,
+        "event": event,
+        "erasure": erasure,
+    }
+
+
+async def _streams(store: AsyncStore, targets: Sequence[str]) -> list[StreamName]:
+    """The streams that the targets cover, sorted."""
+    found: list[StreamName] = []
+    for scope in await store.scopes():
+        names = [StreamName(scope, name) for name in await store.streams(scope)]
+        found += [name for name in names if concerns(targets, name)]
+    return sorted(found, key=str)
+
+
+async def _erased(
+    store: AsyncStore, name: StreamName, match: JsonField | Contains
+) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """Positions of events that erasures with the same search have blanked, by erasure."""
+    wanted = {key: value for key, value in match.looked_for().items() if key != NOT_SEEN}
+    erasures = store.erasures(name)
+    found: dict[str, Sequence[tuple[int, int]]] = {}
+    for item in await erasures.list():
+        looked_for = item.asked.get("looked_for") or {}
+        if item.receipt is not None and {key: looked_for.get(key) for key in wanted} == wanted:
+            offsets = await erasures.offsets(item.erasure)
+            found[item.erasure] = [(segment, offset) for segment, own in offsets.items() for offset in own]
+    return found

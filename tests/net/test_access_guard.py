@@ -74,7 +74,8 @@ class Recording:
 
         async def call(*_: Any, **__: Any) -> Any:
             self._reached.append(f"{self._subject or 'segments'}.{name}")
-            return SimpleNamespace(retention=None, stream="shop/orders") if name in ("config", "get") else []
+            found = SimpleNamespace(retention=None, stream="shop/orders", targets=["shop"])
+            return found if name in ("config", "get") else []
 
         return call
 

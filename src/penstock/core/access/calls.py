@@ -290,7 +290,7 @@ _CONTROL: Mapping[str, Mapping[str, Rule]] = {
         "get": _by("case", Action.ERASE, Action.AUDIT),
         **{name: _by("case", Action.ERASE) for name in ("look", "close", "withdraw", "subject")},
         "list": _store(Action.ERASE, Action.AUDIT, below=True, shows="case"),
-        "key": _store(Action.ERASE, Action.AUDIT, below=True),
+        "key": _store(Action.ERASE, Action.AUDIT),
     },
     "evidence": {
         **{name: _store(Action.AUDIT) for name in ("log", "checkpoint", "checkpoints", "consistency", "export")},

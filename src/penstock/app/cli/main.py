@@ -68,8 +68,8 @@ erase.app.command("cases")(cases.list_cases)
 erase.app.add_typer(cases.app, name="case")
 erase.app.add_typer(ledger.app, name="ledger")
 app.add_typer(erase.app, name="erase")
-from penstock.app.cli.erasure import cases, ledger, subject
-from penstock.app.cli.upkeep import backup, data, doctor, evidence, rebuild, scrub, servers
+app.add_typer(subject.app, name="subject")
+app.add_typer(evidence.app, name="audit")
 app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")
 app.add_typer(tables.app, name="table")

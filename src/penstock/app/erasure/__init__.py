@@ -1,5 +1,5 @@
 """Erasure around the store: files in a data directory, and lists that people write.
 
 ``values`` reads lists of values and positions and searches files for values. ``key`` has the key of digests,
-and ``ledger`` the files of ledgers and what a start does with one.
+``ledger`` the files of ledgers and what a start does with one, and ``subjects`` the export of a person's events.
 """

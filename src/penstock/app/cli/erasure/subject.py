@@ -13,9 +13,9 @@ import typer
 from penstock.app.cli.common.output import say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.app.cli.erasure.cases import JsonFieldOption, TargetsArgument, ValuesOption
+from penstock.app.erasure.subjects import SubjectExport, export_subject
 from penstock.app.erasure.values import values_from
 from penstock.client.cases import subject_of
-from penstock.client.subjects import SubjectExport, export_subject
 from penstock.core.cases.case import checked_targets, matcher_of
 from penstock.core.cases.matching import KeyedField
 from penstock.core.units import counted

@@ -1,0 +1,193 @@
+"""Verifies what callers present: passwords, tokens and certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.core.access.attempts import Attempts
+from penstock.model.errors import PenstockError, ThrottledError, UnauthenticatedError
+from penstock.model.identity import Identity
+from penstock.ports.access.authenticator import CREDENTIALS_MAX, Presented
+from penstock.ports.clock import Clock
+from penstock.ports.telemetry import Telemetry
+from penstock.storage.access.bearer import ProviderTokens, StoreTokens, header_of
+from penstock.storage.access.passwords import PASSWORD_MAX, PasswordHash, matches
+from penstock.storage.access.users_file import User, Users, load_users
+
+log = logging.getLogger(__name__)
+
+KNOWN_S = 10.0
+"""How long verified credentials are remembered: argon2 does not run for every call."""
+_KNOWN_MAX = 4096  # verified credentials
+_HASHES_AT_ONCE = 2  # each takes 19 MiB and a core
+_HASHES_WAITING = 64  # calls
+_FREE_OF_NAME = 50  # wrong passwords of one name, from all addresses
+_FREE_OF_ADDRESS = 10  # wrong credentials from one address
+_WRONG = "the name or the password is wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    identity: Identity
+    until_s: float
+    ends_s: float
+    of_users: object
+
+
+class StoreAuthenticator:
+    """An ``Authenticator`` with the users of a file, the store's own tokens, and those of an identity provider.
+
+    The file is read again when it has changed, and then nothing verified before counts. ``provider``: None: only the
+    store's own tokens. Everything is borrowed. Right credentials that were verified seconds ago pass while their name or
+    address must wait, so nobody can lock others out by guessing.
+    """
+
+    def __init__(
+        self,
+        *,
+        users: Path,
+        tokens: StoreTokens,
+        provider: ProviderTokens | None,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._path = users
+        self._tokens = tokens
+        self._provider = provider
+        self._clock = clock
+        self._telemetry = telemetry
+        self._users: Users = {}
+        self._by_certificate: Mapping[str, User] = {}
+        self._stamp: object = ()
+        self._secret = os.urandom(32)
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._of_name = Attempts(free=_FREE_OF_NAME)
+        self._of_address = Attempts(free=_FREE_OF_ADDRESS)
+        self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
+        self._waiting = 0
+        self._read()
+
+    async def identify(self, shown: Presented) -> Identity:
+        try:
+            identity = await self._identify(shown)
+        except (UnauthenticatedError, ThrottledError) as error:
+            outcome = "throttled" if isinstance(error, ThrottledError) else "refused"
+            self._telemetry.add("authentications", 1, (outcome,))
+            raise
+        self._telemetry.add("authentications", 1, ("ok",))
+        return identity
+
+    async def _identify(self, shown: Presented) -> Identity:
+        self._load()
+        if not shown.authorization:
+            return self._of_certificate(shown)
+        if len(shown.authorization) > CREDENTIALS_MAX:
+            raise UnauthenticatedError("the credentials are too long")
+        digest = hashlib.blake2b(shown.authorization.encode("utf-8", "replace"), key=self._secret).digest()
+        known = self._known.get(digest)
+        if known is not None:
+            now_s, wall_s = self._telemetry.steady_s(), self._clock.now_ms() / 1000
+            if now_s < known.until_s and wall_s < known.ends_s and known.of_users is self._stamp:
+                return known.identity
+            del self._known[digest]
+        self._check_wait(self._of_address, shown.peer)
+        scheme, _, rest = shown.authorization.partition(" ")
+        stamp = self._stamp
+        try:
+            if scheme.lower() == "basic":
+                identity, ends_s = await self._of_password(rest.strip()), float("inf")
+            elif scheme.lower() == "bearer":
+                identity, ends_s = await self._of_token(rest.strip())
+            else:
+                raise UnauthenticatedError("credentials must be Basic or Bearer")
+        except UnauthenticatedError as error:
+            # A client with a token that has just expired is no attacker.
+            if not error.fields.get("expired"):
+                self._of_address.wrong(shown.peer, self._telemetry.steady_s())
+            raise
+        self._load()
+        if stamp is not self._stamp and scheme.lower() == "basic":
+            # The users were changed during the check: this one may be gone, or have other rights.
+            user = self._users.get(identity.name)
+            if user is None or user.grants != identity.grants:
+                raise UnauthenticatedError(_WRONG)
+        self._of_address.right(shown.peer)
+        self._known[digest] = _Known(identity, self._telemetry.steady_s() + KNOWN_S, ends_s, stamp)
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+        return identity
+
+    async def _of_password(self, encoded: str) -> Identity:
+        try:
+            name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            raise UnauthenticatedError("the credentials cannot be read") from None
+        if not colon or len(password) > PASSWORD_MAX or len(name) > PASSWORD_MAX:
+            raise UnauthenticatedError(_WRONG)
+        self._check_wait(self._of_name, name)
+        user = self._users.get(name)
+        if not await self._matches(None if user is None else user.password, password) or user is None:
+            self._of_name.wrong(name, self._telemetry.steady_s())
+            raise UnauthenticatedError(_WRONG)
+        self._of_name.right(name)
+        return Identity(name=user.name, proof="password", grants=user.grants)
+
+    async def _matches(self, stored: PasswordHash | None, password: str) -> bool:
+        if self._waiting >= _HASHES_WAITING:
+            raise ThrottledError("too many passwords to check", resource="passwords", limit=_HASHES_WAITING)
+        self._waiting += 1
+        try:
+            async with self._hashing:
+                return await asyncio.to_thread(matches, stored, password)
+        finally:
+            self._waiting -= 1
+
+    async def _of_token(self, token: str) -> tuple[Identity, float]:
+        if header_of(token)["kid"] == self._tokens.key_id:
+            return self._tokens.identity(token)
+        if self._provider is None:
+            raise UnauthenticatedError("the token is not one of this store")
+        return await self._provider.identity(token)
+
+    def _of_certificate(self, shown: Presented) -> Identity:
+        user = next((self._by_certificate[name] for name in shown.certificate if name in self._by_certificate), None)
+        if user is None:
+            raise UnauthenticatedError("this server needs credentials")
+        return Identity(name=user.name, proof="certificate", grants=user.grants)
+
+    def _check_wait(self, attempts: Attempts, key: str) -> None:
+        wait_s = attempts.wait_s(key, self._telemetry.steady_s())
+        if wait_s > 0:
+            raise ThrottledError("too many wrong credentials; wait", resource="credentials", wait_s=round(wait_s, 1))
+
+    def _load(self) -> None:
+        """Read the users again if their file has changed. While it cannot be read there are no users: one that was
+        removed must not come back."""
+        try:
+            self._read()
+        except (PenstockError, OSError) as error:
+            log.error("the users cannot be read; nobody can log in", extra={"error": str(error)})
+
+    def _read(self) -> None:
+        """Takes a few microseconds if the file has not changed. Raises as ``load_users``."""
+        try:
+            found = self._path.stat()
+            stamp: object = (found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode)
+        except FileNotFoundError:
+            stamp = None
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        self._known.clear()
+        self._users, self._by_certificate = {}, {}
+        self._users = load_users(self._path)
+        self._by_certificate = {name: user for user in self._users.values() for name in user.certificates}

@@ -1,0 +1,76 @@
+"""Files with secrets: readable by their owner only, replaced as a whole."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.storage.machine.calls import make_directories
+
+FOLDER = "access"
+"""The folder in a data directory."""
+_MODE = 0o600  # of files
+
+
+def read_secret(path: Path, *, max_bytes: int) -> bytes | None:
+    """The contents; None if there is no such file. Raises InvalidArgumentError (others can read or change the file, or it
+    is too large), OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or stat.S_IMODE(found.st_mode) & 0o077:
+            raise InvalidArgumentError(
+                "a file with secrets must be readable by its owner only: chmod 600", path=str(path)
+            )
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise InvalidArgumentError("the file is too large", path=str(path), limit_bytes=max_bytes)
+    return data
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Replace the file durably: after a crash it is the old one or the new one. Raises OSError."""
+    _make_parent(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), _MODE)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from changing the file until the block ends. Blocks while another one does."""
+    _make_parent(path)
+    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _make_parent(path: Path) -> None:
+    if not path.parent.exists():
+        make_directories(path.parent)
+        path.parent.chmod(0o700)

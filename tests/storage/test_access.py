@@ -194,16 +194,28 @@ async def test_users_that_cannot_be_read_let_nobody_in(tmp_path):
 async def test_guessing_slows_the_guesser_down_and_locks_nobody_out(tmp_path, monkeypatch):
     desk = Desk(tmp_path)
     await desk.who(basic("ann", PASSWORD), peer="10.0.0.2")
-    monkeypatch.setattr(module, "matches", lambda *_: False)
+    monkeypatch.setattr(module, "matches", lambda _, password: password == PASSWORD)
     refusals = []
     for number in range(80):
         with pytest.raises((UnauthenticatedError, ThrottledError)) as caught:
-            await desk.who(basic("ann", f"guess {number}"), peer=f"10.1.0.{number // 8}")
+            await desk.who(basic("ann", f"guess {number}"), peer=f"10.1.0.{number // 20}")
         refusals.append(caught.type)
-    assert refusals.count(ThrottledError) >= 25
-    assert (await desk.who(basic("ann", PASSWORD), peer="10.0.0.2")).name == "ann"
+    assert refusals.count(UnauthenticatedError) == 40
+    for number in range(10):
+        with pytest.raises(UnauthenticatedError):
+            await desk.who(basic("ann", f"other {number}"), peer=f"10.2.0.{number}")
     with pytest.raises(ThrottledError):
         await desk.who(basic("ann", "another"), peer="10.9.9.9")
+    # One who was right before need not wait, even when the password has to be checked again.
+    for peer in ("10.0.0.2", "10.1.0.0"):
+        desk.desk._known.clear()
+        assert (await desk.who(basic("ann", PASSWORD), peer=peer)).name == "ann"
+    with pytest.raises(UnauthenticatedError):
+        await desk.who(basic("bob", PASSWORD), peer="10.1.0.0")
+    for number in range(200):
+        with pytest.raises((UnauthenticatedError, ThrottledError)) as caught:
+            await desk.who(basic(f"u{number}", "guess"), peer="10.3.0.0")
+    assert caught.type is ThrottledError
 
 
 @given(times=st.lists(st.floats(0, 100), max_size=60), free=st.integers(0, 5))
@@ -433,6 +445,11 @@ def test_delegated_tokens_end_in_time_and_are_issued_again_before(tmp_path):
     with pytest.raises(UnauthenticatedError) as caught:
         verifier.verify(first)
     assert caught.value.fields["expired"] is True
+    other = StreamName("shop", "orders_kvtable")
+    assert found.on(stream) == wanted
+    assert found.on(other) == found.on(StreamName("shop", "other")) == frozenset()
+    both = verifier.verify(issuer.issue("ann", stream, frozenset(), wanted))
+    assert (both.on(stream), both.on(other)) == (frozenset(), wanted)
     # What Pravega's Java client looks for in the payload.
     payload = base64.urlsafe_b64decode(first.split(".")[1] + "==").decode()
     assert f'"exp":{found.expires_ms // 1000}' in payload

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
+from penstock.app.access.settings import AccessSettings
 from penstock.app.logs import LogFormat
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
@@ -147,7 +148,8 @@ class StandaloneSettings:
 
     Beyond loopback it needs TLS and authentication, unless ``insecure`` allows other machines to reach an unprotected port.
     ``advertised_host`` is the host that clients connect to (default: the bound host). ``metrics``: see ``MetricsSettings``.
-    ``tls``: None for plain connections. ``log_format``: of the lines on standard error.
+    ``tls``: None for plain connections. ``access``: None: callers need no identity. ``log_format``: of the lines on
+    standard error.
     """
 
     store: EmbeddedSettings
@@ -161,6 +163,7 @@ class StandaloneSettings:
     log_format: LogFormat = LogFormat.TEXT
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     tls: TlsSettings | None = None
+    access: AccessSettings | None = None
 
     def __post_init__(self) -> None:
         for name in ("controller_port", "store_port", "http_port"):
@@ -181,7 +184,7 @@ class StandaloneSettings:
         if is_loopback(self.host):
             return ()
         tls = () if self.tls is not None else ("TLS is missing (--tls-cert and --tls-key)",)
-        return (*tls, "authentication is missing")
+        return tls if self.access is not None else (*tls, "authentication is missing (--auth)")
 
     @property
     def advertised(self) -> str:

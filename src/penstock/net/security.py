@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.net.tls.server_tls import ServerTls
+from penstock.ports.access.authenticator import Authenticator
+from penstock.ports.access.tokens import TokenIssuer, TokenVerifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """The protection of the ports of one process; its parts are borrowed. ``tls``: None for plain connections."""
+    """The protection of the ports of one process; its parts are borrowed.
+
+    ``tls``: None for plain connections. ``authenticator``: verifies who calls; None: callers need no identity, and the
+    services must not be guarded. ``issuer`` and ``verifier`` of the tokens for segments: both are there if
+    ``authenticator`` is, but a process that only holds segments has the ``verifier`` alone.
+    """
 
     tls: ServerTls | None = None
+    authenticator: Authenticator | None = None
+    issuer: TokenIssuer | None = None
+    verifier: TokenVerifier | None = None
 
 
 OPEN = Security()

@@ -23,7 +23,7 @@ from penstock.app.cli import (
 from penstock.app.cli.common.late import LateGroup, missing_package
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
 from penstock.app.cli.erasure import cases, ledger, subject
-from penstock.app.cli.upkeep import backup, data, doctor, evidence, rebuild, scrub, servers
+from penstock.app.cli.upkeep import backup, data, doctor, evidence, rebuild, scrub, servers, tokens, users
 from penstock.model.errors import PenstockError
 from penstock.model.redaction import redacted
 
@@ -74,6 +74,8 @@ app.add_typer(subscribers.app, name="subscriber")
 app.add_typer(groups.app, name="group")
 app.add_typer(tables.app, name="table")
 app.add_typer(transactions.app, name="txn")
+app.add_typer(users.app, name="user")
+app.add_typer(tokens.app, name="token")
 app.add_typer(backup.app, name="backup")
 app.add_typer(inspect.wal, name="wal")
 app.add_typer(inspect.chunk, name="chunk")

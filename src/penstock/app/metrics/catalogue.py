@@ -78,6 +78,8 @@ CATALOGUE: Sequence[Chapter] = (
             _gauge("certificate_expiry_time_seconds", "When the server's certificate expires, since the Unix epoch"),
             _gauge("certificate_refused", "1 if the TLS files were changed and cannot be used; the old ones stay"),
             _counter("tls_reloads", "New TLS files, by outcome: ok or refused", "outcome"),
+            _counter("authentications", "Credentials that were checked; outcome: ok, refused or throttled", "outcome"),
+            _counter("refusals", "Calls refused for lack of credentials or rights, by door and error", "door", "error"),
             _counter("tls_handshakes", "TLS handshakes, by outcome: ok or failed", "outcome"),
         ),
     ),

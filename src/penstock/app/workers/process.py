@@ -38,6 +38,7 @@ from penstock.net.wire.wire_server import WireServer
 from penstock.net.workers.link import Answer, Handler, WorkerLink, open_link
 from penstock.net.workers.worker_server import WorkerServer
 from penstock.segmentstore.store import SegmentStore
+from penstock.storage.access.delegation import Verifier
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng
@@ -187,7 +188,7 @@ class WorkerProcess:
         if order.name == "drain":
             await self._wire.aclose()
             return None
-        host, port, plain_tls = order.arguments
+        host, port, plain_tls, token_key = order.arguments
 
         settings = self._settings
         if settings is None:
@@ -197,6 +198,7 @@ class WorkerProcess:
             tls = await self._wire.enter_async_context(
                 ServerTls(TlsSettings.from_plain(plain_tls), clock=RealClock(), telemetry=self._telemetry)
             )
+        verifier = None if token_key is None else Verifier(token_key, RealClock())
         wire = await self._wire.enter_async_context(
             WireServer(
                 store,
@@ -206,7 +208,7 @@ class WorkerProcess:
                 telemetry=self._telemetry,
                 limits=wire_limits(settings, connections=connections_allowed()),
                 guard=removal_guard(link),
-                security=Security(tls=tls),
+                security=Security(tls=tls, verifier=verifier),
             )
         )
         await self._wire.enter_async_context(

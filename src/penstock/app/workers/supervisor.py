@@ -28,6 +28,7 @@ from penstock.net.workers.line import WorkerLine
 from penstock.net.workers.link import WorkerLink, open_link
 from penstock.net.workers.worker_segments import WorkerSegments
 from penstock.ports.control.layout import Endpoint
+from penstock.storage.access.store_key import load_key
 from penstock.storage.machine.shared_counts import CountsMemory
 
 log = logging.getLogger(__name__)
@@ -210,8 +211,11 @@ class Worker:
     async def serve(self, link: WorkerLink) -> None:
         """Accept clients, always at the first address, because they know it."""
         wanted = self._settings.worker_port(self.number) if self.endpoint is None else self.endpoint.port
-        tls = self._settings.tls
-        port = await link.call("serve", self._settings.host, wanted, None if tls is None else tls.to_plain())
+        settings = self._settings
+        tls = None if settings.tls is None else settings.tls.to_plain()
+        # A worker verifies tokens, and cannot issue any.
+        token_key = None if settings.access is None else load_key(settings.store.data).public_bytes()
+        port = await link.call("serve", settings.host, wanted, tls, token_key)
         self.endpoint = Endpoint(host=self._settings.advertised, port=port)
 
     async def end(self, patience_s: float) -> int | None:

@@ -22,6 +22,7 @@ from penstock.model.errors import (
     PenstockError,
     UnsupportedError,
 )
+from penstock.net.access.doors import AUTHORIZATION, only
 from penstock.net.grpc.grpc_errors import ERROR_KEY, code_of, details_of, encode_error, status_of
 from penstock.ports.telemetry import Telemetry
 
@@ -34,15 +35,29 @@ WHY_KEY = "penstock-why-bin"
 
 Handler = Callable[[Any], Awaitable[Message]]
 
+Identify = Callable[[Caller, Any], Awaitable[Caller]]
+"""Returns the caller of a call with its verified identity. Takes what the caller states, and the call's context."""
+
+
+async def unverified(caller: Caller, _context: Any) -> Caller:
+    """Callers need no identity."""
+    return caller
+
+
+def authorization_of(context: Any) -> str:
+    """The credentials of a call, as its metadata has them. Raises UnauthenticatedError."""
+    return only([_text(value) for key, value in context.invocation_metadata() or () if key == AUTHORIZATION])
+
+
 # Pravega names the field that carries the outcome differently from call to call.
 _STATUS_FIELDS = ("status", "result", "state")
 
 
 def service_handler(
-    service: ServiceDescriptor, handlers: Mapping[str, Handler], telemetry: Telemetry
+    service: ServiceDescriptor, handlers: Mapping[str, Handler], telemetry: Telemetry, identify: Identify = unverified
 ) -> grpc.GenericRpcHandler:
     """Serve ``service`` by the handlers, keyed by call name. A call without a handler is answered UNIMPLEMENTED and
-    logged.
+    logged. ``identify`` returns the caller of each call, with its identity if callers need one.
 
     Raises: InternalError if a handler belongs to no call of the service.
     """
@@ -51,7 +66,13 @@ def service_handler(
         raise InternalError("handler of a call that the service lacks", service=service.full_name, calls=surplus)
     methods = {
         name: grpc.unary_unary_rpc_method_handler(
-            _guarded(name, handlers.get(name) or _unimplemented(name), telemetry, GetMessageClass(method.output_type)),
+            _guarded(
+                name,
+                handlers.get(name) or _unimplemented(name),
+                telemetry,
+                identify,
+                GetMessageClass(method.output_type),
+            ),
             request_deserializer=GetMessageClass(method.input_type).FromString,
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
@@ -103,6 +124,7 @@ def own_handler(
     telemetry: Telemetry,
     *,
     reply_bytes_max: int,
+    identify: Identify = unverified,
 ) -> grpc.GenericRpcHandler:
     """Serve our own calls, whose requests and replies are bytes, keyed by name. A larger reply is InvalidArgumentError."""
 
@@ -117,7 +139,10 @@ def own_handler(
 
         return answer
 
-    methods = {name: grpc.unary_unary_rpc_method_handler(_guarded(name, bounded(name), telemetry)) for name in answers}
+    methods = {
+        name: grpc.unary_unary_rpc_method_handler(_guarded(name, bounded(name), telemetry, identify))
+        for name in answers
+    }
     return grpc.method_handlers_generic_handler(service, methods)
 
 
@@ -125,6 +150,7 @@ def _guarded(
     name: str,
     handler: Callable[[Any], Awaitable[Any]],
     telemetry: Telemetry,
+    identify: Identify,
     reply_class: type[Message] | None = None,
 ) -> Callable[[Any, Any], Awaitable[Any]]:
     """``reply_class``: the message that reports a refusal, if it has a field for the outcome."""
@@ -133,7 +159,7 @@ def _guarded(
     async def call(request: Any, context: Any) -> Any:
         began_s, outcome = telemetry.steady_s(), "failed"
         try:
-            with calling(_caller_of(context), name):
+            with calling(await identify(_caller_of(context), context), name):
                 reply = await handler(request)
             outcome = "ok"
             return reply

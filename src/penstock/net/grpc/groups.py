@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.net.access.doors import TokenDesk
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
@@ -19,8 +20,9 @@ _COMPLETED = {
 class TransactionCalls:
     """Transactions, and the times that writers report."""
 
-    def __init__(self, controller: ControlPlane) -> None:
+    def __init__(self, controller: ControlPlane, tokens: TokenDesk) -> None:
         self._controller = controller
+        self._tokens = tokens
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -40,6 +42,7 @@ class TransactionCalls:
         return pb.CreateTxnResponse(
             txnId=mapping.transaction_message(txn.id),
             activeSegments=[mapping.range_message(stream, item) for item in txn.segments],
+            delegationToken=self._tokens.token_or_none(stream),
         )
 
     async def commit(self, request: pb.TxnRequest) -> pb.TxnStatus:

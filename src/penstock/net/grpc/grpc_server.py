@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+from urllib.parse import unquote
 
 import grpc
 
 from penstock.codec.wire.http2_frames import PAYLOAD_MAX_BYTES
+from penstock.model.callers import Caller
 from penstock.model.errors import InternalError, InvalidArgumentError
-from penstock.net.grpc.dispatch import own_handler, service_handler
+from penstock.net.access.doors import TokenDesk, identified
+from penstock.net.grpc.dispatch import authorization_of, own_handler, service_handler, unverified
 from penstock.net.grpc.gate import GateLimits, GrpcGate
 from penstock.net.grpc.groups import ReaderGroupCalls, TransactionCalls
 from penstock.net.grpc.scopes import ScopeCalls
 from penstock.net.grpc.streams import SegmentCalls, StreamCalls
 from penstock.net.grpc.tables import KeyValueTableCalls
-from penstock.net.native.calls import REPLY_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
+from penstock.net.native.calls import REPLY_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE, TOKENS_CAPABILITY
 from penstock.net.native.serve import answers
 from penstock.net.proto import Controller_pb2
 from penstock.net.security import OPEN, Security
@@ -93,6 +96,8 @@ class GrpcServer:
         self._store_id = store_id
         self._line = line
         self._telemetry = telemetry or NoTelemetry()
+        self._authenticator = security.authenticator
+        self._tokens = TokenDesk(security.issuer)
         tls = security.tls
         door = None if tls is None else TlsDoor(tls, GRPC_ALPN, telemetry=self._telemetry)
         self.gate = GrpcGate(host=host, port=port, limits=limits or GateLimits(), door=door)
@@ -127,23 +132,29 @@ class GrpcServer:
         self._server = server
         return self
 
+    async def _identify(self, caller: Caller, context: Any) -> Caller:
+        """Verify who makes a call: by its metadata, else by the certificate of its connection."""
+        certificate = self.gate.certificate_of(unquote(context.peer() or ""))
+        return await identified(caller, self._authenticator, authorization_of(context), certificate)
+
     def _handlers(self) -> tuple[grpc.GenericRpcHandler, grpc.GenericRpcHandler]:
         parts = (
             ScopeCalls(self._controller, self._own_address),
-            StreamCalls(self._controller),
-            SegmentCalls(self._controller),
-            TransactionCalls(self._controller),
+            StreamCalls(self._controller, self._tokens),
+            SegmentCalls(self._controller, self._tokens),
+            TransactionCalls(self._controller, self._tokens),
             ReaderGroupCalls(self._controller),
-            KeyValueTableCalls(self._controller),
+            KeyValueTableCalls(self._controller, self._tokens),
         )
         controller = {name: handler for part in parts for name, handler in part.handlers().items()}
-        more = (CALLS_CAPABILITY,) if self._line else ()
-        own = answers(self._controller, self._segments, store_id=self._store_id, more=more)
+        more = ((CALLS_CAPABILITY,) if self._line else ()) + ((TOKENS_CAPABILITY,) if self._tokens.is_open else ())
+        own = answers(self._controller, self._segments, store_id=self._store_id, more=more, token_of=self._tokens.token)
+        identify = unverified if self._authenticator is None else self._identify
         return (
             service_handler(
-                Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"], controller, self._telemetry
+                Controller_pb2.DESCRIPTOR.services_by_name["ControllerService"], controller, self._telemetry, identify
             ),
-            own_handler(SERVICE, own, self._telemetry, reply_bytes_max=REPLY_BYTES_MAX),
+            own_handler(SERVICE, own, self._telemetry, reply_bytes_max=REPLY_BYTES_MAX, identify=identify),
         )
 
     async def __aexit__(

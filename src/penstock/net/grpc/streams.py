@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
-from penstock.model.names import check_name, segment_name
-from penstock.model.segments import KeyRange
+from penstock.model.identity import Action
+from penstock.model.names import StreamName, check_name, segment_name
+from penstock.model.segments import KeyRange, SegmentRange
+from penstock.net.access.doors import TokenDesk
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.plane import ControlPlane
 
+_READ, _WRITE = frozenset({Action.READ}), frozenset({Action.WRITE, Action.ADMIN})
+_ACCESS: Mapping[int, frozenset[Action]] = {
+    pb.StreamInfo.READ: _READ,
+    pb.StreamInfo.WRITE: _WRITE,
+    pb.StreamInfo.READ_WRITE: _READ | _WRITE,
+}
+"""What Pravega's clients want a token for. All else is anything that the caller may do."""
+
 
 class StreamCalls:
     """A stream from creation to deletion."""
 
-    def __init__(self, controller: ControlPlane) -> None:
+    def __init__(self, controller: ControlPlane, tokens: TokenDesk) -> None:
         self._controller = controller
+        self._tokens = tokens
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -62,16 +73,20 @@ class StreamCalls:
         stream = mapping.stream_of(request)
         return mapping.config_message(stream, await self._controller.streams.config(stream))
 
-    async def delegation_token(self, _request: pb.StreamInfo) -> pb.DelegationToken:
-        """Empty: there is no authentication. The Java client asks before nearly every request."""
-        return pb.DelegationToken()
+    async def delegation_token(self, request: pb.StreamInfo) -> pb.DelegationToken:
+        """Empty where segments need no tokens. The Java client asks before nearly every request."""
+        if not self._tokens.is_open:
+            return pb.DelegationToken()
+        wanted = _ACCESS.get(request.accessOperation)
+        return pb.DelegationToken(delegationToken=self._tokens.token(mapping.stream_of(request), wanted=wanted))
 
 
 class SegmentCalls:
     """The present and past segments of a stream, and where they are served."""
 
-    def __init__(self, controller: ControlPlane) -> None:
+    def __init__(self, controller: ControlPlane, tokens: TokenDesk) -> None:
         self._controller = controller
+        self._tokens = tokens
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -90,11 +105,16 @@ class SegmentCalls:
 
     async def current(self, request: pb.StreamInfo) -> pb.SegmentRanges:
         stream = mapping.stream_of(request)
-        return mapping.ranges_message(stream, await self._controller.layout.current(stream))
+        return self._ranges(stream, await self._controller.layout.current(stream))
 
     async def of_epoch(self, request: pb.GetEpochSegmentsRequest) -> pb.SegmentRanges:
         stream = mapping.stream_of(request.streamInfo)
-        return mapping.ranges_message(stream, await self._controller.layout.of_epoch(stream, request.epoch))
+        return self._ranges(stream, await self._controller.layout.of_epoch(stream, request.epoch))
+
+    def _ranges(self, stream: StreamName, found: Sequence[SegmentRange]) -> pb.SegmentRanges:
+        message = mapping.ranges_message(stream, found)
+        message.delegationToken = self._tokens.token_or_none(stream)
+        return message
 
     async def head(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
         """The head, whatever time is requested, as in Pravega.
@@ -111,20 +131,27 @@ class SegmentCalls:
                     segmentId=mapping.segment_message(stream, segment), offset=max(0, head.positions[segment])
                 )
                 for segment in sorted(head.positions)
-            ]
+            ],
+            delegationToken=self._tokens.token_or_none(stream),
         )
 
     async def successors(self, request: pb.SegmentId) -> pb.SuccessorResponse:
         stream = mapping.stream_of(request.streamInfo)
         items = await self._controller.layout.successors(stream, mapping.segment_of(request.segmentId))
-        return pb.SuccessorResponse(segments=[mapping.successor_message(stream, item) for item in items])
+        return pb.SuccessorResponse(
+            segments=[mapping.successor_message(stream, item) for item in items],
+            delegationToken=self._tokens.token_or_none(stream),
+        )
 
     async def between(self, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
         stream = mapping.stream_of(request.streamInfo)
         start = mapping.positions_of(stream, getattr(request, "from"))  # a keyword
         end = mapping.positions_of(stream, request.to)
         segments = await self._controller.cuts.segments_between(stream, start, end)
-        return pb.StreamCutRangeResponse(segments=[mapping.segment_message(stream, item) for item in segments])
+        return pb.StreamCutRangeResponse(
+            segments=[mapping.segment_message(stream, item) for item in segments],
+            delegationToken=self._tokens.token_or_none(stream),
+        )
 
     async def scale(self, request: pb.ScaleRequest) -> pb.ScaleResponse:
         stream = mapping.stream_of(request.streamInfo)

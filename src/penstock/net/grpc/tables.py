@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from penstock.model.errors import ScopeNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentRange, even_ranges, make_segment_id
+from penstock.net.access.doors import TokenDesk
 from penstock.net.grpc import mapping
 from penstock.net.grpc.dispatch import Handler
 from penstock.net.proto import Controller_pb2 as pb
@@ -20,8 +21,9 @@ from penstock.ports.control.tables import TableConfig
 class KeyValueTableCalls:
     """Pravega's calls on key-value tables."""
 
-    def __init__(self, controller: ControlPlane) -> None:
+    def __init__(self, controller: ControlPlane, tokens: TokenDesk) -> None:
         self._controller = controller
+        self._tokens = tokens
         self._tables = controller.tables
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -49,7 +51,10 @@ class KeyValueTableCalls:
             SegmentRange(segment=make_segment_id(0, number), keys=keys)
             for number, keys in enumerate(even_ranges(config.partitions))
         ]
-        return mapping.ranges_message(StreamName(request.scope, request.kvtName), ranges)
+        table = StreamName(request.scope, request.kvtName)
+        message = mapping.ranges_message(table, ranges)
+        message.delegationToken = self._tokens.token_or_none(table)
+        return message
 
     async def configuration(self, request: pb.KeyValueTableInfo) -> pb.KeyValueTableConfigResponse:
         config = await self._tables.get(request.scope, request.kvtName)

@@ -25,8 +25,12 @@ from penstock.model.errors import (
     NotFoundError,
     UnavailableError,
 )
+from penstock.net.access.doors import AUTHORIZATION, identified, only
+from penstock.net.http.connections import PEER_CERTIFICATE
 from penstock.net.http.http_errors import Refusal, refusal_of, refusal_response, refused
 from penstock.net.http.http_limits import RestLimits
+from penstock.net.http.path_rights import PUBLIC_PATHS, check_path
+from penstock.ports.access.authenticator import Authenticator
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -46,10 +50,20 @@ class Guard:
 
     Args:
         hosts: Lower-case names, without ports, by which this server may be addressed; None: any.
+        authenticator: Verifies who makes a request; None: callers need no identity.
     """
 
-    def __init__(self, app: ASGIApp, *, limits: RestLimits, hosts: Set[str] | None, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limits: RestLimits,
+        hosts: Set[str] | None,
+        telemetry: Telemetry,
+        authenticator: Authenticator | None = None,
+    ) -> None:
         self._app = app
+        self._authenticator = authenticator
         self._telemetry = telemetry
         self._limits = limits
         self._bodies = _Bodies()
@@ -72,8 +86,9 @@ class Guard:
             try:
                 self._check(headers, body)
                 _check_path(scope)
-                with calling(_caller_of(scope, headers), f"{scope['method']} {scope['path']}"):
-                    async with limit:
+                async with limit:
+                    caller = await self._identified(scope, headers)
+                    with calling(caller, f"{scope['method']} {scope['path']}"):
                         await self._app(scope, body.receive, reply.send)
             except ClientDisconnect:
                 return
@@ -103,6 +118,16 @@ class Guard:
             return refusal
         log.error("request failed unexpectedly", extra={"path": path}, exc_info=error)
         return Refusal(500, InternalError("the server failed; its log says why"))
+
+    async def _identified(self, scope: Scope, headers: Headers) -> Caller:
+        """Who makes the request, with its verified identity. Raises UnauthenticatedError, PermissionDeniedError."""
+        caller = _caller_of(scope, headers)
+        if self._authenticator is None or scope["path"] in PUBLIC_PATHS:
+            return caller
+        certificate = scope.get("state", {}).get(PEER_CERTIFICATE, ())
+        caller = await identified(caller, self._authenticator, only(headers.getlist(AUTHORIZATION)), certificate)
+        check_path(scope["path"], caller)
+        return caller
 
     def _check(self, headers: Headers, body: _Body) -> None:
         # The parser limits a head that arrives in pieces; one that came in a single piece is measured here.

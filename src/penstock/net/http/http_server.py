@@ -134,6 +134,7 @@ class RestServer:
             limits=self._limits,
             hosts=None if hosts is None else LOOPBACK_NAMES | names,
             telemetry=reports.telemetry,
+            authenticator=security.authenticator,
         )
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None

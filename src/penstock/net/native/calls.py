@@ -9,6 +9,7 @@ from functools import cache
 from typing import Protocol, get_type_hints
 
 from penstock.codec.values import Call
+from penstock.model.names import StreamName
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.chunks import LeasedChunks
 from penstock.ports.data.erasing import Erasing
@@ -52,6 +53,10 @@ class About(Protocol):
 
     async def info(self) -> StoreInfo: ...
 
+    async def token(self, stream: StreamName) -> str:
+        """The caller's token for the segments of the stream; empty if they need none. Raises PermissionDeniedError."""
+        ...
+
 
 @cache
 def control_calls() -> Mapping[str, Mapping[str, Call]]:
@@ -90,3 +95,12 @@ def segment_calls() -> Mapping[str, Call]:
 @cache
 def info_call() -> Call:
     return Call(f"{STORE}.info", About.info)
+
+
+@cache
+def token_call() -> Call:
+    return Call(f"{STORE}.token", About.token)
+
+
+TOKENS_CAPABILITY = "DelegationTokens"
+"""Listed among the names of ``store.info`` if commands to segments need tokens of ``store.token``."""

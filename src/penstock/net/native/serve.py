@@ -10,12 +10,15 @@ from typing import Any, TypeAlias
 
 from penstock.codec.values import Call
 from penstock.model.errors import UnsupportedError
-from penstock.net.native.calls import OVER_THE_WIRE, StoreInfo, control_calls, info_call, segment_calls
+from penstock.model.names import StreamName
+from penstock.net.native.calls import OVER_THE_WIRE, StoreInfo, control_calls, info_call, segment_calls, token_call
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 
 Answer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 """Turns a request into its reply. Raises what the call raises, and InvalidArgumentError for a malformed request."""
+
+TokenOf: TypeAlias = Callable[[StreamName], str]
 
 _NOT_OFFERED = {
     "scrub": "a store with several workers cannot be scrubbed while it runs: run penstock spark scrub, "
@@ -25,10 +28,15 @@ _NOT_OFFERED = {
 
 
 def answers(
-    controller: ControlPlane, segments: SegmentService, *, store_id: str, more: tuple[str, ...] = ()
+    controller: ControlPlane,
+    segments: SegmentService,
+    *,
+    store_id: str,
+    more: tuple[str, ...] = (),
+    token_of: TokenOf | None = None,
 ) -> Mapping[str, Answer]:
     """The answer to each call, by name; the services are borrowed. ``more``: further capabilities that the server
-    reports."""
+    reports. ``token_of``: returns the caller's token for segments of a stream; None: they need none."""
     found = _control_answers(controller)
     found |= {call.name: _answer(call, partial(_method, segments, name)) for name, call in segment_calls().items()}
     said = StoreInfo(version=version("penstock"), store_id=store_id, calls=tuple(sorted([*found, *more])))
@@ -36,7 +44,13 @@ def answers(
     async def info() -> StoreInfo:
         return said
 
-    return found | {info_call().name: _answer(info_call(), lambda: info)}
+    async def token(stream: StreamName) -> str:
+        return "" if token_of is None else token_of(stream)
+
+    return found | {
+        info_call().name: _answer(info_call(), lambda: info),
+        token_call().name: _answer(token_call(), lambda: token),
+    }
 
 
 def wire_answers(controller: ControlPlane) -> Mapping[str, Answer]:

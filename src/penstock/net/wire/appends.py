@@ -37,15 +37,14 @@ from penstock.model.errors import (
 from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.crowd import Crowd
 from penstock.net.wire.frames import FrameReceiver
-from penstock.net.wire.wire_errors import reply_of
+from penstock.net.wire.many import Many
+from penstock.net.wire.wire_errors import TOKEN_EXPIRED, reply_of
 from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, Appended
 from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.files import Buffer
 
 _OVERHEAD_BYTES = 128
 _HELD_DOUBLINGS = 4  # doublings; a waiting append is retried after at most 16 times the first pause
-_FAILURES_BYTES = 8 << 20
-_NOT_STORED = -1  # length of an append that is not stored
 _WITHOUT_PREDECESSOR = (WriterFencedError, ConditionFailedError)
 
 
@@ -121,30 +120,6 @@ class _Binding:
         self.stalled: list[_InFlight] = []
 
 
-class _Many:
-    """Appends that came in one frame. One frame answers them, once the outcome of each is known.
-
-    ``lengths``: lengths of their segments. ``failures``: frames that say why an append was not stored. An append that
-    was not stored and has no frame failed because one before it did.
-    """
-
-    __slots__ = ("failure_bytes", "failures", "left", "lengths", "rid")
-
-    def __init__(self, rid: int, count: int) -> None:
-        self.rid = rid
-        self.left = count
-        self.lengths = [_NOT_STORED] * count
-        self.failures: list[tuple[int, bytes]] = []
-        self.failure_bytes = 0
-
-    def failed(self, index: int, reply: bytes) -> None:
-        # Beyond the bound, the append counts as failed because of an earlier one: the client sets up again and then
-        # gets the error.
-        self.failure_bytes += len(reply)
-        if self.failure_bytes <= _FAILURES_BYTES:
-            self.failures.append((index, reply))
-
-
 class _InFlight:
     """One append that the store is processing; called with its outcome. ``many``: its AppendMany, and its index
     there."""
@@ -160,7 +135,7 @@ class _InFlight:
         number: int,
         rid: int,
         expected: int | None,
-        many: _Many | None = None,
+        many: Many | None = None,
         index: int = 0,
     ) -> None:
         self.many = many
@@ -242,6 +217,15 @@ class AppendSide:
         if self._bindings.get(writer, self) is None:
             del self._bindings[writer]
 
+    def expire(self, writer: bytes, rid: int) -> None:
+        """Take no more appends of the writer before it is set up again: its token has expired. Appends that the store has
+        are not answered; the next setup reports which of them are stored."""
+        binding = self._bindings.get(writer)
+        if binding is not None and not binding.failed:
+            binding.failed = True
+            self._drop_waiting(binding)
+            self._host.reply(c.AuthTokenCheckFailed(rid, "", TOKEN_EXPIRED))
+
     def close(self) -> None:
         """Answer nothing more. Appends that the store has may or may not become durable; appends that wait here are
         dropped."""
@@ -279,7 +263,7 @@ class AppendSide:
         if self._open is not None:
             raise ProtocolError("a block was not ended")
         handles = self._handles
-        many = _Many(rid, len(heads))
+        many = Many(rid, len(heads))
         for index, (handle, count, number, size) in enumerate(heads):
             binding = handles.get(handle)
             if binding is None:
@@ -335,7 +319,7 @@ class AppendSide:
         number: int,
         rid: int,
         expected: int | None,
-        many: _Many | None = None,
+        many: Many | None = None,
         index: int = 0,
     ) -> None:
         if binding.failed:
@@ -488,7 +472,7 @@ class AppendSide:
             self._host.soon(self._settle)
         self._answered_bytes += item.size
 
-    def _decided(self, many: _Many) -> None:
+    def _decided(self, many: Many) -> None:
         many.left -= 1
         if not many.left and not self._closed:
             self._host.send(many_appended(many.rid, many.lengths, many.failures))

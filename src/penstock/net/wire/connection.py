@@ -29,6 +29,7 @@ from penstock.net.tls.door import peer_certificate
 from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.appends import AppendSide
 from penstock.net.wire.frames import FrameReceiver, Outbox, tune
+from penstock.net.wire.permits import admitted, permits_of
 from penstock.net.wire.reading import ReadSide
 from penstock.net.wire.requests import (
     LARGE,
@@ -36,6 +37,7 @@ from penstock.net.wire.requests import (
     RequestHandlers,
     check_changeable,
     is_text,
+    rid_of,
     subject_of,
     writer_id,
 )
@@ -66,7 +68,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             reply_bytes=max(_REPLY_LEAST_BYTES, min(REPLY_BYTES, share.limits.replies_bytes)),
         )
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._reads = ReadSide(self, share)
+        self._permits = permits_of(share, self._appends.expire)
+        self._reads = ReadSide(self, share, self._permits)
         self._held_bytes = 0
         self._requests = 0
         self._one_large = asyncio.Lock()
@@ -130,6 +133,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._appends.close()
         self._count_writers()
         self._reads.close()
+        if self._permits is not None:
+            self._permits.close()
         if self._tasks or self._handlers.created:
             self._share.clean_up(self._clean_up())
         if not self.closed.done():
@@ -299,7 +304,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if code == _BLOCK:
             self._appends.block(receiver)
             return
-        command = decode(code, receiver.payload)
+        if (command := admitted(self._permits, decode(code, receiver.payload), self._refuse_access)) is None:
+            return
         if isinstance(command, c.ReadSegment) and command.segment.isascii():
             self._reads.take(command)
             return
@@ -320,7 +326,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _request(self, command: Command, size: int) -> None:
         if not is_text(command):
-            self.reply(c.ErrorMessage(_rid(command), subject_of(command), "name is not text", ILLEGAL_ARGUMENT))
+            self.reply(c.ErrorMessage(rid_of(command), subject_of(command), "name is not text", ILLEGAL_ARGUMENT))
             return
         if isinstance(command, c.ReadSegment):
             self._reads.take(command)
@@ -359,7 +365,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.wake()
 
     async def _serve(self, command: Command, size: int) -> None:
-        rid = _rid(command)
+        rid = rid_of(command)
         telemetry = self._share.telemetry
         began_s = telemetry.steady_s()
         try:
@@ -416,6 +422,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self._closing:
             handle = self._appends.finish_setup(command.writer, command.segment, last, is_own=is_own(command))
         return c.AppendSetup(command.rid, command.segment, command.writer, last, handle)
+
+    def _refuse_access(self, error: PenstockError, command: Command) -> None:
+        self._share.warn("wire request refused", {**self._fields(), "reason": str(error)}, kind=type(command).__name__)
+        self.refuse(error, command, rid_of(command), c.NO_OFFSET)
 
     def refuse(self, error: PenstockError, command: Command, rid: int, offset: int) -> None:
         subject = subject_of(command)
@@ -488,7 +498,3 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _fields(self) -> dict[str, object]:
         peer = self._transport.get_extra_info("peername") if self._transport is not None else None
         return {"connection": self._label, "peer": peer}
-
-
-def _rid(command: Command) -> int:
-    return int(getattr(command, "rid", 0))

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import Command, segment_read_parts
-from penstock.model.errors import PenstockError, SegmentNotFoundError, ThrottledError
+from penstock.model.errors import PenstockError, SegmentNotFoundError, ThrottledError, UnauthenticatedError
 from penstock.net.wire.frames import Outbox
+from penstock.net.wire.permits import Permits
 from penstock.net.wire.share import ServerShare
 from penstock.ports.data.segments import READ_MAX_BYTES, SegmentRead
 from penstock.ports.data.service import Watch
@@ -62,8 +63,10 @@ class _Parked:
 class ReadSide:
     """The reads of one connection."""
 
-    def __init__(self, connection: ReadingConnection, share: ServerShare) -> None:
+    def __init__(self, connection: ReadingConnection, share: ServerShare, permits: Permits | None = None) -> None:
+        """``permits``: checks that the token of a read that has waited is still valid."""
         self._connection = connection
+        self._permits = permits
         self._share = share
         self._store = share.store
         self._limits = share.limits
@@ -262,6 +265,12 @@ class ReadSide:
 
     def _send(self, command: c.ReadSegment, found: SegmentRead) -> None:
         outbox = self._connection.outbox
+        if self._permits is not None:
+            try:
+                self._permits.check_in_time(command)
+            except UnauthenticatedError as error:
+                self._connection.refuse(error, command, command.rid, command.offset)
+                return
         if outbox is not None:
             parts = segment_read_parts(
                 command.segment, command.offset, found.at_tail, found.end_of_segment, found.parts, command.rid

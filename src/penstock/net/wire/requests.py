@@ -416,6 +416,11 @@ def subject_of(command: Command) -> str:
     return ""
 
 
+def rid_of(command: Command) -> int:
+    """The id of the request; 0 for a command without one."""
+    return int(getattr(command, "rid", 0))
+
+
 def writer_id(raw: bytes) -> UUID:
     return UUID(bytes=raw)
 

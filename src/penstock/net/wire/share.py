@@ -13,6 +13,7 @@ from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.replies import LargeReplies
 from penstock.net.wire.requests import ControllerCall, RemovalGuard
 from penstock.net.wire.wire_limits import WireLimits
+from penstock.ports.access.tokens import TokenVerifier
 from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.telemetry import Telemetry
 
@@ -79,8 +80,10 @@ class ServerShare:
         loop: asyncio.AbstractEventLoop,
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
+        tokens: TokenVerifier | None = None,
     ) -> None:
         self.store = store
+        self.tokens = tokens
         self.guard = guard
         self.calls = calls
         self.limits = limits

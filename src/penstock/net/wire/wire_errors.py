@@ -53,6 +53,7 @@ WRITER_FORGOTTEN = 69
 """Likewise, only in answer to a setup: what the writer has sent may or may not be stored."""
 OWN_TOKEN = "penstock"
 """In the token field of a request, which is empty without authorization: the client knows our own codes."""
+_OWN_PREFIX = f"{OWN_TOKEN} "
 _MESSAGE_MAX = 1000  # characters of a message in a reply
 _FIELDS_MAX = 30_000  # characters; a string of the protocol has 65,535 bytes
 
@@ -105,7 +106,18 @@ def reply_of(error: PenstockError, rid: int, segment: str, *, offset: int = c.NO
 
 def is_own(request: Command) -> bool:
     """Whether the client that sent the request knows our own codes."""
-    return getattr(request, "token", None) == OWN_TOKEN
+    token: str | None = getattr(request, "token", None)
+    return token is not None and (token == OWN_TOKEN or token.startswith(_OWN_PREFIX))
+
+
+def own_token(token: str) -> str:
+    """A token as our own client sends it; empty: without authorization."""
+    return _OWN_PREFIX + token if token else OWN_TOKEN
+
+
+def plain_token(token: str) -> str:
+    """The token that a client sent, without the mark of our own."""
+    return token.removeprefix(_OWN_PREFIX)
 
 
 def must_wait(error: PenstockError, request: Command) -> bool:

@@ -6,28 +6,40 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.identity import Action
-from penstock.model.names import StreamName
-
-ACCESS = frozenset({Action.READ, Action.WRITE, Action.ADMIN})
-"""The actions on segments."""
+from penstock.model.names import TABLE_SUFFIX, StreamName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delegated:
-    """What a token allows: the actions on all segments under the name of the stream, until ``expires_ms`` (wall clock).
-    ``subject``: the name of the identity."""
+    """What a token allows: ``actions`` on all segments under the name of the stream, until ``expires_ms`` (wall clock).
+    ``table_actions``: those on the segments of the key-value table of that name, for which Pravega's clients ask by the
+    same name. ``subject``: the name of the identity."""
 
     subject: str
     stream: StreamName
     actions: frozenset[Action]
+    table_actions: frozenset[Action] = frozenset()
     expires_ms: int
+
+    def on(self, stream: StreamName) -> frozenset[Action]:
+        """The actions on segments under that name."""
+        if stream == self.stream:
+            return self.actions
+        is_table = stream == StreamName(self.stream.scope, self.stream.stream + TABLE_SUFFIX)
+        return self.table_actions if is_table else frozenset()
 
 
 class TokenIssuer(Protocol):
     """Issues tokens for this store."""
 
-    def issue(self, subject: str, stream: StreamName, actions: frozenset[Action]) -> str:
-        """A token. Equal requests may get the same one while most of its time is left."""
+    def issue(
+        self,
+        subject: str,
+        stream: StreamName,
+        actions: frozenset[Action],
+        table_actions: frozenset[Action] = frozenset(),
+    ) -> str:
+        """A token; see ``Delegated``. Equal requests may get the same one while most of its time is left."""
         ...
 
 

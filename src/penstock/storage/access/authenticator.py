@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,8 @@ _KNOWN_MAX = 4096  # verified credentials
 _HASHES_AT_ONCE = 2  # each takes 19 MiB and a core
 _HASHES_WAITING = 64  # calls
 _FREE_OF_NAME = 50  # wrong passwords of one name, from all addresses
-_FREE_OF_ADDRESS = 10  # wrong credentials from one address
+_FREE_OF_ADDRESS = 100  # wrong passwords from one address, of all names
+_FREE_OF_BOTH = 10  # wrong passwords of one name from one address
 _WRONG = "the name or the password is wrong"
 
 
@@ -47,8 +48,8 @@ class StoreAuthenticator:
     """An ``Authenticator`` with the users of a file, the store's own tokens, and those of an identity provider.
 
     The file is read again when it has changed, and then nothing verified before counts. ``provider``: None: only the
-    store's own tokens. Everything is borrowed. Right credentials that were verified seconds ago pass while their name or
-    address must wait, so nobody can lock others out by guessing.
+    store's own tokens. Everything is borrowed. A name, an address and a name at an address must wait after wrong passwords.
+    A password that was right before need not, so nobody can lock others out by guessing. Tokens cannot be guessed.
     """
 
     def __init__(
@@ -72,6 +73,9 @@ class StoreAuthenticator:
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._of_name = Attempts(free=_FREE_OF_NAME)
         self._of_address = Attempts(free=_FREE_OF_ADDRESS)
+        self._of_both = Attempts(free=_FREE_OF_BOTH)
+        self._trusted: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of credentials that were right: they need not wait because of the wrong ones of others."""
         self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
         self._waiting = 0
         self._read()
@@ -99,46 +103,46 @@ class StoreAuthenticator:
             if now_s < known.until_s and wall_s < known.ends_s and known.of_users is self._stamp:
                 return known.identity
             del self._known[digest]
-        self._check_wait(self._of_address, shown.peer)
         scheme, _, rest = shown.authorization.partition(" ")
         stamp = self._stamp
-        try:
-            if scheme.lower() == "basic":
-                identity, ends_s = await self._of_password(rest.strip()), float("inf")
-            elif scheme.lower() == "bearer":
-                identity, ends_s = await self._of_token(rest.strip())
-            else:
-                raise UnauthenticatedError("credentials must be Basic or Bearer")
-        except UnauthenticatedError as error:
-            # A client with a token that has just expired is no attacker.
-            if not error.fields.get("expired"):
-                self._of_address.wrong(shown.peer, self._telemetry.steady_s())
-            raise
+        if scheme.lower() == "basic":
+            identity, ends_s = await self._of_password(rest.strip(), shown.peer, digest), float("inf")
+        elif scheme.lower() == "bearer":
+            identity, ends_s = await self._of_token(rest.strip())
+        else:
+            raise UnauthenticatedError("credentials must be Basic or Bearer")
         self._load()
         if stamp is not self._stamp and scheme.lower() == "basic":
             # The users were changed during the check: this one may be gone, or have other rights.
             user = self._users.get(identity.name)
             if user is None or user.grants != identity.grants:
                 raise UnauthenticatedError(_WRONG)
-        self._of_address.right(shown.peer)
         self._known[digest] = _Known(identity, self._telemetry.steady_s() + KNOWN_S, ends_s, stamp)
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)
         return identity
 
-    async def _of_password(self, encoded: str) -> Identity:
+    async def _of_password(self, encoded: str, peer: str, digest: bytes) -> Identity:
         try:
             name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
             raise UnauthenticatedError("the credentials cannot be read") from None
         if not colon or len(password) > PASSWORD_MAX or len(name) > PASSWORD_MAX:
             raise UnauthenticatedError(_WRONG)
-        self._check_wait(self._of_name, name)
+        counts = ((self._of_both, (peer, name)), (self._of_name, name), (self._of_address, peer))
+        if digest not in self._trusted:
+            for attempts, key in counts:
+                self._check_wait(attempts, key)
         user = self._users.get(name)
         if not await self._matches(None if user is None else user.password, password) or user is None:
-            self._of_name.wrong(name, self._telemetry.steady_s())
+            self._trusted.pop(digest, None)
+            for attempts, key in counts:
+                attempts.wrong(key, self._telemetry.steady_s())
             raise UnauthenticatedError(_WRONG)
-        self._of_name.right(name)
+        self._of_both.right((peer, name))
+        self._trusted[digest] = None
+        if len(self._trusted) > _KNOWN_MAX:
+            self._trusted.popitem(last=False)
         return Identity(name=user.name, proof="password", grants=user.grants)
 
     async def _matches(self, stored: PasswordHash | None, password: str) -> bool:
@@ -164,7 +168,7 @@ class StoreAuthenticator:
             raise UnauthenticatedError("this server needs credentials")
         return Identity(name=user.name, proof="certificate", grants=user.grants)
 
-    def _check_wait(self, attempts: Attempts, key: str) -> None:
+    def _check_wait(self, attempts: Attempts, key: Hashable) -> None:
         wait_s = attempts.wait_s(key, self._telemetry.steady_s())
         if wait_s > 0:
             raise ThrottledError("too many wrong credentials; wait", resource="credentials", wait_s=round(wait_s, 1))

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from penstock.model.errors import PenstockError
 from penstock.model.identity import Action
 from penstock.model.names import StreamName
-from penstock.ports.access.tokens import ACCESS, Delegated
+from penstock.ports.access.tokens import Delegated
 from penstock.ports.clock import Clock
 from penstock.storage.access.bearer import claims_of, header_of, refused
 from penstock.storage.access.store_key import StoreKey, key_id, public_key
@@ -49,13 +49,19 @@ class Issuer:
         self._private = key.private()
         self._clock = clock
         self._token_s = token_s
-        self._issued: _Cache[tuple[str, StreamName, frozenset[Action]], tuple[str, int]] = _Cache()
+        self._issued: _Cache[tuple[str, StreamName, str, str], tuple[str, int]] = _Cache()
 
-    def issue(self, subject: str, stream: StreamName, actions: frozenset[Action]) -> str:
+    def issue(
+        self,
+        subject: str,
+        stream: StreamName,
+        actions: frozenset[Action],
+        table_actions: frozenset[Action] = frozenset(),
+    ) -> str:
         import jwt
 
         now_ms = self._clock.now_ms()
-        wanted = (subject, stream, actions)
+        wanted = (subject, stream, _letters(actions), _letters(table_actions))
         found = self._issued.get(wanted)
         if found is not None and 0 <= now_ms - found[1] < self._token_s * 200:
             return found[0]
@@ -65,7 +71,8 @@ class Issuer:
             "aud": f"penstock-segments:{self._key.id}",
             "sub": subject,
             "res": str(stream),
-            "act": "".join(letter for action, letter in _LETTERS.items() if action in actions),
+            "act": wanted[2],
+            "tab": wanted[3],
             "iat": now_s,
             "exp": now_s + self._token_s,
         }
@@ -105,7 +112,6 @@ class Verifier:
             leeway_s=0,
             now_s=self._clock.now_ms() / 1000,
         )
-        letters = str(claims.get("act"))
         try:
             stream = StreamName.parse(str(claims.get("res")))
         except PenstockError:
@@ -113,8 +119,17 @@ class Verifier:
         found = Delegated(
             subject=str(claims.get("sub")),
             stream=stream,
-            actions=frozenset(action for action in ACCESS if _LETTERS[action] in letters),
+            actions=_actions(claims.get("act")),
+            table_actions=_actions(claims.get("tab")),
             expires_ms=int(claims["exp"] * 1000),
         )
         self._verified.put(token, found)
         return found
+
+
+def _letters(actions: frozenset[Action]) -> str:
+    return "".join(letter for action, letter in _LETTERS.items() if action in actions)
+
+
+def _actions(letters: object) -> frozenset[Action]:
+    return frozenset(action for action, letter in _LETTERS.items() if isinstance(letters, str) and letter in letters)

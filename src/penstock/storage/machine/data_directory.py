@@ -20,8 +20,9 @@ BACKUP_DATA = "data"
 _NEW = "new"
 """Follows the number in ``VERSION`` until the first start is complete. Without it, missing parts were lost."""
 _LOCK = "LOCK"
-_HARMLESS = frozenset((_LOCK, f"{VERSION}.tmp", "lost+found"))
-"""What may lie in a directory that is still to become ours: a first start that died, and a mount point's own."""
+_HARMLESS = frozenset((_LOCK, f"{VERSION}.tmp", "lost+found", "access"))
+"""What may lie in a directory that is still to become ours: a first start that died, a mount point's own, and users that
+were added before the first start."""
 
 _OURS = ("metadata/store.db", "wal/EPOCH", "workers.json")
 """Files that only a data directory contains: by them, a data directory without its ``VERSION`` is recognized."""

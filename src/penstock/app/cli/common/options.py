@@ -73,4 +73,13 @@ EndpointOption = Annotated[
         show_default=False,
     ),
 ]
+GrantOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grant",
+        metavar="RIGHT",
+        help="A right, RESOURCE=ACTIONS, for example /scope:shop=read,write; repeatable.",
+        show_default=False,
+    ),
+]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help=INSECURE)]

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from penstock.codec.answers import as_json
 from penstock.model.errors import (
+    AccessError,
     ConflictError,
     CorruptDataError,
     DirectoryInUseError,
@@ -42,6 +43,7 @@ EXIT_CODES: Sequence[tuple[type[PenstockError], int, str]] = (
     (UnavailableError, 5, "the store cannot be reached or has no space; try again"),
     (FencedError, 5, ""),
     (CorruptDataError, 7, "stored data is damaged or belongs to something else; nothing was changed"),
+    (AccessError, 11, "credentials are missing or wrong, or a right is missing"),
     (VersionTooNewError, 7, ""),
     (DirectoryInUseError, 8, "another process uses the data directory"),
     (PenstockError, 1, "other error"),

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.app.access.settings import AccessSettings, load_access_settings
 from penstock.app.cli.common.options import DATA, DURATIONS, SIZES, TIER2, EndpointOption, InsecureOption, LimitOption
 from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import JsonOption
@@ -135,6 +136,19 @@ TlsClientAuthOption = Annotated[
         help="Whether each client needs a certificate: required or optional.",
     ),
 ]
+AuthOption = Annotated[
+    bool,
+    typer.Option("--auth", help="Callers need credentials: users of `penstock user`, or tokens of `penstock token`."),
+]
+AuthConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--auth-config",
+        metavar="FILE",
+        help="Settings of authentication in TOML, such as an identity provider. Implies --auth.",
+        show_default=False,
+    ),
+]
 MetricsStreamsOption = Annotated[
     int,
     typer.Option(
@@ -189,6 +203,8 @@ def standalone(
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
     tls_client_auth: TlsClientAuthOption = "required",
+    auth: AuthOption = False,
+    auth_config: AuthConfigOption = None,
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -227,9 +243,16 @@ def standalone(
         workers=workers,
         tls=_tls(tls_cert, tls_key, tls_client_ca, tls_client_auth),
         log_format=log_format,
+        access=_access(auth, auth_config),
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
     run(settings, ready=_ready_json if json else _ready_text)
+
+
+def _access(auth: bool, config: Path | None) -> AccessSettings | None:
+    if config is not None:
+        return load_access_settings(config)
+    return AccessSettings() if auth else None
 
 
 def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, client_auth: str) -> TlsSettings | None:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.model.callers import current_caller
 from penstock.model.errors import (
     AccessError,
     AlreadyExistsError,
@@ -31,6 +32,8 @@ from penstock.model.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from penstock.net.access.guarded import GuardedControl
+from penstock.net.http.path_rights import check_needs, pulsar_needs
 from penstock.net.http.pulsar.bodies import AdminError
 from penstock.net.http.pulsar.context import Admin, Call, Handler, MoveReaders, ReadersOf, Reply, as_json
 from penstock.net.http.pulsar.namespaces import Namespaces
@@ -117,6 +120,11 @@ class _Facade:
         handler, params, non_persistent = found
         if handler is None:
             return Response(status_code=405)
+        if isinstance(self._admin.controller, GuardedControl):
+            try:
+                check_needs(current_caller(), pulsar_needs(request.method, params))
+            except AccessError as error:
+                return _response(_reply_of(error))
         body = await _body(request)
         if body is None:
             return _response(_refusal(413, "The request body is too large"))

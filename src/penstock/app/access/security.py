@@ -1,0 +1,60 @@
+"""The parts that verify callers and sign tokens, and the guard in front of the services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.app.access.settings import AccessSettings
+from penstock.net.access.guarded import GuardedControl, guarded_segments
+from penstock.net.access.refusals import Refusals
+from penstock.net.security import Security
+from penstock.net.tls.server_tls import ServerTls
+from penstock.ports.clock import Clock
+from penstock.ports.control.plane import ControlPlane
+from penstock.ports.data.service import SegmentService
+from penstock.ports.telemetry import Telemetry
+from penstock.storage.access.authenticator import StoreAuthenticator
+from penstock.storage.access.bearer import ProviderTokens, StoreTokens
+from penstock.storage.access.delegation import Issuer, Verifier
+from penstock.storage.access.key_sets import key_set
+from penstock.storage.access.store_key import load_key
+from penstock.storage.access.users_file import users_path
+
+
+def open_security(
+    settings: AccessSettings | None, data: Path, tls: ServerTls | None, *, clock: Clock, telemetry: Telemetry
+) -> Security:
+    """The protection of the server's ports. Generates the store's key at the first use.
+
+    Raises InvalidArgumentError (others can read a file with secrets, or a setting is wrong), CorruptDataError, OSError.
+    """
+    if settings is None:
+        return Security(tls=tls)
+    key = load_key(data)
+    provider = None
+    if settings.jwt is not None:
+        keys = key_set(settings.jwt.jwks, steady_s=telemetry.steady_s)
+        provider = ProviderTokens(settings.jwt, keys.key, clock)
+    authenticator = StoreAuthenticator(
+        users=settings.users or users_path(data),
+        tokens=StoreTokens(key, clock),
+        provider=provider,
+        clock=clock,
+        telemetry=telemetry,
+    )
+    return Security(
+        tls=tls,
+        authenticator=authenticator,
+        issuer=Issuer(key, clock, token_s=settings.token_s),
+        verifier=Verifier(key.public_bytes(), clock),
+    )
+
+
+def behind_doors(
+    control: ControlPlane, segments: SegmentService, security: Security, telemetry: Telemetry
+) -> tuple[ControlPlane, SegmentService]:
+    """The services that the ports serve: guarded if callers need an identity, else the services themselves."""
+    if security.authenticator is None:
+        return control, segments
+    guarded = GuardedControl(control, Refusals(telemetry, telemetry.steady_s))
+    return guarded, guarded_segments(segments, guarded.rights)

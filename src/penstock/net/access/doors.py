@@ -1,0 +1,76 @@
+"""What every door does with a call: verify who makes it, and note that beside what the caller states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.core.access.commands import delegable
+from penstock.core.access.resources import of_stream
+from penstock.model.callers import Caller, current_caller
+from penstock.model.errors import PermissionDeniedError, UnauthenticatedError
+from penstock.model.identity import Action
+from penstock.model.names import TABLE_SUFFIX, StreamName
+from penstock.ports.access.authenticator import Authenticator, Presented
+from penstock.ports.access.tokens import TokenIssuer
+
+AUTHORIZATION = "authorization"
+"""The name of the header, and of the metadata over gRPC."""
+
+
+def only(values: Sequence[str]) -> str:
+    """The one text of that header; empty: none. Raises UnauthenticatedError for several: a proxy might read another one
+    than this server."""
+    if len(values) > 1:
+        raise UnauthenticatedError("a call has one set of credentials")
+    return values[0] if values else ""
+
+
+async def identified(
+    caller: Caller, authenticator: Authenticator | None, authorization: str, certificate: tuple[str, ...]
+) -> Caller:
+    """The caller with its verified identity; unchanged where callers need none. Raises UnauthenticatedError,
+    ThrottledError."""
+    if authenticator is None:
+        return caller
+    shown = Presented(authorization=authorization, certificate=certificate, peer=caller.peer)
+    return replace(caller, identity=await authenticator.identify(shown))
+
+
+class TokenDesk:
+    """Gives callers their tokens for segments. ``issuer``: None where no tokens are needed: then they are empty."""
+
+    def __init__(self, issuer: TokenIssuer | None) -> None:
+        self._issuer = issuer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether segments need tokens."""
+        return self._issuer is not None
+
+    def token(self, stream: StreamName, *, wanted: frozenset[Action] | None = None) -> str:
+        """A token of the caller for the segments of the stream. ``wanted``: actions of which it needs one; None: any.
+
+        It allows all that the caller may do there. Raises UnauthenticatedError, PermissionDeniedError.
+        """
+        if self._issuer is None:
+            return ""
+        caller = current_caller()
+        if caller is None or caller.identity is None:
+            raise UnauthenticatedError("this call needs credentials")
+        actions = delegable(caller.identity, stream)
+        tables = delegable(caller.identity, StreamName(stream.scope, stream.stream + TABLE_SUFFIX))
+        if not (actions | tables if wanted is None else (actions | tables) & wanted):
+            raise PermissionDeniedError(
+                "the caller has no right to the segments of the stream",
+                identity=caller.identity.name,
+                needs=f"read or write on {of_stream(stream)[0]}",
+            )
+        return self._issuer.issue(caller.identity.name, stream, actions, tables)
+
+    def token_or_none(self, stream: StreamName) -> str:
+        """The token, or empty if the caller may not have one: for replies that carry one besides their answer."""
+        try:
+            return self.token(stream)
+        except PermissionDeniedError:
+            return ""

@@ -1,0 +1,42 @@
+"""Counts and logs refused calls. What peers cause must not fill a disk, so equal refusals are logged once a minute."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+from penstock.model.callers import current_caller
+from penstock.model.errors import AccessError
+from penstock.ports.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+_QUIET_S = 60.0
+_KEYS_MAX = 1000  # kinds of refusals that are remembered
+
+
+class Refusals:
+    """Receives refusals. ``steady_s``: a clock that never jumps."""
+
+    def __init__(self, telemetry: Telemetry, steady_s: Callable[[], float]) -> None:
+        self._telemetry = telemetry
+        self._steady_s = steady_s
+        self._logged: OrderedDict[tuple[str, str, str], tuple[float, int]] = OrderedDict()
+
+    def __call__(self, error: AccessError) -> None:
+        caller = current_caller()
+        door = "" if caller is None else caller.via
+        self._telemetry.add("refusals", 1, (door, type(error).__name__))
+        identity = str(error.fields.get("identity", ""))
+        key = (identity, str(error.fields.get("call", "")), str(error.fields.get("needs", "")))
+        now_s, (at_s, unlogged) = self._steady_s(), self._logged.pop(key, (float("-inf"), 0))
+        if now_s - at_s < _QUIET_S:
+            self._logged[key] = (at_s, unlogged + 1)
+            return
+        self._logged[key] = (now_s, 0)
+        if len(self._logged) > _KEYS_MAX:
+            self._logged.popitem(last=False)
+        peer = "" if caller is None else caller.peer
+        fields = {"identity": identity, "call": key[1], "needs": key[2], "peer": peer, "more_before": unlogged}
+        log.warning("call refused", extra=fields)

@@ -1,0 +1,101 @@
+"""The tokens of one connection: every command is checked against its own, and writers end with theirs."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from penstock.codec.wire import commands as c
+from penstock.codec.wire.frames import Command
+from penstock.core.access.commands import WITHOUT_TOKEN, permits
+from penstock.model.errors import PermissionDeniedError, UnauthenticatedError
+from penstock.net.wire.wire_errors import plain_token
+from penstock.ports.access.tokens import TokenVerifier
+from penstock.ports.telemetry import Telemetry
+
+GRACE_S = 5.0
+"""How long appends are taken after the token of their setup has expired: clients refresh it about then."""
+_LATE_S_MAX = 86_400.0
+
+
+class Permits:
+    """Checks commands, and ends writers by ``expire(writer, rid)``. The verifier is borrowed."""
+
+    def __init__(
+        self,
+        verifier: TokenVerifier,
+        loop: AbstractEventLoop,
+        telemetry: Telemetry,
+        expire: Callable[[bytes, int], None],
+    ) -> None:
+        self.telemetry = telemetry
+        self._verifier = verifier
+        self._loop = loop
+        self._expire = expire
+        self._timers: dict[bytes, TimerHandle] = {}
+
+    def admit(self, command: Command) -> Command:
+        """The command if its token allows it. A read comes back with the time at which its token ends in place of the
+        token: it may wait for long. Raises UnauthenticatedError, PermissionDeniedError."""
+        if type(command) in WITHOUT_TOKEN:
+            return command
+        token: str | None = getattr(command, "token", None)
+        if token is None:
+            raise UnauthenticatedError("this command has no token, so it needs a connection to the controller")
+        found = self._verifier.verify(plain_token(token))
+        if not permits(command, found.on):
+            raise PermissionDeniedError("the token does not allow this command", identity=found.subject)
+        if isinstance(command, c.ReadSegment):
+            return command._replace(token=str(found.expires_ms))
+        if isinstance(command, c.SetupAppend):
+            self._watch(command, found.expires_ms)
+        return command
+
+    def check_in_time(self, command: c.ReadSegment) -> None:
+        """Raises UnauthenticatedError: the token of the read, which ``admit`` returned, has expired since."""
+        if self._verifier.now_ms() >= int(command.token):
+            raise UnauthenticatedError("the token has expired", expired=True)
+
+    def close(self) -> None:
+        """Watch no writer any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _watch(self, command: c.SetupAppend, expires_ms: int) -> None:
+        before = self._timers.pop(command.writer, None)
+        if before is not None:
+            before.cancel()
+        left_s = min(_LATE_S_MAX, (expires_ms - self._verifier.now_ms()) / 1000 + GRACE_S)
+
+        def end() -> None:
+            self._timers.pop(command.writer, None)
+            self._expire(command.writer, command.rid)
+
+        self._timers[command.writer] = self._loop.call_later(left_s, end)
+
+
+class Shared(Protocol):
+    """What the connections of a server share, as far as tokens need it. ``tokens``: None where none are needed."""
+
+    tokens: TokenVerifier | None
+    loop: AbstractEventLoop
+    telemetry: Telemetry
+
+
+def permits_of(share: Shared, expire: Callable[[bytes, int], None]) -> Permits | None:
+    """The check of a new connection; None where commands need no tokens."""
+    return None if share.tokens is None else Permits(share.tokens, share.loop, share.telemetry, expire)
+
+
+def admitted(permits: Permits | None, command: Command, refuse: Callable[[Any, Command], None]) -> Command | None:
+    """The command if it may be served; None: it was refused."""
+    if permits is None:
+        return command
+    try:
+        return permits.admit(command)
+    except (UnauthenticatedError, PermissionDeniedError) as error:
+        permits.telemetry.add("refusals", 1, ("wire", type(error).__name__))
+        refuse(error, command)
+        return None

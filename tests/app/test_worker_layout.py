@@ -18,6 +18,7 @@ from penstock.app.telemetry import Counters
 from penstock.app.tier2 import tier2_of_worker
 from penstock.app.workers.layout import RECORD, load_layout, settle_layout, worker_directory, workers_of
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, InvalidArgumentError, VersionTooNewError
+from penstock.storage.access.users_file import change_users, users_path
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.offload import ThreadOffload
@@ -61,6 +62,13 @@ def test_a_first_start_that_died_leaves_the_choice(tmp_path: Path) -> None:
     data = tmp_path / "data"
     DataDirectory.open(data).close()
     assert workers_of(data, 2) == 2
+
+
+def test_users_that_were_added_before_the_first_start_leave_the_choice(tmp_path: Path) -> None:
+    change_users(users_path(tmp_path), lambda _: None)
+    with DataDirectory.open(tmp_path):
+        assert workers_of(tmp_path, 3) == 3
+        assert settle_layout(tmp_path, 3).workers == 3
 
 
 def test_a_store_of_several_workers_is_not_opened_by_one_process(tmp_path: Path) -> None:

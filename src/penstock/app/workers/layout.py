@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.app.settings import WORKERS_MAX
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, VersionTooNewError
+from penstock.storage.access.secret_files import FOLDER
 from penstock.storage.machine.calls import replace_file, sync_directory
 from penstock.storage.machine.data_directory import is_complete, lost_part
 
@@ -17,7 +18,7 @@ _WORKERS = "workers"
 FORMAT_VERSION = 1
 CONTAINERS_EACH = 4
 """Containers of one worker, as many as in a store of one process, so that one can tier while another commits."""
-_OWN = frozenset(("LOCK", "VERSION", "VERSION.tmp", f"{RECORD}.tmp", "lost+found"))
+_OWN = frozenset(("LOCK", "VERSION", "VERSION.tmp", f"{RECORD}.tmp", "lost+found", FOLDER))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,481 @@
+"""Every call at every door, made by every kind of caller: who gets in, and who gets nowhere.
+
+One process serves gRPC, HTTP and the wire protocol over a real store. The calls come from the ports, the routes and the
+table of commands, so a new call is tested as soon as it exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import inspect
+import json
+import re
+import typing
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import grpc
+import pytest
+from rest_support import Answer, _call
+from wire_peers import RawPeer
+
+from penstock.app.access.security import behind_doors, open_security
+from penstock.app.access.settings import AccessSettings, load_access_settings
+from penstock.app.telemetry import Counters
+from penstock.codec.values import Call
+from penstock.codec.wire import commands as c
+from penstock.codec.wire import frames as wire
+from penstock.controller.controller import Controller
+from penstock.core.access.commands import COMMANDS, WITHOUT_TOKEN
+from penstock.core.access.resources import parse_grant
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.identity import Action
+from penstock.model.names import StreamName
+from penstock.model.policies import StreamConfig
+from penstock.model.retention import PolicyDocument
+from penstock.model.segments import make_segment_id
+from penstock.net.grpc.grpc_server import GrpcServer
+from penstock.net.http.http_server import RestServer
+from penstock.net.http.path_rights import PUBLIC_PATHS
+from penstock.net.http.pulsar.api import _Facade
+from penstock.net.http.pulsar.context import Admin
+from penstock.net.native.calls import SERVICE, control_calls, segment_calls
+from penstock.net.proto import Controller_pb2 as pb
+from penstock.net.security import Security
+from penstock.net.wire.wire_errors import own_token
+from penstock.net.wire.wire_server import WireServer
+from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.ports.control.layout import Endpoint
+from penstock.ports.control.tables import TableConfig
+from penstock.ports.control.transactions import PositionCommit
+from penstock.ports.data.segments import Append
+from penstock.segmentstore.store import SegmentStore
+from penstock.storage.access.bearer import StoreTokens
+from penstock.storage.access.delegation import Issuer
+from penstock.storage.access.passwords import hash_password
+from penstock.storage.access.store_key import load_key
+from penstock.storage.access.users_file import User, change_users, users_path
+from penstock.storage.machine.rng import RealRng
+from penstock.testing.fakes import FakeClock
+from penstock.testing.world import World
+
+ORDERS = StreamName("shop", "orders")
+SEGMENT = "shop/orders/0.#epoch.0"
+PASSWORD = "correct horse"
+HASH = hash_password(PASSWORD)
+RIGHTS: Mapping[str, Sequence[str]] = {
+    "foreign": ["/scope:other=*"],
+    "reader": ["/scope:shop/stream:orders=read", "/scope:shop/reader-group:app=read"],
+    "writer": ["/scope:shop/stream:orders=write"],
+    "admin": ["/scope:shop=admin"],
+    "auditor": ["/=audit"],
+}
+"""What callers may do. Those called none, wrong and expired are nobody."""
+NOBODY = ("none", "wrong", "expired")
+
+
+@dataclass
+class Doors:
+    """The open doors, and the credentials of each kind of caller."""
+
+    controller: Controller
+    store: SegmentStore
+    channel: grpc.aio.Channel
+    wire: WireServer
+    rest: RestServer
+    clock: FakeClock
+    issuer: Issuer
+    security: Security
+    credentials: Mapping[str, str]
+
+    async def native(self, name: str, request: bytes, caller: str) -> str:
+        """The outcome of a native call: ``made``, or the code that refused it."""
+        metadata = [("authorization", self.credentials[caller])] if self.credentials[caller] else []
+        return await self.rpc(f"/{SERVICE}/{name}", request, metadata)
+
+    async def rpc(self, path: str, request: bytes, metadata: Sequence[tuple[str, str]]) -> str:
+        try:
+            await self.channel.unary_unary(path)(request, metadata=metadata, timeout=20)
+        except grpc.aio.AioRpcError as error:
+            code = error.code().name
+            return code if code in ("UNAUTHENTICATED", "PERMISSION_DENIED") else "made"
+        return "made"
+
+    async def http(self, method: str, path: str, caller: str, **headers: str) -> Answer:
+        sent = {"content-type": "application/json", **headers}
+        if self.credentials[caller]:
+            sent.setdefault("authorization", self.credentials[caller])
+        body = b"{}" if method in ("PUT", "POST") else None
+        return await asyncio.to_thread(_call, self.rest.port, method, path, body, sent)
+
+    async def peer(self) -> RawPeer:
+        peer = RawPeer(*await asyncio.open_connection("127.0.0.1", self.wire.port))
+        assert await peer.ask(c.Hello(17, 5)) == c.Hello(17, 5)
+        return peer
+
+
+@asynccontextmanager
+async def doors(path: Path) -> AsyncIterator[Doors]:
+    def add(users: dict[str, User]) -> None:
+        users["ann"] = User(name="ann", password=HASH, grants=(parse_grant("/scope:shop/stream:orders=read"),))
+
+    change_users(users_path(path), add)
+    clock, telemetry = FakeClock(), Counters()
+    world = World(clock=clock)
+    async with AsyncExitStack() as stack:
+        store, controller = await stack.enter_async_context(world.serving())
+        security = open_security(AccessSettings(), path, None, clock=clock, telemetry=telemetry)
+        control, segments = behind_doors(controller, store, security, telemetry)
+        wire_server = await stack.enter_async_context(
+            WireServer(store, port=0, rng=RealRng(), telemetry=telemetry, security=security)
+        )
+        world.endpoint = Endpoint(host="127.0.0.1", port=wire_server.port)
+        rest = await stack.enter_async_context(RestServer(control, store, clock=clock, port=0, security=security))
+        server = await stack.enter_async_context(GrpcServer(control, segments, port=0, security=security))
+        for scope in ("shop", "other"):
+            await controller.scopes.create(scope)
+        await controller.streams.create(ORDERS, StreamConfig())
+        await controller.groups.create(
+            ReaderGroupConfig(scope="shop", name="app", id=UUID(int=5), start_cuts={ORDERS: StreamCut(ORDERS, {})})
+        )
+        key = load_key(path)
+        tokens = StoreTokens(key, clock)
+
+        def token(name: str, rights: Sequence[str], *, ttl_s: int = 3600) -> str:
+            grants = [parse_grant(text) for text in rights]
+            return "Bearer " + tokens.issue(name, grants, ttl_s=ttl_s, token_id=UUID(int=1))
+
+        credentials = {
+            "none": "",
+            "wrong": "Bearer " + token("x", ["/=*"])[7:-4] + "AAAA",
+            "expired": token("expired", ["/=*"], ttl_s=0),
+            **{name: token(name, rights) for name, rights in RIGHTS.items()},
+        }
+        yield Doors(
+            controller=controller,
+            store=store,
+            channel=await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")),
+            wire=wire_server,
+            rest=rest,
+            clock=clock,
+            issuer=Issuer(key, clock),
+            security=security,
+            credentials=credentials,
+        )
+
+
+def run(path: Path, test: Any) -> None:
+    async def main() -> None:
+        async with doors(path) as opened:
+            await test(opened)
+
+    asyncio.run(main())
+
+
+# --- gRPC -------------------------------------------------------------------------------------------------
+
+SAMPLES: Mapping[str, Any] = {
+    "scope": "shop", "stream": ORDERS, "target": ORDERS, "cut": StreamCut(ORDERS, {}), "position": StreamCut(ORDERS, {}),
+    "segment": make_segment_id(0, 0), "names": [SEGMENT], "subscriber": "shop/app", "transactions": (),
+    "config": None, "positions": PositionCommit(scope="shop", group="app", group_id=UUID(int=5), reader="r", id=UUID(int=1)),
+    "start": StreamCut(ORDERS, {}), "end": StreamCut(ORDERS, {}), "hold_id": "none", "erasure": "none", "owner": "x",
+}  # fmt: skip
+CONFIGS = {"streams": StreamConfig(), "groups": ReaderGroupConfig(scope="shop", name="app", id=UUID(int=5))}
+
+
+def request_of(subject: str, name: str, call: Call) -> bytes:
+    """A request about the stream ``shop/orders``, its group or its segment, without what may be left out."""
+    hints = typing.get_type_hints(call.declared)
+    special: dict[str, Any] = {"name": SEGMENT if subject == "segments" else "app", "config": CONFIGS.get(subject)}
+    if name == "endpoint":
+        special["segment"] = SEGMENT
+    if subject == "segments":
+        special |= {"start": 0, "end": 0}
+    if subject == "erasures":
+        special |= {"positions": {}, "asked": {"erasure": "e", "who": "w", "why": "y", "looked_for": {}}}
+    if subject == "cases":
+        special |= {"targets": ("shop/orders",), "subject": {"by": "payload contains", "values": ["x"]}}
+    if subject == "tables":
+        special["config"] = TableConfig(partitions=1, primary_key_bytes=4, secondary_key_bytes=0, rollover_bytes=0)
+    given: dict[str, Any] = {}
+    for argument, parameter in inspect.signature(call.declared).parameters.items():
+        if argument in special or argument in SAMPLES:
+            given[argument] = special.get(argument, SAMPLES.get(argument))
+        elif argument != "self" and parameter.default is inspect.Parameter.empty:
+            given[argument] = plain_value(hints[argument])
+    return call.encode_request((), given)
+
+
+def plain_value(hint: Any) -> Any:
+    plain = {int: 20_000, str: "x", bool: True, UUID: UUID(int=1), float: 0.5, PolicyDocument: PolicyDocument()}
+    if hint in plain:
+        return plain[hint]
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if type(None) in parts:
+        return None
+    return {} if origin is Mapping else ()
+
+
+EVERY = {
+    f"{subject}.{name}": (subject, name, call)
+    for subject, calls in {**control_calls(), "segments": segment_calls()}.items()
+    for name, call in calls.items()
+}
+
+
+def test_the_matrix_of_grpc_calls(tmp_path):
+    """Nobody gets in, a caller from elsewhere gets nothing of the scope, and each right allows its own calls."""
+
+    async def test(opened: Doors) -> None:
+        allowed: dict[str, set[str]] = {}
+        for name, (subject, method, call) in EVERY.items():
+            request = request_of(subject, method, call)
+            for caller in NOBODY:
+                assert await opened.native(name, request, caller) == "UNAUTHENTICATED", (name, caller)
+            outcomes = {caller: await opened.native(name, request, caller) for caller in RIGHTS}
+            assert set(outcomes.values()) <= {"made", "PERMISSION_DENIED"}, (name, outcomes)
+            allowed[name] = {caller for caller, outcome in outcomes.items() if outcome == "made"}
+        assert_rights(allowed)
+
+    run(tmp_path, test)
+
+
+def assert_rights(allowed: Mapping[str, set[str]]) -> None:
+    """What each kind of caller may do, checked against the words of the reference and not against the table itself."""
+    for name, callers in allowed.items():
+        if name in ("scopes.list", "cases.list", "segments.release_lease", "segments.finish_lease_part"):
+            continue
+        assert "foreign" not in callers, name
+    changes = ["create", "update", "seal", "delete", "truncate", "restore", "scale"]
+    for name, callers in allowed.items():
+        subject, _, verb = name.partition(".")
+        if (subject in ("scopes", "streams", "tables") and verb in changes) or name in (
+            "layout.scale",
+            "groups.delete",
+        ):
+            assert callers == {"admin"}, name
+        if name.startswith(("batches.",)) or name in ("transactions.create", "transactions.commit", "cuts.note_time"):
+            assert callers == {"writer"}, name
+        if subject == "retention" and verb in ("run", "undo", "undo_last"):
+            assert callers == set(), name
+        if name in ("policies.set", "holds.add", "holds.release", "erasures.erase", "erasures.withdraw"):
+            assert callers == set(), name
+        if name in ("segments.chunk_ranges", "segments.lease_chunks", "subscribers.publish", "groups.create"):
+            assert callers == {"reader"}, name
+        if name in ("streams.config", "streams.exists", "layout.current", "cuts.tail"):
+            assert callers == {"reader", "writer", "admin", "auditor"}, name
+        if name in ("retention.plan", "retention.explain", "subscribers.describe", "streams.describe"):
+            assert "writer" not in callers, name
+            assert "reader" in callers, name
+
+
+def test_pravegas_calls_and_odd_credentials_over_grpc(tmp_path):
+    async def test(opened: Doors) -> None:
+        service = pb.DESCRIPTOR.services_by_name["ControllerService"]
+        stream = pb.StreamInfo(scope="shop", stream="orders").SerializeToString()
+        ann = "Basic " + base64.b64encode(f"ann:{PASSWORD}".encode()).decode()
+        for method in service.methods_by_name:
+            path = f"/{service.full_name}/{method}"
+            assert await opened.rpc(path, b"", []) == "UNAUTHENTICATED", method
+            assert await opened.rpc(path, b"", [("authorization", opened.credentials["wrong"])]) == "UNAUTHENTICATED"
+        current = f"/{service.full_name}/getCurrentSegments"
+        assert await opened.rpc(current, stream, [("authorization", ann)]) == "made"
+        assert (
+            await opened.rpc(f"/{service.full_name}/sealStream", stream, [("authorization", ann)])
+            == "PERMISSION_DENIED"
+        )
+        twice = [("authorization", ann), ("authorization", opened.credentials["admin"])]
+        assert await opened.rpc(current, stream, twice) == "UNAUTHENTICATED"
+        for smuggled in (
+            [("x-forwarded-user", "admin")],
+            [("penstock-who-bin", b"admin")],
+            [("authorization-bin", ann.encode())],
+            [("proxy-authorization", ann)],
+        ):
+            assert await opened.rpc(current, stream, smuggled) == "UNAUTHENTICATED"
+
+    run(tmp_path, test)
+
+
+# --- HTTP -------------------------------------------------------------------------------------------------
+
+
+def filled(path: str) -> str:
+    names = {"scope": "shop", "stream": "orders", "group": "app", "subscriber": "shop/app", "tenant": "shop"}
+    names |= {"namespace": "ns", "topic": "t", "subscription": "s", "id": "controller"}
+    return re.sub(r"\{(\w+)(:\w+)?\}", lambda found: names.get(found[1], "x"), path)
+
+
+def routes_of(opened: Doors) -> list[tuple[str, str]]:
+    found = []
+    for route in opened.rest.routes:
+        path = route.path  # type: ignore[attr-defined]
+        if "{rest" not in path:
+            found += [(method, filled(path)) for method in sorted(route.methods or ())]  # type: ignore[attr-defined]
+    facade = _Facade(Admin(opened.controller, opened.store, opened.clock), 6650)
+    for calls in facade._calls.values():
+        found += [(method, filled("/" + "/".join(words))) for method, words, _, _ in calls]
+    return sorted({one for one in found if one[0] not in ("HEAD", "OPTIONS")})
+
+
+def test_the_matrix_of_http_routes(tmp_path):
+    async def test(opened: Doors) -> None:
+        await opened.controller.scopes.create("shop.ns")
+        await opened.controller.streams.create(StreamName("shop.ns", "t"), StreamConfig())
+        routes = routes_of(opened)
+        assert len(routes) > 150
+        for method, path in routes:
+            if path in PUBLIC_PATHS:
+                assert (await opened.http(method, path, "none")).status < 400
+                continue
+            for caller in NOBODY:
+                answer = await opened.http(method, path, caller)
+                assert answer.status == 401, (method, path, caller, answer.data)
+                assert "Basic" in answer.headers.get("www-authenticate", answer.headers.get("WWW-Authenticate", ""))
+            answer = await opened.http(method, path, "foreign")
+            named = "shop" in path
+            if named and method == "GET":
+                # Nothing of the scope is shown. A path that no stream can have is refused as such.
+                assert answer.status in (400, 403, 404) or b"shop" not in answer.data, (method, path, answer)
+            elif named:
+                assert answer.status >= 400, (method, path, answer)
+
+    run(tmp_path, test)
+
+
+def test_http_credentials_cannot_be_smuggled_and_rights_hold(tmp_path):
+    async def test(opened: Doors) -> None:
+        ann = "Basic " + base64.b64encode(f"ann:{PASSWORD}".encode()).decode()
+        path = "/v1/scopes/shop/streams/orders"
+        assert (await opened.http("GET", path, "none", authorization=ann)).status == 200
+        assert (await opened.http("DELETE", path, "none", authorization=ann)).status == 403
+        for headers in (
+            {"authorization": f"{ann}, {ann}"}, {"authorization": ann.replace("Basic", "Basic  Basic")},
+            {"x-authorization": ann}, {"proxy-authorization": ann}, {"penstock-who": "admin"}, {"x-forwarded-user": "admin"},
+        ):  # fmt: skip
+            assert (await opened.http("GET", path, "none", **headers)).status == 401, headers
+        reader, writer = await asyncio.open_connection("127.0.0.1", opened.rest.port)
+        head = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {ann}\r\n"
+        writer.write(f"{head}authorization: {opened.credentials['admin']}\r\nconnection: close\r\n\r\n".encode())
+        assert b" 401 " in (await reader.read()).partition(b"\r\n")[0]
+        writer.close()
+        names = [one["scopeName"] for one in (await opened.http("GET", "/v1/scopes", "foreign")).json["scopes"]]
+        assert names == ["other"]
+        missing = await opened.http("GET", "/v1/scopes/shop/streams/missing", "foreign")
+        there = await opened.http("GET", path, "foreign")
+        assert (missing.status, json.loads(missing.data)) == (there.status, json.loads(there.data)) or (
+            missing.data.replace(b"missing", b"orders") == there.data
+        )
+        assert (await opened.http("GET", "/metrics", "writer")).status in (403, 404)
+
+    run(tmp_path, test)
+
+
+# --- the wire ---------------------------------------------------------------------------------------------
+
+
+def command_of(kind: Any, token: str) -> Any:
+    plain: Mapping[Any, Any] = {int: 0, bool: False, str: SEGMENT, bytes: UUID(int=9).bytes, UUID: UUID(int=9)}
+    fields = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        text = str(hint)
+        fields[name] = plain.get(hint, b"" if "memoryview" in text or "bytes" in text else [])
+    return kind(
+        **{**fields, **({"rid": 7} if "rid" in fields else {}), **({"token": token} if "token" in fields else {})}
+    )
+
+
+def test_the_matrix_of_wire_commands(tmp_path):
+    """Each command passes with each action that the table lists for it, and with no other one and no other stream."""
+
+    async def test(opened: Doors) -> None:
+        def token(*actions: Action, stream: StreamName = ORDERS) -> str:
+            return opened.issuer.issue("ann", stream, frozenset(actions))
+
+        everything = (Action.READ, Action.WRITE, Action.ADMIN)
+        expired = token(*everything)
+        opened.clock.jump(700_000)
+        other = token(*everything, stream=StreamName("shop", "other"))
+        refused = c.AuthTokenCheckFailed
+        peer = await opened.peer()
+        requests = {spec.kind for spec in wire.SPECS if spec.is_request}
+        for kind in sorted(requests - WITHOUT_TOKEN - {c.AppendMany}, key=lambda one: one.__name__):
+            if kind is c.CallController:
+                assert isinstance(await peer.ask(command_of(kind, "")), refused)
+                continue
+            assert kind in COMMANDS, kind
+            cases = {"": 0, "x": 0, other: 0, expired: 1, token(*everything) + "A": 0}
+            for action in everything:
+                if action not in COMMANDS[kind]:
+                    cases[token(action)] = 0
+            for text, code in cases.items():
+                for sent in (text, own_token(text)):
+                    reply = await peer.ask(command_of(kind, sent))
+                    assert isinstance(reply, refused), (kind.__name__, sent, reply)
+                    assert (reply.rid, reply.code) == (7, code), (kind.__name__, sent)
+        await peer.close()
+        assert (await opened.store.info(SEGMENT)).length == 0
+
+    run(tmp_path, test)
+
+
+def test_a_token_lets_its_own_commands_through_and_ends_while_a_writer_writes(tmp_path, monkeypatch):
+    async def test(opened: Doors) -> None:
+        monkeypatch.setattr("penstock.net.wire.permits.GRACE_S", 0.05)
+        read = opened.issuer.issue("ann", ORDERS, frozenset({Action.READ}))
+        write = opened.issuer.issue("ann", ORDERS, frozenset({Action.WRITE}))
+        peer, writer = await opened.peer(), UUID(int=3).bytes
+        assert isinstance(await peer.ask(c.GetStreamSegmentInfo(1, SEGMENT, read)), c.StreamSegmentInfo)
+        assert isinstance(await peer.ask(c.SetupAppend(2, writer, SEGMENT, write)), c.AppendSetup)
+        await peer.send(c.AppendBlockEnd(writer, 0, b"\0\0\0\0\0\0\0\1x", 1, 1, 3))
+        assert isinstance(await peer.receive(), c.DataAppended)
+        await peer.send(c.ReadSegment(SEGMENT, 9, 1000, read, 4))  # waits at the tail
+        opened.clock.jump(599_960)
+        assert isinstance(await peer.ask(c.SetupAppend(5, writer, SEGMENT, write)), c.AppendSetup)
+        reply = await asyncio.wait_for(peer.receive(), 5)
+        assert reply == c.AuthTokenCheckFailed(5, "", 1)
+        opened.clock.jump(100)
+        # Dropped: the writer has to be set up again.
+        await peer.send(c.AppendBlockEnd(writer, 0, b"\0\0\0\0\0\0\0\1y", 1, 2, 6))
+        assert await peer.ask(c.SetupAppend(7, writer, SEGMENT, write)) == c.AuthTokenCheckFailed(7, "", 1)
+        assert (await opened.store.info(SEGMENT)).length == 9
+        last = await opened.store.setup_append(SEGMENT, UUID(int=4))
+        await opened.store.append(
+            Append(segment=SEGMENT, writer=UUID(int=4), data=b"\0\0\0\0\0\0\0\1z", event_number=1, previous=last)
+        )
+        # The read that waited past the end of its token gets no data.
+        assert await asyncio.wait_for(peer.receive(), 5) == c.AuthTokenCheckFailed(4, "", 1)
+        await peer.close()
+
+    run(tmp_path, test)
+
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+def test_settings_are_read_from_a_file_and_mistakes_are_named(tmp_path):
+    path = tmp_path / "auth.toml"
+    path.write_text(
+        'users = "u.json"\ntoken_seconds = 60\n[jwt]\nissuer = "i"\naudience = "a"\njwks = "k.json"\n'
+        'algorithms = ["ES256"]\nleeway_seconds = 5\nroles_claim = "r"\n[jwt.roles]\nx = ["/scope:s=read"]\n'
+    )
+    found = load_access_settings(path)
+    assert found.users == tmp_path / "u.json"
+    assert found.token_s == 60
+    assert found.jwt is not None
+    assert found.jwt.roles["x"] == (parse_grant("/scope:s=read"),)
+    for bad in (
+        "x = 1", "users = 1", "token_seconds = 1", "[jwt]\nissuer = 'i'", "[jwt", "[jwt]\nsecret = 's'",
+        "[jwt]\nissuer='i'\naudience='a'\njwks='k'\nalgorithms=['HS256']",
+        "[jwt]\nissuer='i'\naudience='a'\njwks='k'\n[jwt.roles]\nx='/=read'",
+        "[jwt]\nissuer='i'\naudience='a'\njwks='k'\n[jwt.roles]\nx=['/=fly']",
+    ):  # fmt: skip
+        path.write_text(bad)
+        with pytest.raises(InvalidArgumentError):
+            load_access_settings(path)

@@ -35,7 +35,7 @@ RightArgument = Annotated[
 PasswordFileOption = Annotated[
     Path | None,
     typer.Option(
-        "--password-file",
+        "--new-password-file",
         metavar="FILE",
         help="File whose first line is the password; - for standard input.",
         show_default=False,
@@ -63,7 +63,7 @@ def add(
 ) -> None:
     """Add a user.
 
-    Asks for the password, or takes it from --password-file or the variable PENSTOCK_USER_PASSWORD.
+    Asks for the password, or takes it from --new-password-file or the variable PENSTOCK_USER_PASSWORD.
 
     \b
     penstock user add ann --grant /scope:shop=read,write
@@ -133,7 +133,7 @@ def passwd(
 
     \b
     penstock user passwd ann
-    penstock user passwd ann --password-file - < new-password
+    penstock user passwd ann --new-password-file - < secret
     """
     _known(load_users(users_path(data)), name)
     password = _password(password_file, asks=True)
@@ -244,7 +244,9 @@ def _password(file: Path | None, *, asks: bool) -> PasswordHash | None:
     if not asks:
         return None
     if not sys.stdin.isatty():
-        raise InvalidArgumentError(f"no password is given: use --password-file, or the variable {PASSWORD_VARIABLE}")
+        raise InvalidArgumentError(
+            f"no password is given: use --new-password-file, or the variable {PASSWORD_VARIABLE}"
+        )
     first = check_password(getpass.getpass("Password: "))
     if first != getpass.getpass("Again: "):
         raise InvalidArgumentError("the passwords differ")

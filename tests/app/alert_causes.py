@@ -154,6 +154,18 @@ def causes(directory: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Step, T
         stream.erasures.wait("e")
         yield step("the erasure is done", minutes=1)
 
+        contacts = store.create_stream("people/contacts", create_scope=True)
+        with contacts.writer() as writer:
+            writer.write(b"person-17")
+        store.holds("people").add(owner="law", reason="a dispute", hold_id="h")
+        due_ms = server.clock.now_ms() + 3 * MINUTE_S * 1000
+        store.cases().open("people", ["person-17"], who="ann", why="a request", case="c", due=due_ms)
+        yield step("a case is open", minutes=1)
+        yield step("a hold defers a case past its due date", "PenstockCaseOverdue", minutes=4)
+        store.holds().release("h", owner="law")
+        store.cases().wait("c")
+        yield step("the case is verified", minutes=1)
+
         real = segments.disk
         free_bytes = iter(range(10**9, 0, -(10**6)))
 

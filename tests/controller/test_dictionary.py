@@ -29,6 +29,9 @@ from penstock.controller.retention.points import Points
 from penstock.controller.streams import numbers
 from penstock.controller.transactions import batches
 from penstock.core.streams.batch_memory import NAME_KEPT_MS
+from penstock.model.callers import Caller, calling
+from penstock.model.errors import ApprovalRequiredError
+from penstock.model.identity import Identity
 from penstock.model.names import StreamName, transaction_segment_name
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.queries import QuerySource
@@ -127,6 +130,11 @@ async def policies_and_holds(controller: Controller, disks: Disks) -> None:
         await controller.policies.set(target, PolicyDocument(grace_s=600))
     await controller.holds.add(STREAM, owner="o", reason="r", hold_id="h", until_ms=disks.clock.ms + 1000)
     await controller.holds.release("h", owner="o")
+    with calling(Caller(identity=Identity(name="al", proof="password"))):
+        await controller.approvals.require(None, ["release"])
+        await controller.holds.add(STREAM, owner="o", reason="r", hold_id="needs", until_ms=disks.clock.ms + 1000)
+        with pytest.raises(ApprovalRequiredError):
+            await controller.holds.release("needs", owner="o")
 
 
 async def transactions(

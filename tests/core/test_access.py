@@ -247,7 +247,7 @@ def test_an_identity_without_rights_may_make_no_call(name):
         "positions": PositionCommit(scope="shop", group="app", group_id=UUID(int=1), reader="r", id=UUID(int=1)),
     }  # fmt: skip
     stream = STREAM if rule.found_by == "hold" else "shop/orders"
-    found = SimpleNamespace(scope="shop", stream=stream, targets=["shop"])
+    found = SimpleNamespace(scope="shop", stream=stream, targets=["shop"], target="shop/orders")
     needs = list(of_found(rule, found) if rule.found_by else rule.needs(given))
     assert needs
     assert missing(Identity(name="ann", proof="token"), needs) is needs[0]

@@ -43,6 +43,7 @@ class AuditKind(enum.Enum):
     CASE_VERIFIED = "case_verified"
     CASE_CLOSED = "case_closed"
     CASE_WITHDRAWN = "case_withdrawn"
+    APPROVAL = "approval"
     SCALE = "scale"
     ABORT = "abort"
     GAP = "gap"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.controller.histories import Histories
 from penstock.controller.metadata import Metadata
@@ -19,8 +20,10 @@ from penstock.controller.tasks import NamedLocks, OwnedTasks
 from penstock.controller.transactions.local import LocalTransactions
 from penstock.controller.watermarks.due import DueWatermarks
 from penstock.model.names import StreamName
+from penstock.model.retention import PolicyTarget
 from penstock.ports.clock import Clock
 from penstock.ports.data.service import SegmentService
+from penstock.ports.data.tables import TableCheck, TablePut
 from penstock.ports.rng import Rng
 from penstock.ports.signing import SigningKeys
 from penstock.ports.telemetry import Telemetry
@@ -73,6 +76,32 @@ class Unattended:
         return
 
 
+class Gate(Protocol):
+    """What every removal that a person requests passes: it may need the approval of a second identity."""
+
+    async def puts(
+        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any]
+    ) -> Sequence[TablePut | TableCheck]:
+        """What the batch of the action must contain. Raises ApprovalRequiredError, ConflictError."""
+        ...
+
+    async def check_segment(self, stream: StreamName) -> None:
+        """For removals by segment. Raises ApprovalRequiredError."""
+        ...
+
+
+class Open:
+    """The gate before the controller has set its own."""
+
+    async def puts(
+        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any]
+    ) -> Sequence[TablePut | TableCheck]:
+        return ()
+
+    async def check_segment(self, stream: StreamName) -> None:
+        return
+
+
 @dataclass(slots=True, kw_only=True)
 class Context:
     """Created once by ``wiring.context_of``; the controller's modules borrow it. It holds objects and has no logic."""
@@ -94,6 +123,7 @@ class Context:
     tasks: OwnedTasks
     signing: SigningKeys | None = None
     attention: Attention = field(default_factory=Unattended)
+    gate: Gate = field(default_factory=Open)
     scaling: ScalingAttention = field(default_factory=Unattended)
     locks: NamedLocks = field(default_factory=NamedLocks)
     transactions: LocalTransactions = field(default_factory=LocalTransactions)

@@ -23,6 +23,8 @@ from penstock.controller.grace.deleted_streams import DeletedStreams
 from penstock.controller.grace.kept import undo_holds
 from penstock.controller.groups.reader_groups import ReaderGroups
 from penstock.controller.groups.subscribers import Subscribers
+from penstock.controller.protection.approvals import Approvals
+from penstock.controller.protection.approved import facts_of, perform
 from penstock.controller.protection.guard import check_removal
 from penstock.controller.retention.append_limits import AppendLimits
 from penstock.controller.retention.cycle import RetentionCycle
@@ -95,9 +97,12 @@ class Controller:
         self.cases = Cases(ctx, self.erasures)
         self.holds = Holds(ctx, self._hold_ended, partial(undo_holds, ctx))
         self.evidence = Evidence(ctx, self.erasures)
+        self.approvals = Approvals(ctx, partial(facts_of, ctx, self), partial(perform, self))
+        ctx.gate = self.approvals
         self.tables = KeyValueTables(self.scopes, ctx.segments)
         self._advancing = Advancing(ctx)
-        self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams, self.evidence)
+        sweeps = (self.evidence.sweep, self.approvals.sweep)
+        self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams, sweeps)
 
     def _hold_ended(self) -> None:
         self.erasures.resume_soon()

@@ -89,6 +89,19 @@ def quota(name: StreamName) -> bytes:
     return encoded(f"quota/{name}")
 
 
+APPROVALS = b"approval/"
+
+
+def approval(request: str) -> bytes:
+    """A request for approval."""
+    return encoded(f"approval/{request}")
+
+
+def approval_rule(target: str) -> bytes:
+    """The actions that need approval at a level: ``scope/stream``, a scope, or empty for the server."""
+    return encoded(f"approval-rule/{target}")
+
+
 def holds(scope_name: str | None) -> bytes:
     """Prefix of the holds of a scope, or of all."""
     return b"hold/" if scope_name is None else encoded(f"hold/{scope_name}/")

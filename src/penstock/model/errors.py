@@ -253,6 +253,14 @@ class RetentionLockError(RetentionHoldError):
     """
 
 
+class ApprovalRequiredError(ConflictError):
+    """Another identity must approve this first. Nothing was changed; the request is recorded, do not repeat the call.
+
+    The store performs it once it is approved. Fields: ``request``, its id (absent if none could be recorded); ``action``;
+    ``target``; ``expires_ms``.
+    """
+
+
 class ErasureDeferredError(ConflictError):
     """A hold covers some of the events. The erasure is recorded, and continues once no hold covers them.
 

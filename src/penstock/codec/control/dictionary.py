@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 from uuid import UUID
 
+from penstock.codec.control.approvals import ApprovalRecord, ApprovalRuleRecord
 from penstock.codec.control.audit_rows import AUDIT_LOG_ROWS
 from penstock.codec.control.erasure_rows import ERASURE_ROWS
 from penstock.codec.control.erasures import WITHOUT_ANNOTATIONS
@@ -175,6 +176,20 @@ TABLE = (
         one_for="each stream whose appends are limited, so that a store knows the limit before it accepts appends",
         writers=("controller.retention.append_limits",),
         ends=f"no rule limits the appends any more, or {_WITH_STREAM}",
+    ),
+    Entry(
+        key="approval/{request}",
+        value=ApprovalRecord,
+        one_for="each request for approval",
+        writers=("controller.protection.approvals",),
+        ends="30 days after its end",
+    ),
+    Entry(
+        key="approval-rule/{target}",
+        value=ApprovalRuleRecord,
+        one_for="each level at which actions need approval",
+        writers=("controller.protection.approvals",),
+        ends="never; of a stream that was deleted it has no effect",
     ),
     Entry(
         key="hold/{scope}/{hold}",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from penstock.codec.dictionary import Part
 
 PARTS = {
+    "request": Part(pattern="[0-9a-f]{16}", meaning="a request for approval, 16 hexadecimal digits"),
+    "target": Part(pattern=".*", meaning="scope/stream, a scope, or empty for the server"),
     "scope": Part(pattern="[^/]+", meaning="name of a scope"),
     "stream": Part(pattern="[^/]+", meaning="name of a stream in the scope"),
     "group": Part(pattern="[^/]+/[^/]+", meaning="full name of a reader group: scope, slash, name"),

@@ -110,5 +110,6 @@ async def check_removal(ctx: Context, segment: str, offset: int | None, *, by_cl
         if item.covers(history, part, offset):
             raise item.refuse("the removal")
     if by_client and offset != 0:
+        await ctx.gate.check_segment(name)
         for lock in guard.locks:
             raise lock.refuse("the removal", stream=str(name))

@@ -372,10 +372,14 @@ class Holds:
 
     async def _release_alone(self, hold_id: str, owner: str) -> HoldInfo:
         found, entry = await self._find(hold_id)
-        await self._end(found, entry, {"by": owner})
+        target = found.scope if found.record.stream is None else StreamName(found.scope, found.record.stream)
+        gate = await self._ctx.gate.puts("release", target, {"hold": hold_id, "owner": owner})
+        await self._end(found, entry, {"by": owner}, gate)
         return found.record.info(found.scope, found.id)
 
-    async def _end(self, found: Placed, entry: TableEntry, why: dict[str, object]) -> None:
+    async def _end(
+        self, found: Placed, entry: TableEntry, why: dict[str, object], gate: Sequence[TablePut | TableCheck] = ()
+    ) -> None:
         """End the hold durably with its audit entry, then remove its record."""
         ctx = self._ctx
         ended = replace(found.record, ended_ms=ctx.clock.now_ms())
@@ -383,6 +387,7 @@ class Holds:
         try:
             await ctx.metadata.put(
                 TablePut(key=entry.key, value=ended.encode(), version=entry.version),
+                *gate,
                 *ctx.audit.puts([_entry(AuditKind.UNHOLD, info, why)]),
             )
             # After a crash here, the remaining record has no effect, and the next sweep removes it.

@@ -22,6 +22,7 @@ from penstock.controller.metadata import CHUNK, Stored, changing, overwrite, sto
 from penstock.controller.retention.audit import AUDIT_STREAM, audit_policy
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settled
+from penstock.core.policies.approvals import shortens
 from penstock.core.policies.audit_policy import check_audit_policy
 from penstock.core.policies.levels import (
     LIMITS,
@@ -187,6 +188,17 @@ async def check_own_policy(ctx: Context, view: StreamView, before: Documents | N
     return levels.checks
 
 
+async def gate_puts(
+    ctx: Context, target: PolicyTarget, before: Documents, after: Documents
+) -> Sequence[TablePut | TableCheck]:
+    """What the batch of a policy's change must contain where shorter retention needs approval. Raises
+    ApprovalRequiredError."""
+    if not shortens(before.effective, after.effective):
+        return ()
+    own = after.stream if isinstance(target, StreamName) else after.server if target is None else after.scope
+    return await ctx.gate.puts("shorten", target, {"document": encode_document(own)})
+
+
 async def restorable(ctx: Context, view: StreamView) -> tuple[StreamRecord, Sequence[TableCheck]]:
     """The record of a deleted stream, without the limits that a lock above it forbids since, and what its restoration
     is conditional on. Raises RetentionLockError."""
@@ -259,9 +271,11 @@ class Policies:
             check_change(before.documents, levels.documents, now_ms=ctx.retention_clock.certain_ms(), stream=name)
             check_new(before.stream, levels.documents, Level.STREAM, now_ms=ctx.clock.now_ms())
             changed = with_document(view.record, document)
+            gate = await gate_puts(ctx, name, before.documents, levels.documents)
             await ctx.metadata.put(
                 view.put(changed),
                 *levels.checks,
+                *gate,
                 *own_policy_puts(name, changed),
                 *([overwrite(retention_keys.AUDIT_POLICY, MarkerRecord())] if is_audit and own else []),
                 *ctx.audit.puts([_entry(name, _shown(view.record), document, levels.effective)]),
@@ -301,7 +315,8 @@ class Policies:
                 await self._check_below(target, before, document)
             put = TablePut(key=entry.key, value=PolicyRecord(document=document).encode(), version=entry.version)
             was = encode_document(before) if shown is None else {"unreadable": shown}
-            await ctx.metadata.put(put, *ctx.audit.puts([_entry(target, was, document, None)]))
+            gate = await self._gate_level(target, before, document)
+            await ctx.metadata.put(put, *gate, *ctx.audit.puts([_entry(target, was, document, None)]))
 
         try:
             await changing(attempt)
@@ -311,6 +326,15 @@ class Policies:
             # Also after a failure: the policy can be durable although its answer was lost.
             ctx.audit.soon()
             ctx.attention.dirty_all(target)
+
+    async def _gate_level(
+        self, target: str | None, before: PolicyDocument, document: PolicyDocument
+    ) -> Sequence[TablePut | TableCheck]:
+        if target is None:
+            return await gate_puts(self._ctx, None, Documents(server=before), Documents(server=document))
+        (entry,) = await self._ctx.metadata.entries([keys.SERVER_POLICY])
+        had = Documents(scope=before, server=_or_empty(entry))
+        return await gate_puts(self._ctx, target, had, replace(had, scope=document))
 
     async def _removals_passed(self, target: str | None) -> None:
         """Wait until everything that was decided before the lock is complete."""
@@ -393,6 +417,12 @@ async def shown_scope_policy(ctx: Context, scope: str) -> Mapping[str, Any]:
         return encode_document(_document(entry))
     except UNREADABLE as error:
         return {"unreadable": str(error)}
+
+
+async def server_document(ctx: Context) -> PolicyDocument:
+    """The document of the server, empty if it cannot be read."""
+    (entry,) = await ctx.metadata.entries([keys.SERVER_POLICY])
+    return _or_empty(entry)
 
 
 async def scope_document(ctx: Context, scope: str) -> tuple[PolicyDocument, TableCheck]:

@@ -57,10 +57,11 @@ class Scopes:
             document, policy = await scope_document(ctx, scope)
             for lock in promises(Documents(scope=document), now_ms=ctx.retention_clock.certain_ms()):
                 raise lock.refuse("the deletion of the scope", scope=scope)
+            gate = await ctx.gate.puts("delete", scope, {})
             if await self._holds_anything(scope):
                 raise NotEmptyError("scope still holds streams, reader groups or key-value tables", scope=scope)
             await ctx.metadata.put(
-                found.put(ScopeRecord(deleting=True)), overwrite(keys.scope_work(scope), MarkerRecord()), policy
+                found.put(ScopeRecord(deleting=True)), overwrite(keys.scope_work(scope), MarkerRecord()), policy, *gate
             )
         if not await self._finish_deletion(scope):
             raise NotEmptyError("scope still holds streams, reader groups or key-value tables", scope=scope)

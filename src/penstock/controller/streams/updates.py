@@ -17,6 +17,8 @@ from penstock.controller.retention.audit import check_not_own
 from penstock.controller.retention.policies import (
     POLICIES,
     check_own_policy,
+    document_of,
+    gate_puts,
     load_levels,
     own_policy_puts,
     policy_change,
@@ -184,6 +186,7 @@ class StreamChanges:
         if kept is not view.record:
             before = (await load_levels(ctx, view)).documents
             marker += await check_own_policy(ctx, changed, before)
+            marker += await gate_puts(ctx, view.name, before, replace(before, stream=document_of(record)))
         following = _resized(history, had.scaling, config.scaling, view.record.next_number, ctx.clock.now_ms())
         if following is None:
             await put_stream(ctx, view, changed.record, *marker, *audit_puts)
@@ -220,12 +223,15 @@ class StreamChanges:
         guard = await guard_of(ctx, view)
         guard.check_truncation(history, cut.positions)
         policy = levels.effective
+        gate = await ctx.gate.puts("truncate", view.name, {"cut": cut.to_text()})
         puts: list[TablePut] = []
         if at_or_after(history, cut.positions, first):
             puts = await truncation_puts(
                 ctx, view, history, first, cut.positions, rule=MANUAL, policy=shown_policy(policy, ("grace_s",))
             )
-        begun = await begin_truncation(ctx, view, cut, *puts, *levels.checks, *guard.checks, grace_ms=policy.grace_ms)
+        begun = await begin_truncation(
+            ctx, view, cut, *puts, *levels.checks, *guard.checks, *gate, grace_ms=policy.grace_ms
+        )
         if begun is not None:
             await finish_truncation(ctx, begun)
         ctx.audit.soon()
@@ -313,7 +319,8 @@ class StreamChanges:
             raise StreamNotSealedError("seal the stream before deleting it", stream=str(name))
         guard = await guard_of(self._ctx, view)
         guard.check_deletion()
-        puts = await deletion_puts(self._ctx, view, rule=MANUAL, policy={})
+        gate = await self._ctx.gate.puts("delete", name, {"seal": seal})
+        puts = [*await deletion_puts(self._ctx, view, rule=MANUAL, policy={}), *gate]
         if sealed:
             await self._delete_settled(view, *puts, *guard.checks)
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +15,6 @@ from penstock.codec.control.streams import TransactionRecord, TransactionState
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.erasures import Erasures
-from penstock.controller.evidence.evidence import Evidence
 from penstock.controller.grace.deleted_streams import DeletedStreams
 from penstock.controller.groups.reader_groups import ReaderGroups
 from penstock.controller.metadata import PAGE
@@ -50,7 +49,7 @@ class Sweeper:
         holds: Holds,
         erasures: Erasures,
         deleted: DeletedStreams,
-        evidence: Evidence,
+        others: Sequence[Callable[[], Coroutine[Any, Any, object]]],
     ) -> None:
         self._ctx = ctx
         self._scopes = scopes
@@ -58,7 +57,7 @@ class Sweeper:
         self._holds = holds
         self._erasures = erasures
         self._deleted = deleted
-        self._evidence = evidence
+        self._others = others
         self._old_from: bytes | None = None
 
     async def run(self) -> None:
@@ -87,7 +86,7 @@ class Sweeper:
             self._holds.sweep,
             self._erasures.resume,
             self._deleted.sweep,
-            self._evidence.sweep,
+            *self._others,
             self._forget_old,
         )
         for part in parts:

@@ -26,9 +26,9 @@ AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
 class Rule:
     """What a call needs.
 
-    ``needs``: from its arguments. ``found_by``: the call names a hold, an erasure or a case by id (``hold``, ``erasure``,
-    ``case``); the ``actions`` are needed on what it covers. ``shows``: a listing, of which the caller gets the names
-    that it may see.
+    ``needs``: from its arguments. ``found_by``: the call names a hold, an erasure, a case or a request for approval by
+    id (``hold``, ``erasure``, ``case``, ``approval``); the ``actions`` are needed on what it covers. ``shows``: a
+    listing, of which the caller gets the names that it may see.
     """
 
     needs: Needs
@@ -167,6 +167,13 @@ def _of_hold(item: Any) -> Need:
     return on_stream(LOOK, item.stream) if item.stream else Need.of(LOOK, names.of_scope(item.scope), below=True)
 
 
+def _of_target(text: str, actions: Iterable[Action]) -> Need:
+    """A need on the target of a request for approval: a stream, a scope, or (empty) the server."""
+    if "/" in text:
+        return on_stream(actions, StreamName.parse(text))
+    return Need.of(actions, names.of_scope(text) if text else names.STORE)
+
+
 def _of_scope(name: str) -> Need:
     return Need.of(ANY, names.of_scope(name), below=name != SYSTEM_SCOPE)
 
@@ -180,6 +187,7 @@ _SHOWN: Mapping[str, Callable[[Any, Arguments], Need | tuple[Need, ...]]] = {
     "hold": lambda item, _: _of_hold(item),
     "erasure": lambda item, _: _of_erasure(item),
     "case": lambda item, _: on_targets({Action.ERASE, Action.AUDIT}, item.targets),
+    "approval": lambda item, _: _of_target(item.target, LOOK),
 }
 
 
@@ -195,9 +203,11 @@ def seen(identity: Identity, rule: Rule, given: Arguments, items: Iterable[Any])
 
 
 def of_found(rule: Rule, item: Any) -> tuple[Need, ...]:
-    """What a call needs that names a hold, an erasure or a case, once that was looked up."""
+    """What a call needs that names a hold, an erasure, a case or a request for approval, once that was looked up."""
     if rule.found_by == "case":
         return on_targets(rule.actions, item.targets)
+    if rule.found_by == "approval":
+        return (_of_target(item.target, rule.actions),)
     if rule.found_by == "erasure":
         return (on_stream(rule.actions, StreamName.parse(item.stream)),)
     if item.stream:
@@ -298,6 +308,15 @@ _CONTROL: Mapping[str, Mapping[str, Rule]] = {
         "erasure": _by("erasure", Action.ERASE, Action.AUDIT),
         "disposal": _targets(Action.AUDIT),
         "hold": _store(Action.AUDIT),
+    },
+    "approvals": {
+        "require": _targets(Action.RETAIN),
+        "required": _targets(*LOOK),
+        "approve": _by("approval", Action.APPROVE),
+        "refuse": _by("approval", Action.APPROVE),
+        "withdraw": _by("approval", *ANY),
+        "get": _by("approval", *LOOK),
+        "list": _store(*LOOK, below=True, shows="approval"),
     },
     "tables": {
         "create": _tables(_A),

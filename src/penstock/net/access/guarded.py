@@ -23,7 +23,7 @@ from penstock.ports.control.cuts import Cuts
 from penstock.ports.control.erasures import Cases, Erasures
 from penstock.ports.control.evidence import Evidence
 from penstock.ports.control.groups import ReaderGroups
-from penstock.ports.control.holds import Holds
+from penstock.ports.control.holds import Approvals, Holds
 from penstock.ports.control.layout import Layout
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.policies import Policies
@@ -79,8 +79,8 @@ class Rights:
         return rule, identity
 
     async def _check_found(self, call: str, rule: Rule, given: Arguments) -> Identity:
-        """Check the right on the hold, erasure or case that the call names. A caller without any such right gets the same
-        answer whether it exists or not."""
+        """Check the right on the hold, erasure, case or request that the call names. A caller without any such right gets
+        the same answer whether it exists or not."""
         identity = self.identity(call)
         if rule.found_by == "hold":
             holds = await self._plane.holds.list()
@@ -88,7 +88,10 @@ class Rights:
         else:
             get = self._plane.cases.get if rule.found_by == "case" else self._plane.erasures.get
             try:
-                found = await get(given[rule.found_by])
+                if rule.found_by == "approval":
+                    found = await self._plane.approvals.get(given["request"])
+                else:
+                    found = await get(given[rule.found_by])
             except NotFoundError:
                 found = None
         anywhere = Need.of(rule.actions, "/")
@@ -191,6 +194,7 @@ class GuardedControl:
         self.erasures = cast(Erasures, subject("erasures"))
         self.cases = cast(Cases, subject("cases"))
         self.evidence = cast(Evidence, subject("evidence"))
+        self.approvals = cast(Approvals, subject("approvals"))
         self.tables = cast(KeyValueTables, subject("tables"))
 
 

@@ -12,7 +12,7 @@ from penstock.ports.control.cuts import Cuts
 from penstock.ports.control.erasures import Cases, Erasures
 from penstock.ports.control.evidence import Evidence
 from penstock.ports.control.groups import ReaderGroups
-from penstock.ports.control.holds import Holds
+from penstock.ports.control.holds import Approvals, Holds
 from penstock.ports.control.layout import Layout
 from penstock.ports.control.policies import Policies
 from penstock.ports.control.retention import Retention
@@ -83,6 +83,7 @@ class RemoteControl:
         self.erasures = cast(Erasures, _Remote(calls["erasures"], ask))
         self.cases = cast(Cases, _Remote(calls["cases"], ask))
         self.evidence = cast(Evidence, _Remote(calls["evidence"], ask))
+        self.approvals = cast(Approvals, _Remote(calls["approvals"], ask))
         self.tables = cast(KeyValueTables, _Remote(calls["tables"], ask))
         self.about = cast(About, _Remote({"info": info_call(), "token": token_call()}, ask))
         self.segments = cast(NativeSegments, _Remote(segment_calls(), ask))

@@ -9,7 +9,7 @@ from penstock.ports.control.cuts import Cuts
 from penstock.ports.control.erasures import Cases, Erasures
 from penstock.ports.control.evidence import Evidence
 from penstock.ports.control.groups import ReaderGroups
-from penstock.ports.control.holds import Holds
+from penstock.ports.control.holds import Approvals, Holds
 from penstock.ports.control.layout import Layout
 from penstock.ports.control.policies import Policies
 from penstock.ports.control.retention import Retention
@@ -43,6 +43,9 @@ class RemovalPlane(Protocol):
 
     @property
     def evidence(self) -> Evidence: ...
+
+    @property
+    def approvals(self) -> Approvals: ...
 
 
 class ControlPlane(RemovalPlane, Protocol):

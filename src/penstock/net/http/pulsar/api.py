@@ -17,6 +17,7 @@ from penstock.model.callers import current_caller
 from penstock.model.errors import (
     AccessError,
     AlreadyExistsError,
+    ApprovalRequiredError,
     ConflictError,
     CorruptDataError,
     FencedError,
@@ -180,6 +181,7 @@ _STATUS: Sequence[tuple[type[PenstockError], int]] = (
     (UnauthenticatedError, 401),
     (AccessError, 403),
     (RetentionHoldError, 412),
+    (ApprovalRequiredError, 412),
     (InvalidNameError, 412),
     (InvalidArgumentError, 400),
     (NotFoundError, 404),

@@ -1,0 +1,386 @@
+"""Four eyes: requests, their approval, and their execution, exactly once.
+
+The step that performs an approved action also marks its request as executed, in one batch. So after a crash it is either
+both or neither, and the next sweep continues. Source: docs/design/0055-four-eyes.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, assert_never
+
+from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.control.approvals import ApprovalRecord, ApprovalRuleRecord, ApprovalState
+from penstock.controller import keys
+from penstock.controller.context import Context
+from penstock.controller.metadata import Stored, changing, create, stored
+from penstock.core.policies.approvals import check_may_decide, checked_actions, request_digest, target_of
+from penstock.model.answers.approvals import ApprovalRequest
+from penstock.model.callers import Caller, calling, current_caller
+from penstock.model.errors import (
+    ApprovalRequiredError,
+    ConflictError,
+    InvalidArgumentError,
+    NotFoundError,
+    PenstockError,
+    PermissionDeniedError,
+)
+from penstock.model.identity import Identity
+from penstock.model.names import StreamName
+from penstock.model.retention import PolicyTarget
+from penstock.ports.data.tables import TableCheck, TablePut
+
+log = logging.getLogger(__name__)
+
+PENDING_MAX = 1000  # requests that wait at the same time
+_KEPT_MS = 30 * 86_400_000
+"""How long a request that ended is listed. The audit stream keeps it longer."""
+
+_FINAL = (ConflictError, InvalidArgumentError, NotFoundError, PermissionDeniedError)
+"""Errors after which an approved action is not tried again: it would fail in the same way, or was approved for another
+state."""
+
+Facts = Callable[[str, PolicyTarget, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+Perform = Callable[[str, PolicyTarget, Mapping[str, Any]], Awaitable[object]]
+
+_EXECUTING: ContextVar[str | None] = ContextVar("penstock_approved_request", default=None)
+
+
+def text_of(target: PolicyTarget) -> str:
+    return "" if target is None else str(target)
+
+
+class Approvals:
+    """``ports.control.approvals.Approvals``, and the gate that every action of a person passes.
+
+    ``facts`` returns the state that an action depends on; ``perform`` performs it, through the gate.
+    """
+
+    def __init__(self, ctx: Context, facts: Facts, perform: Perform) -> None:
+        self._ctx = ctx
+        self._facts = facts
+        self._perform = perform
+
+    # --- the gate -----------------------------------------------------------------------------------------------
+
+    async def puts(
+        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any]
+    ) -> Sequence[TablePut | TableCheck]:
+        """What the batch of the action must contain. Raises ApprovalRequiredError: nothing may be done; the request for
+        approval is recorded. ConflictError: what was approved has changed meanwhile."""
+        if isinstance(target, StreamName) and target.is_internal:
+            return ()
+        needed, checks = await self._rules(target)
+        if action != "require" and action not in needed:
+            return checks
+        digest = request_digest(action, text_of(target), arguments, await self._facts(action, target, arguments))
+        request = _EXECUTING.get()
+        if request is None:
+            raise await self._requested(action, target, arguments, digest)
+        found = await self._load(request)
+        record = found.value
+        if record is None or record.state is not ApprovalState.APPROVED or record.digest != digest:
+            raise ConflictError("what was approved has changed; request it again", request=request, action=action)
+        executed = replace(record, state=ApprovalState.EXECUTED)
+        return [*checks, found.put(executed), *self._ctx.audit.puts([_entry(request, executed)])]
+
+    async def check_segment(self, stream: StreamName) -> None:
+        """For clients that remove data by segment. Raises ApprovalRequiredError, without a request."""
+        needed, _ = await self._rules(stream)
+        if "truncate" in needed or "delete" in needed:
+            raise ApprovalRequiredError(
+                "removal by segment needs approval and cannot be requested; truncate or delete the stream instead",
+                stream=str(stream),
+            )
+
+    async def _rules(self, target: PolicyTarget) -> tuple[set[str], Sequence[TableCheck]]:
+        """The actions that need approval at the level and above, and what the batch checks."""
+        levels: list[PolicyTarget] = [None]
+        if target is not None:
+            levels.append(target.scope if isinstance(target, StreamName) else target)
+        if isinstance(target, StreamName):
+            levels.append(target)
+        entries = await self._ctx.metadata.entries([keys.approval_rule(text_of(level)) for level in levels])
+        needed: set[str] = set()
+        for level, entry in zip(levels, entries, strict=True):
+            rule = stored(entry, ApprovalRuleRecord).value
+            if rule is not None and rule.incarnation == await self._incarnation(level):
+                needed.update(rule.actions)
+        return needed, [TableCheck(key=entry.key, version=entry.version) for entry in entries]
+
+    async def _incarnation(self, level: PolicyTarget) -> int:
+        if not isinstance(level, StreamName):
+            return 0
+        view = await self._ctx.streams.find(level)
+        return -1 if view is None else view.record.incarnation
+
+    async def _requested(
+        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any], digest: str
+    ) -> ApprovalRequiredError:
+        """Record the request, unless the same caller has recorded the same one, and return the error that names it."""
+        ctx, caller = self._ctx, current_caller()
+        named = {"action": action, "target": text_of(target)}
+        if caller is None or caller.identity is None:
+            return ApprovalRequiredError(
+                "this needs the approval of a second identity, and only a verified identity can request it", **named
+            )
+        now_ms = ctx.clock.now_ms()
+        pending = [item for item in await self._all() if self._is_open(item[1])]
+        for request, record in pending:
+            if (record.digest, record.requested_by) == (digest, caller.identity.name):
+                return _required(request, named, record)
+        if len(pending) >= PENDING_MAX:
+            return ApprovalRequiredError("too many requests wait for approval", limit=PENDING_MAX, **named)
+        request = ctx.rng.uuid().hex[:16]
+        record = ApprovalRecord(
+            action=action,
+            target=text_of(target),
+            arguments=dict(arguments),
+            digest=digest,
+            state=ApprovalState.REQUESTED,
+            requested_by=caller.identity.name,
+            proof=caller.identity.proof,
+            who=caller.who,
+            why=caller.why,
+            requested_ms=now_ms,
+            expires_ms=now_ms + ctx.settings.approval_ms,
+        )
+        await ctx.metadata.put(create(keys.approval(request), record), *ctx.audit.puts([_entry(request, record)]))
+        ctx.audit.soon()
+        return _required(request, named, record)
+
+    # --- rules --------------------------------------------------------------------------------------------------
+
+    async def require(self, target: PolicyTarget, actions: Sequence[str]) -> None:
+        """See ``ControlPlane.approvals.require``."""
+        checked = checked_actions(actions)
+        await self._check_target(target)
+        await self._ctx.tasks.run(changing(lambda: self._require(target, checked)))
+
+    async def _require(self, target: PolicyTarget, actions: tuple[str, ...]) -> None:
+        ctx = self._ctx
+        found: Stored[ApprovalRuleRecord] = await ctx.metadata.get(
+            keys.approval_rule(text_of(target)), ApprovalRuleRecord
+        )
+        incarnation = await self._incarnation(target)
+        before = (
+            set(found.value.actions) if found.value is not None and found.value.incarnation == incarnation else set()
+        )
+        gate: Sequence[TablePut | TableCheck] = ()
+        if before - set(actions):
+            gate = [
+                item
+                for item in await self.puts("require", target, {"actions": list(actions)})
+                if not (isinstance(item, TableCheck) and item.key == found.key)
+            ]
+        elif set(actions) - before:
+            _identity("an action can need approval only where callers have verified identities")
+        record = ApprovalRuleRecord(actions=actions, incarnation=incarnation)
+        entry = AuditEntry(
+            kind=AuditKind.APPROVAL,
+            target=text_of(target),
+            fields={"state": "rule", "before": sorted(before), "after": list(actions)},
+        )
+        await ctx.metadata.put(found.put(record), *gate, *ctx.audit.puts([entry]))
+        ctx.audit.soon()
+
+    async def required(self, target: PolicyTarget) -> Sequence[str]:
+        """See ``ControlPlane.approvals.required``."""
+        await self._check_target(target)
+        needed, _ = await self._rules(target)
+        return sorted(needed)
+
+    async def _check_target(self, target: PolicyTarget) -> None:
+        if isinstance(target, StreamName):
+            await self._ctx.streams.get(target)
+        elif target is not None:
+            await self._ctx.streams.check_scope(target)
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    async def _load(self, request: str) -> Stored[ApprovalRecord]:
+        return await self._ctx.metadata.get(keys.approval(request), ApprovalRecord)
+
+    async def _all(self) -> list[tuple[str, ApprovalRecord]]:
+        found: list[tuple[str, ApprovalRecord]] = []
+        async for entry in self._ctx.metadata.scan_all(keys.APPROVALS):
+            request = self._ctx.set_aside.text(entry, keys.APPROVALS)
+            record = None if request is None else self._ctx.set_aside.read(entry, ApprovalRecord)
+            if request is not None and record is not None:
+                found.append((request, record))
+        return sorted(found, key=lambda item: (item[1].requested_ms, item[0]))
+
+    def _is_open(self, record: ApprovalRecord) -> bool:
+        """Whether it waits for a decision. It expires by the clock that is ahead: a request can be made again."""
+        latest_ms = max(self._ctx.clock.now_ms(), self._ctx.retention_clock.now_ms())
+        return record.state is ApprovalState.REQUESTED and latest_ms < record.expires_ms
+
+    def _shown(self, request: str, record: ApprovalRecord) -> ApprovalRequest:
+        if record.state is ApprovalState.REQUESTED and not self._is_open(record):
+            record = replace(record, state=ApprovalState.EXPIRED)
+        return record.info(request)
+
+    async def list(self) -> Sequence[ApprovalRequest]:
+        """See ``ControlPlane.approvals.list``."""
+        return [self._shown(request, record) for request, record in await self._all()]
+
+    async def get(self, request: str) -> ApprovalRequest:
+        """See ``ControlPlane.approvals.get``."""
+        found = (await self._load(request)).value
+        if found is None:
+            raise NotFoundError("no such request for approval", request=request[:60])
+        return self._shown(request, found)
+
+    async def approve(self, request: str, *, why: str = "") -> ApprovalRequest:
+        """See ``ControlPlane.approvals.approve``."""
+        identity = _identity("only a verified identity can approve")
+        return await self._ctx.tasks.run(self._approve(request, identity, why))
+
+    async def _approve(self, request: str, identity: Identity, why: str) -> ApprovalRequest:
+        await changing(lambda: self._decide(request, ApprovalState.APPROVED, identity, why))
+        self._ctx.audit.soon()
+        await self._execute(request)
+        return await self.get(request)
+
+    async def refuse(self, request: str, *, why: str) -> ApprovalRequest:
+        """See ``ControlPlane.approvals.refuse``."""
+        return await self._end(request, ApprovalState.REFUSED, why)
+
+    async def withdraw(self, request: str, *, why: str = "") -> ApprovalRequest:
+        """See ``ControlPlane.approvals.withdraw``."""
+        return await self._end(request, ApprovalState.WITHDRAWN, why)
+
+    async def _end(self, request: str, state: ApprovalState, why: str) -> ApprovalRequest:
+        identity = _identity("only a verified identity can decide about a request")
+        await self._ctx.tasks.run(changing(lambda: self._decide(request, state, identity, why)))
+        self._ctx.audit.soon()
+        return await self.get(request)
+
+    async def _decide(self, request: str, state: ApprovalState, identity: Identity, why: str) -> None:
+        """Write the decision, by compare-and-set: of several at once, one decides, and the others see its result."""
+        ctx, found = self._ctx, await self._load(request)
+        record = found.value
+        if record is None:
+            raise NotFoundError("no such request for approval", request=request[:60])
+        target = target_of(record.target)
+        if state is not ApprovalState.WITHDRAWN:
+            check_may_decide(identity, record.requested_by, target)
+        elif identity.name != record.requested_by:
+            raise PermissionDeniedError("only the requester can withdraw a request", identity=identity.name)
+        if not self._is_open(record):
+            if record.decided_by == identity.name and _is_same(record.state, state):
+                return
+            shown = self._shown(request, record)
+            raise ConflictError(
+                "the request has ended", request=request, state=shown.state, decided_by=shown.decided_by
+            )
+        if state is ApprovalState.APPROVED:
+            facts = await self._facts(record.action, target, record.arguments)
+            if request_digest(record.action, record.target, record.arguments, facts) != record.digest:
+                raise ConflictError("what the request depends on has changed; request it again", request=request)
+        decided = replace(record, state=state, decided_by=identity.name, decided_why=why, decided_ms=ctx.clock.now_ms())
+        await ctx.metadata.put(found.put(decided), *ctx.audit.puts([_entry(request, decided)]))
+
+    # --- execution ----------------------------------------------------------------------------------------------
+
+    async def _execute(self, request: str) -> None:
+        """Perform an approved request once. If that is not possible yet, it stays approved, and a sweep tries again."""
+        async with self._ctx.locks.hold(f"approval/{request}"):
+            record = (await self._load(request)).value
+            if record is None or record.state is not ApprovalState.APPROVED:
+                return
+            identity = Identity(name=record.requested_by, proof=record.proof)
+            caller = Caller(who=record.who, why=record.why, via="approval", identity=identity)
+            token, failure = _EXECUTING.set(request), ""
+            try:
+                with calling(caller):
+                    await self._perform(record.action, target_of(record.target), record.arguments)
+            except _FINAL as error:
+                failure = str(error)[:500]
+            except PenstockError as error:
+                log.warning("approved action waits", extra={"request": request, "error": str(error)})
+                return
+            finally:
+                _EXECUTING.reset(token)
+            await changing(lambda: self._performed(request, failure))
+            self._ctx.audit.soon()
+
+    async def _performed(self, request: str, failure: str) -> None:
+        """End the request if the action did not: it failed, or there was nothing to do."""
+        found = await self._load(request)
+        record = found.value
+        if record is None or record.state is not ApprovalState.APPROVED:
+            return
+        ended = replace(record, state=ApprovalState.FAILED if failure else ApprovalState.EXECUTED, failure=failure)
+        await self._ctx.metadata.put(found.put(ended), *self._ctx.audit.puts([_entry(request, ended)]))
+
+    async def sweep(self) -> None:
+        """Continue approved requests, record those that expired, and forget those that ended long ago."""
+        now_ms = self._ctx.clock.now_ms()
+        for request, record in await self._all():
+            match record.state:
+                case ApprovalState.APPROVED:
+                    await self._execute(request)
+                case ApprovalState.REQUESTED:
+                    if not self._is_open(record):
+                        await changing(lambda request=request: self._expire(request))  # type: ignore[misc]
+                case (
+                    ApprovalState.EXECUTED
+                    | ApprovalState.FAILED
+                    | ApprovalState.REFUSED
+                    | ApprovalState.WITHDRAWN
+                    | ApprovalState.EXPIRED
+                ):
+                    if now_ms - (record.decided_ms or record.expires_ms) > _KEPT_MS:
+                        await self._ctx.metadata.remove_keys([keys.approval(request)])
+                case _:
+                    assert_never(record.state)
+
+    async def _expire(self, request: str) -> None:
+        found = await self._load(request)
+        record = found.value
+        if record is None or record.state is not ApprovalState.REQUESTED:
+            return
+        expired = replace(record, state=ApprovalState.EXPIRED, decided_ms=self._ctx.clock.now_ms())
+        await self._ctx.metadata.put(found.put(expired), *self._ctx.audit.puts([_entry(request, expired)]))
+        self._ctx.audit.soon()
+
+
+def _is_same(now: ApprovalState, wanted: ApprovalState) -> bool:
+    """Whether a repeated decision has already been made."""
+    approved = (ApprovalState.APPROVED, ApprovalState.EXECUTED, ApprovalState.FAILED)
+    return now in approved if wanted is ApprovalState.APPROVED else now is wanted
+
+
+def _identity(message: str) -> Identity:
+    caller = current_caller()
+    if caller is None or caller.identity is None:
+        raise InvalidArgumentError(f"{message}: start the server with authentication")
+    return caller.identity
+
+
+def _required(request: str, named: Mapping[str, str], record: ApprovalRecord) -> ApprovalRequiredError:
+    return ApprovalRequiredError(
+        "this needs the approval of another identity; nothing was changed, and the request is recorded",
+        request=request,
+        **named,
+        expires_ms=record.expires_ms,
+    )
+
+
+def _entry(request: str, record: ApprovalRecord) -> AuditEntry:
+    fields = {
+        "request": request,
+        "state": record.state.value,
+        "action": record.action,
+        "arguments": dict(record.arguments),
+        "digest": record.digest,
+        "requested_by": record.requested_by,
+        "decided_by": record.decided_by,
+        "decided_why": record.decided_why,
+        "failure": record.failure,
+    }
+    return AuditEntry(kind=AuditKind.APPROVAL, target=record.target, fields=fields)

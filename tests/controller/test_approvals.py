@@ -1,0 +1,354 @@
+"""Four eyes in the controller: requested by one, approved by another, performed once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from controller_world import STREAM, audit_entries, config, cut_at, name_of, opened, seg, with_stream
+from memory_segments import MemorySegments
+
+from penstock.controller.controller import Controller
+from penstock.model.callers import Caller, calling
+from penstock.model.errors import (
+    ApprovalRequiredError,
+    ConflictError,
+    InvalidArgumentError,
+    NotFoundError,
+    PenstockError,
+    PermissionDeniedError,
+    RetentionHoldError,
+    StreamNotFoundError,
+)
+from penstock.model.identity import Action, Grant, Identity
+from penstock.model.policies import RetentionPolicy, RetentionType
+from penstock.model.retention import PolicyDocument, Retain
+from penstock.net.native.calls import control_calls
+from penstock.testing.fakes import FakeClock
+
+SEGMENT = seg(0, 0)
+NAME = name_of(SEGMENT)
+ALL = ("delete", "release", "shorten", "truncate")
+KEEPS = PolicyDocument(retain=Retain(min_age_s=1000))
+SHORT = PolicyDocument(retain=Retain(min_age_s=1))
+DAY_MS = 86_400_000
+
+Call = Callable[[Controller], Awaitable[object]]
+
+
+def at_once(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """The test without an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(**given: Any) -> None:
+        asyncio.run(test(**given))  # type: ignore[arg-type]
+
+    return run
+
+
+@contextmanager
+def by(name: str, *actions: Action) -> Iterator[None]:
+    """The caller is an identity with all rights, or with these on the store."""
+    grants = (Grant("/", frozenset(actions or Action)),)
+    with calling(Caller(why="a reason", identity=Identity(name=name, proof="password", grants=grants))):
+        yield
+
+
+async def prepared(controller: Controller, segments: MemorySegments, level: Any = "s") -> None:
+    segments.write(NAME, b"x" * 30)
+    await controller.policies.set(STREAM, KEEPS)
+    await controller.holds.add("s", owner="legal", reason="case", hold_id="h", cut=None)
+    await controller.holds.release("h", owner="legal")
+    with by("al"):
+        await controller.approvals.require(level, ALL)
+
+
+async def requested(controller: Controller, call: Call, who: str = "al") -> str:
+    with by(who), pytest.raises(ApprovalRequiredError) as caught:
+        await call(controller)
+    return str(caught.value.fields["request"])
+
+
+TRUNCATE: Call = lambda c: c.streams.truncate(STREAM, cut_at({SEGMENT: 10}))  # noqa: E731
+DELETE: Call = lambda c: c.streams.delete(STREAM, seal=True)  # noqa: E731
+CASES: dict[str, Call] = {
+    "truncate": TRUNCATE,
+    "delete": DELETE,
+    "shorter policy": lambda c: c.policies.set(STREAM, SHORT),
+    "shorter policy of pravega": lambda c: c.streams.update(
+        STREAM, config(retention=RetentionPolicy(type=RetentionType.TIME, minimum=1000))
+    ),
+    "less that needs approval": lambda c: c.approvals.require("s", ["delete"]),
+    "shorter policy of the scope": lambda c: c.policies.set("s", PolicyDocument(retain=Retain(max_bytes=5))),
+}
+
+
+async def state(controller: Controller) -> tuple[object, ...]:
+    """What the cases change."""
+    try:
+        head: object = dict((await controller.cuts.head(STREAM)).positions)
+        own: object = await controller.policies.get(STREAM)
+    except StreamNotFoundError:
+        head = own = None
+    return head, own, await controller.policies.get("s"), await controller.approvals.required("s")
+
+
+@pytest.mark.parametrize("case", CASES)
+@at_once
+async def test_an_action_is_performed_once_another_identity_approves_it(case: str) -> None:
+    segments, clock = MemorySegments(), FakeClock()
+    async with with_stream(segments, 1, clock) as controller:
+        await prepared(controller, segments)
+        before = await state(controller)
+        request = await requested(controller, CASES[case])
+        assert await requested(controller, CASES[case]) == request  # the same request again is one request
+        assert await state(controller) == before
+        with by("al"), pytest.raises(PermissionDeniedError):
+            await controller.approvals.approve(request)
+        with by("bea", *(set(Action) - {Action.APPROVE})), pytest.raises(PermissionDeniedError):
+            await controller.approvals.approve(request)
+        with pytest.raises(InvalidArgumentError, match="verified identity"):
+            await controller.approvals.approve(request)
+        assert await state(controller) == before
+        with by("bea"):
+            found = await controller.approvals.approve(request, why="checked")
+        assert (found.state, found.requested_by, found.decided_by, found.why) == ("executed", "al", "bea", "a reason")
+        after = await state(controller)
+        assert after != before
+        with by("bea"):
+            assert (await controller.approvals.approve(request)).state == "executed"
+        with by("cleo"), pytest.raises(ConflictError):
+            await controller.approvals.approve(request)
+        assert await state(controller) == after
+        entries = await audit_entries(controller, segments, "approval")
+        mine = [entry for entry in entries if entry.get("request") == request]
+        assert [entry["state"] for entry in mine] == ["requested", "approved", "executed"]
+        assert (mine[-1]["requested_by"], mine[-1]["decided_by"]) == ("al", "bea")
+
+
+@at_once
+async def test_a_hold_is_released_only_with_approval_and_a_new_one_needs_another() -> None:
+    segments = MemorySegments()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments, None)
+        await controller.holds.add(STREAM, owner="legal", reason="case", hold_id="h")
+        release: Call = lambda c: c.holds.release("h", owner="legal")  # noqa: E731
+        request = await requested(controller, release)
+        await controller.holds.extend("h", owner="legal", until_ms=None)
+        with by("bea"):
+            assert (await controller.approvals.approve(request)).state == "executed"
+        assert await controller.holds.list() == ()
+        await controller.holds.add(STREAM, owner="legal", reason="another case", hold_id="h")
+        assert await requested(controller, release) != request
+
+
+@at_once
+async def test_nothing_is_approved_once_what_it_depends_on_has_changed() -> None:
+    segments = MemorySegments()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments)
+        request = await requested(controller, TRUNCATE)
+        longer = PolicyDocument(retain=Retain(min_age_s=2000))
+        await controller.policies.set(STREAM, longer)
+        with by("bea"), pytest.raises(ConflictError, match="has changed"):
+            await controller.approvals.approve(request)
+        assert (await controller.cuts.head(STREAM)).positions == {SEGMENT: 0}
+        again = await requested(controller, TRUNCATE)
+        assert again != request
+        with by("bea"):
+            assert (await controller.approvals.approve(again)).state == "executed"
+
+
+@at_once
+async def test_an_approval_of_a_stream_is_none_of_another_stream_of_its_name() -> None:
+    segments = MemorySegments()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments)
+        request, delete = await requested(controller, TRUNCATE), await requested(controller, DELETE)
+        with by("bea"):
+            assert (await controller.approvals.approve(delete)).state == "executed"
+        await controller.streams.create(STREAM, config(1))
+        with by("bea"), pytest.raises(ConflictError):
+            await controller.approvals.approve(request)
+
+
+@at_once
+async def test_a_hold_placed_before_the_execution_wins_and_the_request_has_failed() -> None:
+    segments = MemorySegments()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments)
+        request = await requested(controller, DELETE)
+        await controller.holds.add(STREAM, owner="legal", reason="case")
+        with by("bea"):
+            found = await controller.approvals.approve(request)
+        assert found.state == "failed"
+        assert "a hold forbids the deletion" in found.failure
+        await controller.sweep()
+        with by("al"), pytest.raises(RetentionHoldError):
+            await DELETE(controller)
+
+
+@at_once
+async def test_a_request_is_refused_withdrawn_or_expires() -> None:
+    segments, clock = MemorySegments(), FakeClock()
+    async with with_stream(segments, 1, clock) as controller:
+        await prepared(controller, segments)
+        first = await requested(controller, TRUNCATE)
+        with by("al"), pytest.raises(PermissionDeniedError):
+            await controller.approvals.refuse(first, why="no")
+        with by("bea"):
+            assert (await controller.approvals.refuse(first, why="no")).state == "refused"
+        second = await requested(controller, TRUNCATE)
+        with by("bea"), pytest.raises(PermissionDeniedError):
+            await controller.approvals.withdraw(second)
+        with by("al"):
+            assert (await controller.approvals.withdraw(second)).state == "withdrawn"
+        third = await requested(controller, TRUNCATE)
+        clock.ms += 7 * DAY_MS
+        for request in (first, second, third):
+            with by("bea"), pytest.raises(ConflictError, match="has ended"):
+                await controller.approvals.approve(request)
+        await controller.sweep()
+        assert sorted(item.state for item in await controller.approvals.list()) == ["expired", "refused", "withdrawn"]
+        states = [entry["state"] for entry in await audit_entries(controller, segments, "approval")]
+        assert states[-1] == "expired"
+        clock.ms += 31 * DAY_MS
+        await controller.sweep()
+        assert await controller.approvals.list() == []
+        with pytest.raises(NotFoundError):
+            await controller.approvals.get(first)
+
+
+@at_once
+async def test_without_an_identity_nothing_is_requested_and_nothing_can_need_approval() -> None:
+    segments = MemorySegments()
+    async with with_stream(segments, 1) as controller:
+        with pytest.raises(InvalidArgumentError, match="verified identities"):
+            await controller.approvals.require("s", ALL)
+        await prepared(controller, segments)
+        with pytest.raises(ApprovalRequiredError) as caught:
+            await TRUNCATE(controller)
+        assert "request" not in caught.value.fields
+        with pytest.raises(ApprovalRequiredError):
+            async with controller.client_removal(NAME, 10):
+                raise AssertionError
+        assert await controller.approvals.list() == []
+        await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_age_s=2000)))  # longer needs none
+
+
+@at_once
+async def test_of_many_who_decide_at_once_one_decides_and_it_is_performed_once() -> None:
+    segments = MemorySegments()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments)
+        request = await requested(controller, TRUNCATE)
+
+        async def decide(who: str, withdraws: bool) -> str:
+            with by(who), suppress(ConflictError):
+                if withdraws:
+                    return (await controller.approvals.withdraw(request)).state
+                return (await controller.approvals.approve(request)).state
+            return "late"
+
+        answers = await asyncio.gather(decide("bea", False), decide("cleo", False), decide("al", True))
+        assert sorted(answers).count("late") == 2
+        entries = await audit_entries(controller, segments, "approval", "truncate")
+        assert sum(entry["kind"] == "truncate" for entry in entries) == ("executed" in answers)
+
+
+@pytest.mark.parametrize("effect_first", [False, True])
+@at_once
+async def test_an_approved_action_survives_a_crash_at_every_call_and_is_never_performed_twice(
+    effect_first: bool,
+) -> None:
+    at = 1
+    while True:
+        segments = MemorySegments()
+        async with with_stream(segments, 1) as controller:
+            await prepared(controller, segments)
+            request = await requested(controller, TRUNCATE)
+            segments.mutations, segments.fail_at, segments.effect_first = 0, at, effect_first
+            with by("bea"), suppress(PenstockError):
+                await controller.approvals.approve(request)
+            reached = segments.mutations
+        segments.fail_at, segments.offline = None, False
+        async with opened(segments) as controller:
+            await controller.sweep()
+            found = await controller.approvals.get(request)
+            if found.state == "requested":
+                with by("bea"):
+                    found = await controller.approvals.approve(request)
+            assert found.state == "executed", at
+            assert (await controller.cuts.head(STREAM)).positions == {SEGMENT: 10}
+            entries = await audit_entries(controller, segments, "truncate")
+            assert len(entries) == 1, at
+        if reached < at:
+            return
+        at += 1
+
+
+REMOVING = {
+    "streams.delete": "delete",
+    "streams.truncate": "truncate",
+    "streams.update": "shorten",
+    "policies.set": "shorten",
+    "holds.release": "release",
+    "scopes.delete": "delete",
+    "approvals.require": "require",
+}
+"""Calls that pass the gate, with the action that may need approval."""
+
+OTHERS = {
+    "erasures.erase": "decided by the right to erase; a hold or a lock defers it",
+    "tables.delete": "key-value tables have no policy, hold or lock",
+    "groups.delete": "removes no events; retention then follows the policy",
+    "groups.update": "removes no events",
+    "subscribers.publish": "states what was read; the policy decides what is deleted",
+    "subscribers.move": "moves a position; the policy decides what is deleted",
+    "subscribers.remove": "removes no events; the policy decides what is deleted",
+    "retention.run": "performs the policy",
+    "transactions.abort": "its events were never readable",
+}
+"""Calls that remove something, or let it be removed, and need no approval, with the reason."""
+
+HARMLESS = {
+    "approvals": {"approve", "get", "list", "refuse", "required", "withdraw"},
+    "batches": {"commit", "last"},
+    "cases": {"close", "get", "key", "list", "look", "open", "subject", "withdraw"},
+    "cuts": {
+        "before", "head", "is_valid", "measure", "note_time", "remove_writer", "segments_between", "tail", "time_window",
+    },
+    "erasures": {"get", "list", "part", "preview", "withdraw"},
+    "evidence": {
+        "checkpoint", "checkpoints", "consistency", "disposal", "erasure", "export", "hold", "log", "rotate_key",
+    },
+    "groups": {"create", "get", "list"},
+    "holds": {"add", "extend", "list"},
+    "layout": {
+        "current", "endpoint", "epochs", "is_active", "of_epoch", "ranges", "scale", "scale_status", "scaling",
+        "successors",
+    },
+    "policies": {"effective", "get"},
+    "retention": {"explain", "facts", "forecast", "list_evictions", "plan", "reclaim", "undo", "undo_last"},
+    "scopes": {"create", "describe", "exists", "list"},
+    "streams": {"config", "create", "describe", "exists", "list", "list_deleted", "restore", "seal"},
+    "subscribers": {"describe", "list"},
+    "tables": {"create", "get", "list"},
+    "transactions": {
+        "commit", "commit_with_positions", "create", "join", "list_completed", "list_open", "ping", "release_positions",
+        "settle_positions", "status",
+    },
+}  # fmt: skip
+
+
+def test_every_call_of_the_control_plane_has_a_decision() -> None:
+    """A new call fails here until it is decided whether it removes anything that may need approval."""
+    calls = {f"{subject}.{name}" for subject, found in control_calls().items() for name in found}
+    decided = (
+        REMOVING.keys() | OTHERS.keys() | {f"{subject}.{name}" for subject, found in HARMLESS.items() for name in found}
+    )
+    assert calls == decided

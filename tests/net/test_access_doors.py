@@ -456,6 +456,65 @@ def test_a_token_lets_its_own_commands_through_and_ends_while_a_writer_writes(tm
     run(tmp_path, test)
 
 
+def test_a_token_that_ends_during_its_setup_ends_the_writer(tmp_path, monkeypatch):
+    async def test(opened: Doors) -> None:
+        monkeypatch.setattr("penstock.net.wire.permits.GRACE_S", 0.02)
+        monkeypatch.setattr("penstock.net.wire.permits.AGAIN_S", 0.02)
+        write = opened.issuer.issue("ann", ORDERS, frozenset({Action.WRITE}))
+        opened.clock.jump(599_990)
+        peer, writer = await opened.peer(), UUID(int=3).bytes
+        may_answer, setup = asyncio.Event(), opened.store.setup_append
+
+        async def slow(segment: str, one: UUID) -> int:
+            last = await setup(segment, one)
+            await may_answer.wait()
+            return last
+
+        monkeypatch.setattr(opened.store, "setup_append", slow)
+        await peer.send(c.SetupAppend(2, writer, SEGMENT, write))
+        await asyncio.sleep(0.2)  # past the end of the token
+        may_answer.set()
+        assert isinstance(await peer.receive(), c.AppendSetup)
+        assert await asyncio.wait_for(peer.receive(), 5) == c.AuthTokenCheckFailed(2, "", 1)
+        await peer.close()
+
+    run(tmp_path, test)
+
+
+def test_odd_tokens_and_long_names_over_the_wire(tmp_path):
+    """A token that is no text, or whose header is nested without end, is refused like any other. A read of a segment
+    with a long name keeps the end of its token."""
+
+    async def test(opened: Doors) -> None:
+        long = StreamName("shop", "x" * 100)
+        await opened.controller.streams.create(long, StreamConfig())
+        segment, writer = f"{long}/0.#epoch.0", UUID(int=4)
+        last = await opened.store.setup_append(segment, writer)
+        await opened.store.append(
+            Append(segment=segment, writer=writer, data=b"\0\0\0\0\0\0\0\1z", event_number=1, previous=last)
+        )
+        peer = await opened.peer()
+        nested = base64.urlsafe_b64encode(b"[" * 8000).decode().rstrip("=")
+        for rid, odd in enumerate((f"{nested}.e30.e30", "\udcff.\udcff.\udcff")):
+            reply = await peer.ask(c.GetStreamSegmentInfo(rid, SEGMENT, odd))
+            assert reply == c.AuthTokenCheckFailed(rid, "", 0)
+        status = await opened.http("GET", "/v1/scopes", "none", authorization=f"Bearer {nested}.e30.e30")
+        assert status.status == 401
+        read = opened.issuer.issue("ann", long, frozenset({Action.READ}))
+        reply = await peer.ask(c.ReadSegment(segment, 0, 1000, read, 4))
+        assert isinstance(reply, c.SegmentRead)
+        assert bytes(reply.data)[-1:] == b"z"
+        await peer.send(c.ReadSegment(segment, 9, 1000, read, 5))  # waits at the tail
+        opened.clock.jump(700_000)
+        await opened.store.append(
+            Append(segment=segment, writer=writer, data=b"\0\0\0\0\0\0\0\1z", event_number=2, previous=1)
+        )
+        assert await asyncio.wait_for(peer.receive(), 5) == c.AuthTokenCheckFailed(5, "", 1)
+        await peer.close()
+
+    run(tmp_path, test)
+
+
 # --- settings ---------------------------------------------------------------------------------------------
 
 

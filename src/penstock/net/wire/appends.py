@@ -217,14 +217,17 @@ class AppendSide:
         if self._bindings.get(writer, self) is None:
             del self._bindings[writer]
 
-    def expire(self, writer: bytes, rid: int) -> None:
+    def expire(self, writer: bytes, rid: int) -> bool:
         """Take no more appends of the writer before it is set up again: its token has expired. Appends that the store has
-        are not answered; the next setup reports which of them are stored."""
+        are not answered; the next setup reports which of them are stored. False: the writer is still being set up."""
         binding = self._bindings.get(writer)
-        if binding is not None and not binding.failed:
+        if binding is None:
+            return writer not in self._bindings
+        if not binding.failed:
             binding.failed = True
             self._drop_waiting(binding)
             self._host.reply(c.AuthTokenCheckFailed(rid, "", TOKEN_EXPIRED))
+        return True
 
     def close(self) -> None:
         """Answer nothing more. Appends that the store has may or may not become durable; appends that wait here are

@@ -16,18 +16,21 @@ from penstock.ports.telemetry import Telemetry
 
 GRACE_S = 5.0
 """How long appends are taken after the token of their setup has expired: clients refresh it about then."""
+AGAIN_S = 1.0
+"""Until a setup is looked at again that was still in progress when its token expired."""
 _LATE_S_MAX = 86_400.0
 
 
 class Permits:
-    """Checks commands, and ends writers by ``expire(writer, rid)``. The verifier is borrowed."""
+    """Checks commands, and ends writers by ``expire(writer, rid)``, which returns False while the writer is being set up.
+    The verifier is borrowed."""
 
     def __init__(
         self,
         verifier: TokenVerifier,
         loop: AbstractEventLoop,
         telemetry: Telemetry,
-        expire: Callable[[bytes, int], None],
+        expire: Callable[[bytes, int], bool],
     ) -> None:
         self.telemetry = telemetry
         self._verifier = verifier
@@ -70,8 +73,10 @@ class Permits:
         left_s = min(_LATE_S_MAX, (expires_ms - self._verifier.now_ms()) / 1000 + GRACE_S)
 
         def end() -> None:
-            self._timers.pop(command.writer, None)
-            self._expire(command.writer, command.rid)
+            if self._expire(command.writer, command.rid):
+                self._timers.pop(command.writer, None)
+            else:
+                self._timers[command.writer] = self._loop.call_later(AGAIN_S, end)
 
         self._timers[command.writer] = self._loop.call_later(left_s, end)
 
@@ -84,7 +89,7 @@ class Shared(Protocol):
     telemetry: Telemetry
 
 
-def permits_of(share: Shared, expire: Callable[[bytes, int], None]) -> Permits | None:
+def permits_of(share: Shared, expire: Callable[[bytes, int], bool]) -> Permits | None:
     """The check of a new connection; None where commands need no tokens."""
     return None if share.tokens is None else Permits(share.tokens, share.loop, share.telemetry, expire)
 

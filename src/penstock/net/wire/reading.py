@@ -131,9 +131,10 @@ class ReadSide:
     def take(self, command: c.ReadSegment) -> None:
         """Serve a read: let it wait at a tail, answer it now, or start a task for it if the answer takes time."""
         if len(command.token) > _SHORT or len(command.segment) > _SHORT:
-            # A read may wait for long, and thousands with 64 KiB each would fill the memory. The token is not needed
-            # any more, and a long name is kept once.
-            command = command._replace(token="", segment=sys.intern(command.segment))
+            # A read may wait for long, and thousands with 64 KiB each would fill the memory. A long token is not needed
+            # any more (a short one may be the end of a verified one), and a long name is kept once.
+            token = command.token if len(command.token) <= _SHORT else ""
+            command = command._replace(token=token, segment=sys.intern(command.segment))
         if len(self._parked) + self._waiting_tasks >= self._limits.parked_reads or not self._park(command):
             self._answer(command)
 

@@ -70,7 +70,8 @@ def header_of(token: str) -> Mapping[str, Any]:
         raise refused("the token is too long")
     try:
         header = jwt.get_unverified_header(token)
-    except jwt.PyJWTError:
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        # Not only PyJWT's own errors: text that is no UTF-8, and JSON that is nested too deeply.
         raise refused("the token cannot be read") from None
     # A token inside a token, or an extension that this server does not know, is never half understood.
     if not isinstance(header.get("kid"), str) or "crit" in header or "cty" in header or "b64" in header:
@@ -200,8 +201,10 @@ def _identity(name: object, grants: Sequence[Grant]) -> Identity:
 
 def _claim(claims: Mapping[str, Any], path: str) -> object:
     """The claim of this name or, with dots, the one inside other claims."""
-    if not path or path in claims:
-        return claims.get(path)
+    if not path:
+        return None
+    if path in claims:
+        return claims[path]
     found: object = claims
     for part in path.split("."):
         found = found.get(part) if isinstance(found, dict) else None

@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from penstock.app.telemetry import Counters
 from penstock.codec.values import Call
 from penstock.controller.controller import Controller
 from penstock.controller.settings import ControllerSettings
@@ -32,6 +33,7 @@ from penstock.model.identity import Action, Identity
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType, StreamConfig
 from penstock.net.access.guarded import GuardedControl, by_the_store, check_may, guarded_segments
+from penstock.net.access.refusals import Refusals
 from penstock.net.native.calls import control_calls, segment_calls
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
@@ -136,6 +138,21 @@ async def test_a_call_that_the_table_lacks_is_refused(monkeypatch: pytest.Monkey
     with as_caller(TO_ALL), pytest.raises(PermissionDeniedError):
         await guarded.scopes.create("shop")
     assert not reached
+
+
+@ran
+async def test_a_refusal_has_a_bounded_text_whatever_name_was_sent(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry = Counters()
+    guarded = GuardedControl(Recording([]), Refusals(telemetry, lambda: 0.0))  # type: ignore[arg-type]
+    with as_caller("/scope:shop=read"):
+        for number in range(50):
+            with pytest.raises(PermissionDeniedError) as caught:
+                await guarded.scopes.create(f"{number}" + "x" * 100_000)
+            assert len(str(caught.value)) < 1000
+        with pytest.raises(PermissionDeniedError):
+            await guarded.scopes.delete("other")
+    # Names that the caller invents neither fill the log nor the memory.
+    assert [record.call for record in caplog.records] == ["scopes.create", "scopes.delete"]
 
 
 async def with_store(test: Callable[[Controller, GuardedControl], Awaitable[None]]) -> None:

@@ -36,6 +36,7 @@ from penstock.ports.control.transactions import Transactions
 from penstock.ports.data.service import SegmentService
 
 Arguments: TypeAlias = Mapping[str, Any]
+_RESOURCE_MAX = 600  # characters in an error; legal names are shorter
 Refused: TypeAlias = Callable[[AccessError], None]
 """Receives each refusal, on the spot: it must be fast."""
 
@@ -123,6 +124,9 @@ class Rights:
 def _text(need: Need) -> str:
     """What is missing, as a right that could be granted; of many actions any one."""
     actions, resource = need.options[0]
+    if len(resource) > _RESOURCE_MAX:
+        # No legal name is as long: it is the caller's text, and refusals are logged.
+        resource = f"{resource[:_RESOURCE_MAX]}..."
     if len(actions) > 3:
         return f"any right on {resource}"
     return " or ".join(grant_text(Grant(resource, frozenset({one}))) for one in Action if one in actions)

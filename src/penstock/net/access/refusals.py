@@ -1,4 +1,5 @@
-"""Counts and logs refused calls. What peers cause must not fill a disk, so equal refusals are logged once a minute."""
+"""Counts and logs refused calls. What peers cause must not fill a disk, so refusals of one call to one caller are
+logged once a minute."""
 
 from __future__ import annotations
 
@@ -22,14 +23,16 @@ class Refusals:
     def __init__(self, telemetry: Telemetry, steady_s: Callable[[], float]) -> None:
         self._telemetry = telemetry
         self._steady_s = steady_s
-        self._logged: OrderedDict[tuple[str, str, str], tuple[float, int]] = OrderedDict()
+        self._logged: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
 
     def __call__(self, error: AccessError) -> None:
         caller = current_caller()
         door = "" if caller is None else caller.via
         self._telemetry.add("refusals", 1, (door, type(error).__name__))
         identity = str(error.fields.get("identity", ""))
-        key = (identity, str(error.fields.get("call", "")), str(error.fields.get("needs", "")))
+        call, needs = (str(error.fields.get(name, "")) for name in ("call", "needs"))
+        # Without what is missing: the caller could name a new resource each time.
+        key = (identity, call)
         now_s, (at_s, unlogged) = self._steady_s(), self._logged.pop(key, (float("-inf"), 0))
         if now_s - at_s < _QUIET_S:
             self._logged[key] = (at_s, unlogged + 1)
@@ -38,5 +41,5 @@ class Refusals:
         if len(self._logged) > _KEYS_MAX:
             self._logged.popitem(last=False)
         peer = "" if caller is None else caller.peer
-        fields = {"identity": identity, "call": key[1], "needs": key[2], "peer": peer, "more_before": unlogged}
+        fields = {"identity": identity, "call": call, "needs": needs, "peer": peer, "more_before": unlogged}
         log.warning("call refused", extra=fields)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import functools
 import hashlib
 import hmac
+import http.client
 import http.server
 import json
 import os
@@ -111,7 +113,7 @@ class Desk:
 async def test_right_credentials_become_an_identity_with_its_rights(tmp_path):
     desk = Desk(tmp_path)
     assert await desk.who(basic("ann", PASSWORD)) == Identity(name="ann", proof="password", grants=(READ,))
-    assert (await desk.who("", "other", "svc.shop")).proof == "certificate"
+    assert (await desk.who("", "DNS:other", "DNS:svc.shop")).proof == "certificate"
     token = desk.tokens.issue("job", [READ], ttl_s=60, token_id=UUID(int=1))
     assert await desk.who(f"bearer {token}") == Identity(name="job", proof="token", grants=(READ,))
 
@@ -129,7 +131,7 @@ async def test_wrong_credentials_are_refused_even_beside_a_right_certificate(tmp
     desk = Desk(tmp_path)
     for number, authorization in enumerate(WRONG):
         with pytest.raises(UnauthenticatedError) as caught:
-            await desk.who(authorization, "svc.shop", peer=str(number))
+            await desk.who(authorization, "DNS:svc.shop", peer=str(number))
         assert PASSWORD not in str(caught.value)
     with pytest.raises(UnauthenticatedError):
         await desk.who("", "unknown")
@@ -162,7 +164,7 @@ async def test_a_removed_user_and_a_removed_right_end_at_once(tmp_path):
         await desk.who(basic("ann", PASSWORD))
     change_users(desk.file, lambda users: users.pop("svc") and None)
     with pytest.raises(UnauthenticatedError):
-        await desk.who("", "svc.shop")
+        await desk.who("", "DNS:svc.shop")
 
 
 @ran
@@ -188,6 +190,49 @@ async def test_users_that_cannot_be_read_let_nobody_in(tmp_path):
         await desk.who(basic("ann", PASSWORD))
     desk.file.chmod(0o600)
     await desk.who(basic("ann", PASSWORD))
+
+
+@ran
+async def test_users_are_read_again_after_a_failure_of_the_machine(tmp_path, monkeypatch):
+    desk = Desk(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    desk.file.touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "load_users", full)
+        with pytest.raises(UnauthenticatedError):
+            await desk.who(basic("ann", PASSWORD))
+    assert (await desk.who(basic("ann", PASSWORD))).name == "ann"
+    # A folder that cannot be looked into hides the users too: one who was removed must not come back.
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", full)
+        with pytest.raises(UnauthenticatedError):
+            await desk.who(basic("ann", PASSWORD))
+
+
+@ran
+async def test_a_name_in_a_certificate_is_known_by_its_kind(tmp_path):
+    desk = Desk(tmp_path)
+
+    def add(users: dict[str, User]) -> None:
+        for name, certificate in (("uri", "spiffe://shop/job"), ("mail", "ann@shop"), ("full", "DNS:full.shop")):
+            users[name] = User(name=name, certificates=(certificate,), grants=(READ,))
+
+    change_users(desk.file, add)
+    # As ``peer_certificate`` returns them.
+    for shown, name in (
+        ("DNS:svc.shop", "svc"),
+        ("URI:spiffe://shop/job", "uri"),
+        ("email:ann@shop", "mail"),
+        ("DNS:full.shop", "full"),
+        ("DNS:SVC.shop", "svc"),
+    ):
+        assert (await desk.who("", shown)).name == name
+    for other in ("URI:svc.shop", "email:svc.shop", "DNS:ann@shop", "svc.shop"):
+        with pytest.raises(UnauthenticatedError):
+            await desk.who("", other)
 
 
 @ran
@@ -466,11 +511,12 @@ class Place:
     visits: int = 0
     down: bool = False
     at_s: float = 0.0
+    failure: Exception = field(default_factory=lambda: OSError("no answer"))
 
     def fetch(self) -> bytes:
         self.visits += 1
         if self.down:
-            raise OSError("no answer")
+            raise self.failure
         return json.dumps({"keys": self.keys}).encode()
 
 
@@ -501,6 +547,17 @@ async def test_keys_are_cached_rotated_and_used_for_a_bounded_time_while_their_p
     place.down = False
     place.at_s += 10
     await keys.key("two")
+
+
+@ran
+async def test_a_place_that_speaks_no_http_leaves_the_keys_in_use():
+    place = Place([jwk(ED, "one")], failure=http.client.BadStatusLine("?"))
+    keys = KeySet(place.fetch, place="test", steady_s=lambda: place.at_s)
+    await keys.key("one")
+    place.down = True
+    place.at_s += 301
+    await keys.key("one")
+    assert set(parse_keys(json.dumps({"keys": [jwk(ED, "d"), jwk(EC, "n", alg="none")]}).encode())) == {"d"}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.telemetry import Telemetry
 from penstock.storage.access.bearer import ProviderTokens, StoreTokens, header_of
 from penstock.storage.access.passwords import PASSWORD_MAX, PasswordHash, matches
-from penstock.storage.access.users_file import User, Users, load_users
+from penstock.storage.access.users_file import User, Users, certificate_name, load_users
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ _HASHES_WAITING = 64  # calls
 _FREE_OF_NAME = 50  # wrong passwords of one name, from all addresses
 _FREE_OF_ADDRESS = 100  # wrong passwords from one address, of all names
 _FREE_OF_BOTH = 10  # wrong passwords of one name from one address
+_UNREAD: object = ("unread",)
+"""The stamp of no file: the users are read at the next call. A failure of the machine ends without a change of the file."""
 _WRONG = "the name or the password is wrong"
 
 
@@ -68,7 +70,8 @@ class StoreAuthenticator:
         self._telemetry = telemetry
         self._users: Users = {}
         self._by_certificate: Mapping[str, User] = {}
-        self._stamp: object = ()
+        self._stamp: object = _UNREAD
+        self._unread_why = ""
         self._secret = os.urandom(32)
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._of_name = Attempts(free=_FREE_OF_NAME)
@@ -163,7 +166,8 @@ class StoreAuthenticator:
         return await self._provider.identity(token)
 
     def _of_certificate(self, shown: Presented) -> Identity:
-        user = next((self._by_certificate[name] for name in shown.certificate if name in self._by_certificate), None)
+        names = (name.lower() if name.startswith("DNS:") else name for name in shown.certificate)
+        user = next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
         if user is None:
             raise UnauthenticatedError("this server needs credentials")
         return Identity(name=user.name, proof="certificate", grants=user.grants)
@@ -179,7 +183,12 @@ class StoreAuthenticator:
         try:
             self._read()
         except (PenstockError, OSError) as error:
-            log.error("the users cannot be read; nobody can log in", extra={"error": str(error)})
+            self._take({}, _UNREAD if isinstance(error, OSError) else self._stamp)
+            if str(error) != self._unread_why:
+                log.error("the users cannot be read; nobody can log in", extra={"error": str(error)})
+            self._unread_why = str(error)
+        else:
+            self._unread_why = ""
 
     def _read(self) -> None:
         """Takes a few microseconds if the file has not changed. Raises as ``load_users``."""
@@ -190,8 +199,10 @@ class StoreAuthenticator:
             stamp = None
         if stamp == self._stamp:
             return
-        self._stamp = stamp
+        self._take({}, stamp)
+        self._take(load_users(self._path), stamp)
+
+    def _take(self, users: Users, stamp: object) -> None:
+        self._stamp, self._users = stamp, users
         self._known.clear()
-        self._users, self._by_certificate = {}, {}
-        self._users = load_users(self._path)
-        self._by_certificate = {name: user for user in self._users.values() for name in user.certificates}
+        self._by_certificate = {certificate_name(name): user for user in users.values() for name in user.certificates}

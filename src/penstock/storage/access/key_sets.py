@@ -4,6 +4,7 @@ its place does not answer."""
 from __future__ import annotations
 
 import asyncio
+import http.client
 import ipaddress
 import json
 import logging
@@ -66,7 +67,7 @@ class KeySet:
             self._tried_s = now_s
             try:
                 self._keys = parse_keys(await asyncio.to_thread(self._fetch))
-            except (OSError, ValueError, InvalidArgumentError) as error:
+            except (OSError, http.client.HTTPException, ValueError, InvalidArgumentError) as error:
                 log.warning(
                     "keys of the identity provider cannot be read", extra={"place": self._place, "error": str(error)}
                 )
@@ -103,7 +104,7 @@ def parse_keys(document: bytes) -> Mapping[str, Any]:
             continue
         try:
             key = PyJWK.from_dict({name: value for name, value in item.items() if name != "d"})
-        except (PyJWTError, ValueError, TypeError, KeyError):
+        except (PyJWTError, ValueError, TypeError, KeyError, NotImplementedError):
             continue
         if item["kty"] == "RSA" and key.key.key_size < _RSA_BITS_MIN:
             continue

@@ -20,6 +20,7 @@ from penstock.storage.access.secret_files import FOLDER, locked, read_secret, wr
 VERSION = 1
 USERS_MAX = 10_000  # users
 _MAX_BYTES = 16 << 20
+_KINDS = ("DNS:", "URI:", "email:")
 _NAME_BAD = frozenset(":;,/\\\"' ")
 
 
@@ -42,6 +43,17 @@ class User:
 
 
 Users = Mapping[str, User]
+
+
+def certificate_name(name: str) -> str:
+    """A name in a certificate, with its kind as TLS returns it: ``DNS:host``, ``URI:...`` or ``email:...``.
+
+    Without a kind, a name with ``://`` is a URI and one with ``@`` an address. Any other is the name of a host.
+    """
+    if not name.startswith(_KINDS):
+        kind = "URI:" if "://" in name else "email:" if "@" in name else "DNS:"
+        name = kind + name
+    return name.lower() if name.startswith("DNS:") else name
 
 
 def users_path(data: Path) -> Path:

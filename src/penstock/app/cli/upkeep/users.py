@@ -18,7 +18,15 @@ from penstock.core.access.resources import grant_text, parse_grant
 from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from penstock.model.identity import Grant
 from penstock.storage.access.passwords import PasswordHash, check_password, hash_password, import_pravega
-from penstock.storage.access.users_file import User, Users, change_users, load_users, users_path, with_grants
+from penstock.storage.access.users_file import (
+    User,
+    Users,
+    certificate_name,
+    change_users,
+    load_users,
+    users_path,
+    with_grants,
+)
 
 PASSWORD_VARIABLE = "PENSTOCK_USER_PASSWORD"
 
@@ -46,7 +54,8 @@ CertificateOption = Annotated[
     typer.Option(
         "--certificate",
         metavar="NAME",
-        help="A name in the client's certificate that proves this user; repeatable. Then a password is optional.",
+        help="A name in the client's certificate that proves this user: a host, a URI or an e-mail address; repeatable."
+        " Then a password is optional.",
         show_default=False,
     ),
 ]
@@ -70,7 +79,7 @@ def add(
     penstock user add admin --grant "/=*"
     penstock user add ingest --certificate ingest.shop --grant /scope:shop/stream:orders=write
     """
-    names = tuple(certificate or ())
+    names = tuple(map(certificate_name, certificate or ()))
     grants = _grants(grant or ())
     User(name=name)
     password = _password(password_file, asks=not names)
@@ -78,7 +87,8 @@ def add(
     def change(users: dict[str, User]) -> None:
         if name in users:
             raise AlreadyExistsError("the user exists; use penstock user passwd or grant", name=name)
-        taken = [one for one in names if any(one in user.certificates for user in users.values())]
+        known = {certificate_name(one) for user in users.values() for one in user.certificates}
+        taken = [one for one in names if one in known]
         if taken:
             raise AlreadyExistsError("another user has this certificate", certificate=taken[0])
         users[name] = with_grants(User(name=name, password=password, certificates=names), grants)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.access.calls import CALLS, Rule, of_found, of_subscriber, on_stream, seen
+from penstock.core.access.commands import delegable
 from penstock.core.access.resources import covers, grant_text, of_stream, parse_grant, touches
 from penstock.core.access.rights import ANY, LOOK, actions_on, allowed, meets, missing
 from penstock.model.cuts import StreamCut
@@ -140,6 +141,27 @@ def test_readers_of_a_group_write_its_state_but_not_its_streams():
     assert not meets(READER, on_stream({Action.WRITE}, STREAM))
     table = who("/scope:shop/key-value-table:app=read")
     assert not meets(table, on_stream({Action.WRITE}, StreamName("shop", "app_kvtable")))
+
+
+def test_readers_of_a_scope_get_no_token_that_changes_its_key_value_tables():
+    """The Rust client's groups have tables of the same form, so only a right that names the group opens them."""
+    table, everything = StreamName("shop", "app_kvtable"), {Action.READ, Action.WRITE, Action.ADMIN}
+    for wide in (
+        "/=read",
+        "/scope:shop=read",
+        "/scope:*=read",
+        "/scope:shop/*=read",
+        "/scope:shop/reader-group:*=read",
+    ):
+        assert delegable(who(wide), table) <= {Action.READ}, wide
+    for named in (
+        "/scope:shop/reader-group:app=read",
+        "/scope:shop/reader-group:ap*=read",
+        "/scope:shop=read,write,admin",
+    ):
+        assert delegable(who(named), table) == everything, named
+    assert delegable(who("/scope:shop=read"), StreamName("shop", "_RGapp")) == everything
+    assert delegable(who("/scope:shop/key-value-table:app=write"), table) == {Action.WRITE}
 
 
 def may(identity: Identity, call: str, **given: Any) -> bool:

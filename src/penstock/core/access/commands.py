@@ -11,10 +11,10 @@ from typing import Any
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import table_commands as t
 from penstock.core.access.calls import AUDIT_STREAM
-from penstock.core.access.resources import is_group, of_segment, of_stream
+from penstock.core.access.resources import is_group, names_groups, of_segment, of_stream
 from penstock.core.access.rights import actions_on
 from penstock.model.identity import Action, Identity
-from penstock.model.names import SYSTEM_SCOPE, StreamName
+from penstock.model.names import SYSTEM_SCOPE, TABLE_SUFFIX, StreamName
 
 ACCESS = frozenset({Action.READ, Action.WRITE, Action.ADMIN})
 """The actions that a token can allow."""
@@ -58,7 +58,8 @@ def permits(command: Any, on: Callable[[StreamName], frozenset[Action]]) -> bool
 def delegable(identity: Identity, stream: StreamName) -> frozenset[Action]:
     """What the identity may do with segments under the name of the stream. Empty: it gets no token.
 
-    Readers of a group write its state, and delete it. Only the store writes its own streams.
+    Readers of a group write its state, and delete it. Only the store writes its own streams. A table that is named like a
+    key-value table is a group's only for a right that names groups: else every reader of a scope could delete its tables.
     """
     if stream == AUDIT_STREAM:
         return _READ if actions_on(identity.grants, ["/"]) & {Action.AUDIT} else frozenset()
@@ -66,7 +67,10 @@ def delegable(identity: Identity, stream: StreamName) -> frozenset[Action]:
         return _READ if actions_on(identity.grants, ["/"]) & {Action.ADMIN} else frozenset()
     found: frozenset[Action] = frozenset()
     for resource in of_stream(stream):
-        held = actions_on(identity.grants, [resource])
+        grants = identity.grants
+        if is_group(resource) and stream.stream.endswith(TABLE_SUFFIX):
+            grants = tuple(grant for grant in grants if names_groups(grant.resource))
+        held = actions_on(grants, [resource])
         if is_group(resource):
             found |= ACCESS if Action.READ in held else frozenset()
         else:

@@ -71,6 +71,11 @@ def is_group(resource: str) -> bool:
     return "/reader-group:" in resource
 
 
+def names_groups(granted: str) -> bool:
+    """Whether a right names reader groups, by a name or the beginning of one, and nothing else."""
+    return is_group(granted) and not granted.endswith(":*")
+
+
 def of_segment(name: str) -> StreamName:
     """The stream to which a segment belongs by its name. A name of another form belongs to the store."""
     parts = name.split("/")

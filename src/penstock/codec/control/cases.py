@@ -61,6 +61,9 @@ class CaseRecord(JsonRecord):
     ended: Annotated[
         Mapping[str, Any] | None, Field("`who`, `why` and `at_ms` of the end; null: it has not ended", optional=True)
     ] = None
+    key: Annotated[
+        str | None, Field("digest of the key that made the digests (cases.md, `key`), hex", optional=True)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.data.service import SegmentService
+from penstock.ports.data.tables import TableCheck
 
 PIECE_BYTES = 64 << 10
 """Bytes that are matched at a time: some milliseconds, in which the controller does nothing else."""
@@ -141,12 +142,15 @@ class CaseSearch:
             hits = await self._find(case.matcher, view, record.searched, partial_note(note, "search", view))
             if not hits.positions:
                 proved = hits.reached if case.record.state.is_proved else record.proved
-                done = replace(record, searched=hits.reached, proved=proved, skipped=hits.skipped)
+                # What was skipped counts as searched, so no later search meets it again.
+                skipped = hits.skipped or record.skipped
+                done = replace(record, searched=hits.reached, proved=proved, skipped=skipped)
                 if done != record:
                     await self._ctx.metadata.put(stored.put(done))
                 return found, ()
+            if not await self._ask(case, view, stored, hits):
+                return found, ()
             found += hits.events
-            await self._ask(case, view, stored, hits)
 
     async def prove(self, case: Case, view: StreamView, note: Note) -> int:
         """Search again everything that the first search has covered. Returns how many events still match; if any, the
@@ -226,19 +230,28 @@ class CaseSearch:
         if reached > start:
             found.reached = extended(found.reached, segment, (start, reached))
 
-    async def _ask(self, case: Case, view: StreamView, stored: Stored[CaseStreamRecord], hits: Found) -> None:
-        """Record which erasure follows, then ask for it. A crash in between leaves an id that nobody knows."""
-        record = _record(stored)
+    async def _ask(self, case: Case, view: StreamView, stored: Stored[CaseStreamRecord], hits: Found) -> bool:
+        """Record which erasure follows, then ask for it; False: the case has ended meanwhile, and nothing was asked.
+
+        A crash in between leaves an id that nobody knows.
+        """
+        ctx, record = self._ctx, _record(stored)
         erasure = erasure_id(case.id, view.name, record.rounds + 1)
-        now = replace(record, pending=erasure, reached=hits.reached, rounds=record.rounds + 1, skipped=hits.skipped)
-        await self._ctx.metadata.put(stored.put(now))
+        skipped = hits.skipped or record.skipped
+        now = replace(record, pending=erasure, reached=hits.reached, rounds=record.rounds + 1, skipped=skipped)
         asked = {
             "erasure": erasure,
             "who": case.record.who,
             "why": case.record.why,
             "looked_for": {**case.matcher.looked_for(), "case": case.id},
         }
-        await self._erasures.erase(view.name, asked, hits.positions)
+        async with ctx.locks.hold(asking(case.id)):
+            current = await ctx.metadata.get(keys.case(case.id), CaseRecord)
+            if current.value is None or current.value.state.is_final:
+                return False
+            await ctx.metadata.put(stored.put(now), TableCheck(key=current.key, version=current.version))
+            await self._erasures.erase(view.name, asked, hits.positions)
+        return True
 
     async def _settle(self, case: Case, view: StreamView, stored: Stored[CaseStreamRecord]) -> Sequence[CaseHold]:
         """Wait for the pending erasure. Returns the holds that defer it; none: it is done, or must be asked for again.
@@ -284,6 +297,11 @@ class CaseSearch:
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(_POLL_MAX_S, 1.5 * pause_s)
+
+
+def asking(case: str) -> str:
+    """The lock under which a pass asks for an erasure, and a case ends."""
+    return f"case-asking/{case}"
 
 
 def partial_note(note: Note, phase: str, view: StreamView) -> Callable[[int], None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from penstock.codec.control.streams import HIDDEN
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.case_answers import CaseAnswers
-from penstock.controller.erasure.case_search import Case, CaseSearch
+from penstock.controller.erasure.case_search import Case, CaseSearch, Note, asking
 from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.erasure.reapply import Reapplied, Reapply
 from penstock.controller.erasure.subjects import check_text
@@ -30,11 +30,14 @@ from penstock.core.cases.case import (
     DUE_MS,
     after_proof,
     after_search,
+    check_key,
     checked_targets,
     concerns,
     document_of,
+    has_key,
     is_overdue,
     matcher_of,
+    with_key,
 )
 from penstock.core.cases.ledger import Ledger, key_digest
 from penstock.core.cases.matching import Contains, JsonField, KeyedField
@@ -98,6 +101,7 @@ class Cases:
             opened_ms=now_ms,
             due_ms=now_ms + DUE_MS if due_ms is None else due_ms,
         )
+        record = with_key(record, self._ctx.settings.erasure_key)
         found = await changing(lambda: self._open(case, record, is_due_given=due_ms is not None))
         self._ctx.audit.soon()
         self._wake.set()
@@ -150,7 +154,7 @@ class Cases:
         record = await self._record(case)
         if not record.state.is_final:
             await self._ctx.tasks.run(self._pass(case))
-        await changing(lambda: self._end(case, CaseState.CLOSED, who, why))
+        await self._end(case, CaseState.CLOSED, who, why)
         self._ctx.audit.soon()
         return await self.get(case)
 
@@ -158,7 +162,7 @@ class Cases:
         """See ``ports.control.erasures.Cases.withdraw``."""
         check_text("withdrawing a case needs who and why", who=who, why=why)
         await self._record(case)
-        await changing(lambda: self._end(case, CaseState.WITHDRAWN, who, why))
+        await self._end(case, CaseState.WITHDRAWN, who, why)
         for stream in await self._answers.streams(case):
             if stream.pending:
                 # One that is decided goes on; one that was never asked for does not exist.
@@ -171,6 +175,9 @@ class Cases:
         """See ``ports.control.erasures.Cases.subject``."""
         record = await self._record(case)
         key = self._ctx.settings.erasure_key
+        if not has_key(record, key):
+            # Without that key nobody can use the digests.
+            return {"by": record.subject["by"], "left_out": len(record.subject["digests"])}
         if with_values or "digests" in record.subject:
             return dict(record.subject)
         matcher = matcher_of(record.subject, key)
@@ -186,6 +193,11 @@ class Cases:
         return None if key is None else key_digest(key)
 
     async def _end(self, case: str, state: CaseState, who: str, why: str) -> None:
+        # A pass that runs asks for an erasure either before this or not at all.
+        async with self._ctx.locks.hold(asking(case)):
+            await changing(lambda: self._put_end(case, state, who, why))
+
+    async def _put_end(self, case: str, state: CaseState, who: str, why: str) -> None:
         found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
         record = _present(case, found)
         if record.state is state:
@@ -217,7 +229,12 @@ class Cases:
             self._wake.clear()
             began = loop.time()
             self._found = 0
-            await self.run_once()
+            try:
+                await self.run_once()
+            except PenstockError as error:
+                log.warning("cases of erasure could not be listed", extra={"error": str(error)})
+            except Exception:
+                log.exception("cases of erasure could not be listed because of an unexpected error")
             # A pass that has erased something waited for the disk; one that found nothing has only read.
             passed_s = 0 if self._found else loop.time() - began
             pause_s = min(_PAUSE_MAX_S, max(_PAUSE_S, _PAUSE_FACTOR * passed_s))
@@ -265,19 +282,28 @@ class Cases:
         record = await self._record(case)
         if record.state.is_final:
             return False
+        check_key(record, self._ctx.settings.erasure_key)
         one = Case(id=case, record=record, matcher=matcher_of(record.subject, self._ctx.settings.erasure_key))
         found, holds = 0, list[CaseHold]()
-        async for view, note in self._views(one):
+
+        async def erase(view: StreamView, note: Note) -> None:
+            nonlocal found
             count, own = await self._search.erase(one, view, note)
             found += count
-            holds += own
-        self._found += found
+            self._found += count
+            holds.extend(own)
+
+        await self._each(one, erase)
         state = await self._move(case, lambda now: after_search(now, found=found, is_held=bool(holds)))
         if state is not CaseState.PERFORMED:
             return False
         left = 0
-        async for view, note in self._views(one):
+
+        async def prove(view: StreamView, note: Note) -> None:
+            nonlocal left
             left += await self._search.prove(one, view, note)
+
+        await self._each(one, prove)
         return await self._move(case, lambda now: after_proof(now, found=left)) is CaseState.OPEN
 
     async def reapply(self, ledger: Ledger) -> Reapplied:
@@ -296,15 +322,16 @@ class Cases:
         names = [ctx.set_aside.stream(entry, b"stream/") async for entry in ctx.metadata.scan_all(b"stream/")]
         return [name for name in names if name is not None and concerns(targets, name)]
 
-    async def _views(self, case: Case) -> AsyncIterator[tuple[StreamView, Any]]:
-        """The streams that the case concerns, each with a function that notes its progress."""
+    async def _each(self, case: Case, work: Callable[[StreamView, Note], Awaitable[None]]) -> None:
+        """Do the work in each stream that the case concerns, until the case has ended.
+
+        A stream that fails stops no other. Raises the first failure, after all streams.
+        """
         ctx = self._ctx
         wanted = await self._concerned(case.record.targets)
         total = 0
+        failed: dict[StreamName, Exception] = {}
         for number, name in enumerate(wanted):
-            view = await ctx.streams.find(name)
-            if view is None or view.record.state in HIDDEN:
-                continue
 
             def note(phase: str, stream: str, size: int, number: int = number) -> None:
                 nonlocal total
@@ -313,7 +340,21 @@ class Cases:
                     phase=phase, stream=stream, streams=number, of=len(wanted), bytes=total
                 )
 
-            yield view, note
+            if (await self._record(case.id)).state.is_final:
+                return
+            try:
+                view = await ctx.streams.find(name)
+                if view is not None and view.record.state not in HIDDEN:
+                    await work(view, note)
+            except PenstockError as error:
+                failed[name] = error
+            except Exception as error:
+                log.exception("unexpected error in a stream of a case of erasure", extra={"case": case.id})
+                failed[name] = error
+        if failed:
+            extra = {"case": case.id, "failed": len(failed), "streams": [str(name) for name in list(failed)[:10]]}
+            log.warning("case of erasure could not search all streams", extra=extra)
+            raise next(iter(failed.values()))
 
     async def _move(self, case: str, rule: Any) -> CaseState:
         """Write the state that the rule gives; return it."""

@@ -24,7 +24,7 @@ from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.erasure.subjects import ends_of
 from penstock.controller.metadata import Stored, overwrite
 from penstock.controller.stream_view import StreamView
-from penstock.core.cases.case import matcher_of
+from penstock.core.cases.case import matcher_of, with_key
 from penstock.core.cases.ledger import Ledger, LedgerErasure, kept_in, key_digest
 from penstock.core.segments.erasure_receipt import positions_digest, request_digest
 from penstock.model.errors import ConflictError, InvalidArgumentError
@@ -112,6 +112,7 @@ class Reapply:
         record = CaseRecord(
             **{name: fields[name] for name in ("targets", "subject", "who", "why", "opened_ms", "due_ms")}
         )
+        record = with_key(record, ctx.settings.erasure_key)
         case = Case(id=fields["case"], record=record, matcher=matcher_of(record.subject, ctx.settings.erasure_key))
         held = [await self._erase_matches(case, view) for view in views]
         if fields["state"] == CaseState.CLOSED.value and not any(held):

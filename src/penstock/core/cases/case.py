@@ -7,10 +7,13 @@ arrives later opens it again. ``closed`` and ``withdrawn`` are final. Source: do
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from penstock.codec.control.cases import CaseState
+from penstock.codec.control.cases import CaseRecord, CaseState
+from penstock.core.cases.ledger import key_digest
 from penstock.core.cases.matching import Contains, JsonField, KeyedField, Matcher
 from penstock.model.errors import InvalidArgumentError, InvalidNameError
 from penstock.model.names import StreamName
@@ -18,6 +21,7 @@ from penstock.model.names import StreamName
 VALUES_MAX = 5000  # values of one case: their record must fit into the controller's table
 VALUE_BYTES_MAX = 256 << 10  # of all values of a case together
 TARGETS_MAX = 1000  # streams and scopes of one case
+_SURROGATE = re.compile("[\ud800-\udfff]")
 EVERYTHING = "*"
 """As a target: all streams of the store."""
 DUE_MS = 30 * 86_400_000
@@ -48,6 +52,27 @@ def after_proof(state: CaseState, *, found: int) -> CaseState:
 def is_overdue(state: CaseState, *, due_ms: int, now_ms: int) -> bool:
     """Whether the case should be proved by now, and is not."""
     return not state.is_proved and now_ms > due_ms
+
+
+def with_key(record: CaseRecord, key: bytes | None) -> CaseRecord:
+    """The record, with the digest of the key if it has digests of values."""
+    return record if key is None or "digests" not in record.subject else replace(record, key=key_digest(key))
+
+
+def has_key(record: CaseRecord, key: bytes | None) -> bool:
+    """Whether the key is the one of the case's digests; with another one, a search finds nothing."""
+    return record.key is None or (key is not None and record.key == key_digest(key))
+
+
+def check_key(record: CaseRecord, key: bytes | None) -> None:
+    """Raises InvalidArgumentError unless ``has_key``."""
+    if not has_key(record, key):
+        raise InvalidArgumentError(
+            "digests of the case were made with another key; put back erasure.key of this store, "
+            "or withdraw the case and open one with the values",
+            key=None if key is None else key_digest(key)[:16],
+            needed=None if record.key is None else record.key[:16],
+        )
 
 
 def checked_targets(targets: Sequence[str]) -> list[str]:
@@ -101,7 +126,7 @@ def _checked_field(by: str, path: object) -> str | None:
         if path is not None:
             raise InvalidArgumentError("a search of the whole payload has no field", field=ascii(path)[:60])
         return None
-    if not isinstance(path, str) or not all(path.split(".")) or len(path) > 1024:
+    if not isinstance(path, str) or not all(path.split(".")) or len(path) > 1024 or _SURROGATE.search(path):
         raise InvalidArgumentError("the field must be a name, or names joined by dots", field=ascii(path)[:60])
     return path
 
@@ -109,7 +134,10 @@ def _checked_field(by: str, path: object) -> str | None:
 def _check_texts(texts: Sequence[str]) -> None:
     if isinstance(texts, str) or not all(isinstance(item, str) for item in texts):
         raise InvalidArgumentError("values of a subject are a list of texts")
-    size = sum(len(item.encode("utf-8", "surrogatepass")) for item in texts)
+    try:
+        size = sum(len(item.encode()) for item in texts)
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError("a value of a subject is no text: it has half of a surrogate pair") from error
     if len(texts) > VALUES_MAX or size > VALUE_BYTES_MAX:
         raise InvalidArgumentError(
             "too many values for one case; open several",

@@ -125,7 +125,7 @@ class Verifier:
             self.guarded(name, self.export, name, head, entries, place)
         self.linked()
         for origin, size in self.kept:
-            if max((end for name, end in self.stated if name == origin), default=size) < size:
+            if max((end for name, end in self.stated if name == origin), default=0 if self.stated else size) < size:
                 self.found.append(("--known", False, "the files end before the checkpoint that is known"))
         return self.found
 
@@ -219,7 +219,7 @@ class Verifier:
         self.found.append((name, True, f"the log of {new[1]} entries continues that of {old[1]} entries"))
 
     def evidence(self, name, document):
-        place = self.note(document["checkpoint"])
+        self.stated.append(place := self.note(document["checkpoint"]))
         signature = document["signature"]
         key = self.trusted.get(signature["key"])
         body = canonical({field: value for field, value in document.items() if field != "signature"})
@@ -258,7 +258,7 @@ def follows(kind, said, entries):
         body = canonical({field: value for field, value in receipt.items() if field != "sha256"})
         about = (
             hashlib.sha256(body).hexdigest() == receipt.get("sha256")
-            and len(entries) == 1
+            and len(entries) == len(said) == 1
             and entries[0].get("kind") == "erase"
         )
         return about and all(entries[0].get(name) == receipt.get(name) for name in ("erasure", "sha256", "sequence"))

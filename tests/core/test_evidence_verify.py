@@ -199,6 +199,25 @@ def test_a_log_that_lost_its_newest_entries_is_found_by_a_known_checkpoint(kinds
     assert not verdict({"export": log.export(end=before), "cut": log.checkpoint(before).encode()}, keys, known)
 
 
+def test_a_known_checkpoint_holds_only_beside_files_of_its_log():
+    log, other = log_of(("erase",)), Log("other")
+    other.add("erase")
+    keys, known = [log.key.text, other.key.text], {"mine": log.checkpoint().encode()}
+    for data in (other.export(), other.checkpoint().encode(), other.erasure()):
+        assert verdict({"file": data}, keys)
+        assert not verdict({"file": data}, keys, known)
+    assert verdict({"file": log.erasure()}, keys, known)
+    assert verdict({"file": other.export(), "mine": log.export()}, keys, known)
+
+
+def test_evidence_of_an_erasure_states_nothing_besides_its_receipt():
+    log = log_of(("erase",))
+    number = log.numbers(("erase",))[0]
+    assert verdict({"file": log.evidence("erasure", {"receipt": log.receipts[0]}, [number])}, [log.key.text])
+    more = {"receipt": log.receipts[0], "backups": "wiped"}
+    assert not verdict({"file": log.evidence("erasure", more, [number])}, [log.key.text])
+
+
 @settings(max_examples=25)
 @given(kinds=logs, seed=st.integers(0, 10**9))
 def test_another_key_convinces_nobody_unless_the_old_one_has_signed_it(kinds, seed):

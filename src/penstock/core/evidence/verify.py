@@ -111,7 +111,8 @@ class _Verifier:
             self._export(export)
         self._linked()
         for origin, size in kept.items():
-            newest = self.newest.get(origin, size)
+            # Files that are all of other logs show nothing about this one.
+            newest = self.newest.get(origin, 0 if self.newest else size)
             if newest < size:
                 self.report.add(
                     "--known", False, f"a checkpoint with {size} entries is known; the files end at {newest}"
@@ -261,6 +262,7 @@ class _Verifier:
         found = self._note(name, document["checkpoint"])
         if found is None:
             return
+        self._states(found)
         signature = document["signature"]
         key = self.trusted.get(signature["key"])
         message = d.signed_bytes(document)
@@ -341,6 +343,8 @@ def _problems(document: Mapping[str, Any], entries: Sequence[d.Entry]) -> list[s
     statement = document["statement"]
     if document["kind"] == d.ERASURE:
         receipt = statement["receipt"]
+        if set(statement) != {"receipt"}:
+            return ["it states more than its receipt"]
         return [*receipt_problems(receipt), *d.erasure_problems(receipt, entries)]
     if document["kind"] == d.DISPOSAL:
         about = {name: statement[name] for name in ("target", "from_ms", "to_ms")}

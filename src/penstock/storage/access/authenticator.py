@@ -51,7 +51,7 @@ class StoreAuthenticator:
 
     The file is read again when it has changed, and then nothing verified before counts. ``provider``: None: only the
     store's own tokens. Everything is borrowed. A name, an address and a name at an address must wait after wrong passwords.
-    A password that was right before need not, so nobody can lock others out by guessing. Tokens cannot be guessed.
+    A password that was right since the start need not. Tokens cannot be guessed, so they never wait.
     """
 
     def __init__(

@@ -201,6 +201,9 @@ async def erasures(controller: Controller, disks: Disks, store: SegmentStore) ->
     await controller.erasures.erase(other, asked, {first: [0]})
     while (await controller.erasures.get("e1")).state != "done":
         await asyncio.sleep(0)
+    subject = {"by": "payload contains", "values": ["person"]}
+    await controller.cases.open("c1", targets=[str(other)], subject=subject, who="a", why="b")
+    await controller.cases.look("c1")
 
 
 async def deletions(controller: Controller, disks: Disks, store: SegmentStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.testing.fakes import FakeClock
 
 HOUR_MS = 3_600_000
+HASH_BYTES_MAX = 48  # bytes of metadata for each audit entry: a hash of 32 bytes in base64, and its share of a key
 
 
 def job(rng: random.Random) -> str:
@@ -39,7 +40,17 @@ def kinds(segments: MemorySegments) -> Counter[str]:
 
 
 def size_bytes(segments: MemorySegments) -> int:
-    return sum(len(key) + len(value) for key, (value, _) in segments.tables[keys.TABLE].entries.items())
+    """Of all rows but the hashes of the audit log."""
+    return sum(
+        len(key) + len(value)
+        for key, (value, _) in segments.tables[keys.TABLE].entries.items()
+        if not key.startswith(b"audit-tile/")
+    )
+
+
+def hashes_bytes(segments: MemorySegments) -> int:
+    rows = segments.tables[keys.TABLE].entries.items()
+    return sum(len(key) + len(value) for key, (value, _) in rows if key.startswith(b"audit-tile/"))
 
 
 async def _hour(
@@ -94,6 +105,9 @@ def _check(segments: MemorySegments, sizes: list[int], *, kept: int, every: int)
     # Outcomes of a day: one of a job, one of a query for each hour.
     assert found["done"] == found["done-at"] <= 2 * 25
     assert max(sizes[4:]) < 1.1 * max(sizes[:4]), "it does not grow any more"
+    # Each entry of the audit log keeps its hash: a row for 256 of them.
+    assert found["audit-tile"]
+    assert hashes_bytes(segments) <= HASH_BYTES_MAX * 256 * found["audit-tile"]
 
 
 def test_metadata_growth_at_a_fortieth_of_a_year_stays_within_the_stated_size(

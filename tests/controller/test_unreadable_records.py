@@ -38,7 +38,7 @@ DAY_MS = 86_400_000
 FIRST = make_segment_id(0, 0)
 
 KINDS = (
-    "audit", "audit-gap", "batch", "bucket", "buckets", "clock", "counter", "done", "done-at", "epoch", "erasure",
+    "audit", "audit-gap", "audit-log", "batch", "bucket", "buckets", "clock", "counter", "done", "done-at", "epoch", "erasure",
     "erasure-work", "grace", "group", "head", "hold", "hold-id", "join", "policy", "queue", "scope", "scope-policy",
     "stream", "subscriber", "tail", "tails", "txn", "work", "gone",
 )  # fmt: skip

@@ -23,7 +23,7 @@ from penstock.app.metrics.page import MetricsPage
 from penstock.app.metrics.streams import StreamMetrics
 from penstock.app.telemetry import BOUNDS_S, Counters, Snapshot
 from penstock.client.store import AsyncStore
-from penstock.model.errors import CorruptDataError, UnsupportedError
+from penstock.model.errors import CorruptDataError
 from penstock.model.names import StreamName
 from penstock.testing.world import World
 from tests.flat_control import Around
@@ -208,13 +208,13 @@ def test_a_worker_with_a_strange_answer_is_down_and_the_page_shows_the_others(an
         return answer
 
     async def disk():
-        raise UnsupportedError("no disk")
+        return Counters().snapshot()
 
     page = MetricsPage(
         own=Counters().snapshot,
         workers={"worker-0": ask},
         streams=SimpleNamespace(snapshot=up),
-        space=SimpleNamespace(disk=disk),
+        disk=SimpleNamespace(snapshot=disk),
     )
     response = asyncio.run(page._answer(SimpleNamespace(headers={})))
     assert response.status_code == 200

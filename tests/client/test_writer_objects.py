@@ -8,6 +8,8 @@ import gc
 from types import SimpleNamespace
 from uuid import UUID
 
+import pytest
+
 from penstock.client.writing.settings import WriterSettings
 from penstock.client.writing.write_blocks import close_blocks
 from penstock.client.writing.writer_core import WriterCore
@@ -31,6 +33,15 @@ class Layout:
 
     def writer_id(self, random, *, least_ms=0):
         return random
+
+
+@pytest.fixture(autouse=True)
+def none_of_earlier_tests():
+    """Frozen objects are not counted, so it does not matter when those of earlier tests die."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def tracked():

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock.core.cases.matching import Contains, JsonField
+from penstock.core.cases.matching import Contains as Contains
+from penstock.core.cases.matching import JsonField as JsonField
 from penstock.core.segments.erasure_receipt import NOT_SEEN
 
 if TYPE_CHECKING:

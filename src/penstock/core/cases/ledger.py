@@ -20,6 +20,8 @@ from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 
+__all__ = ["Ledger", "LedgerErasure"]
+
 FORMAT = 1
 
 

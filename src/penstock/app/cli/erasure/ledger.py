@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -85,6 +84,8 @@ def apply(
     \b
     penstock erase ledger apply /safe/erasures.ledger --data ./copy
     """
+    import asyncio
+
     from penstock.app.embedded import embedded_settings, open_runtime
     from penstock.app.erasure.ledger import leave_ledger, read_ledger
     from penstock.storage.machine.data_directory import DataDirectory

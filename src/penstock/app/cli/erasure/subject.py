@@ -6,20 +6,21 @@ import base64
 import json as json_text
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.app.cli.common.output import say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.app.cli.erasure.cases import JsonFieldOption, TargetsArgument, ValuesOption
-from penstock.app.erasure.subjects import SubjectExport, export_subject
 from penstock.app.erasure.values import values_from
-from penstock.client.cases import subject_of
 from penstock.core.cases.case import checked_targets, matcher_of
 from penstock.core.cases.matching import KeyedField
 from penstock.core.units import counted
 from penstock.model.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from penstock.app.erasure.subjects import SubjectExport
 
 app = typer.Typer(help="A person's data: what the store has of it.", no_args_is_help=True)
 
@@ -44,6 +45,9 @@ def export(
     \b
     penstock subject export demo --json-field user.id --values-from ids.txt --output person.jsonl
     """
+    from penstock.app.erasure.subjects import export_subject
+    from penstock.client.cases import subject_of
+
     wanted, match = checked_targets(targets), matcher_of(subject_of(json_field, values_from(values)), None)
     if output.suffix not in (".jsonl", ".parquet") or output.exists() or isinstance(match, KeyedField):
         raise InvalidArgumentError("the output must be a new file, .jsonl or .parquet", output=str(output))

@@ -18,6 +18,8 @@ from penstock.core.segments.erasure_receipt import NOT_SEEN
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["Contains", "JsonField", "Match", "Where", "matching_batches", "without_literals"]
+
 _FEW = 32  # values up to which a block is searched for their bytes
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.app.presented import ConnectOptions
     from penstock.app.settings import EmbeddedOptions
     from penstock.client.audit import AsyncAuditLog
+    from penstock.client.blocking.approvals import Approvals
     from penstock.client.blocking.audit import AuditLog
     from penstock.client.blocking.byte_streams import ByteStream
     from penstock.client.blocking.erasures import Cases, Erasures
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.client.reading.group_reader import AsyncGroupReader
     from penstock.client.reading.reader import AsyncReader, AsyncStreamsReader
     from penstock.client.reading.reader_group import AsyncReaderGroup
-    from penstock.client.retention import AsyncHolds, AsyncLevelPolicy, AsyncRetention
+    from penstock.client.retention import AsyncApprovals, AsyncHolds, AsyncLevelPolicy, AsyncRetention
     from penstock.client.serializing.avro import AvroSerializer
     from penstock.client.serializing.confluent import ConfluentSchemaRegistry
     from penstock.client.serializing.events import TypedEvent
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "app.presented": "ConnectOptions",
     "app.settings": "EmbeddedOptions",
+    "client.blocking.approvals": "Approvals",
     "client.blocking.byte_streams": "ByteStream",
     "client.blocking.audit": "AuditLog",
     "client.blocking.erasures": "Cases Erasures",
@@ -112,7 +114,7 @@ _HOMES = {
     "client.reading.group_reader": "AsyncGroupReader",
     "client.reading.reader": "AsyncReader AsyncStreamsReader",
     "client.reading.reader_group": "AsyncReaderGroup",
-    "client.retention": "AsyncHolds AsyncLevelPolicy AsyncRetention",
+    "client.retention": "AsyncApprovals AsyncHolds AsyncLevelPolicy AsyncRetention",
     "client.serializing.avro": "AvroSerializer",
     "client.serializing.confluent": "ConfluentSchemaRegistry",
     "client.serializing.events": "TypedEvent",
@@ -157,6 +159,7 @@ __all__ = [
     "AsyncByteStream",
     "AsyncCases",
     "AsyncAuditLog",
+    "AsyncApprovals",
     "AsyncErasures",
     "AsyncGroupReader",
     "AsyncGroupTransaction",
@@ -188,6 +191,7 @@ __all__ = [
     "EmbeddedOptions",
     "Entry",
     "AuditLog",
+    "Approvals",
     "Erasures",
     "Event",
     "GroupReader",

@@ -163,6 +163,7 @@ def erasing(store: penstock.Store, stream: penstock.Stream, events: Sequence[pen
     stream.erase(events, who="ann", why="request 17")
     stream.erase([(0, 17)], who="ann", why="request 17", dry_run=True)
     stream.erase({penstock.SegmentId(0): [17]}, who="ann", why="request 17", progress=print)
+    assert_type(store.approvals(), penstock.Approvals)
     assert_type(store.erasures(), penstock.Erasures)
     assert_type(stream.erasures.verify("id"), penstock.Verification)
     assert_type(stream.erasures.verify("id").holds, bool)

@@ -1,4 +1,4 @@
-"""The retention API: the policy of a level, the planner's answers for a stream, and holds."""
+"""The retention API: the policy of a level, the planner's answers for a stream, holds, and approvals."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from penstock.client.options import check_printable, cut_of
 from penstock.codec.control.policy_document import decode_document
 from penstock.core.policies.levels import validate, with_pravega
+from penstock.model.answers.approvals import ApprovalRequest
 from penstock.model.answers.explanation import Explanation
 from penstock.model.answers.facts import StreamFacts
 from penstock.model.answers.forecast import Forecast
@@ -211,3 +212,54 @@ class AsyncRetention(AsyncLevelPolicy):
     def holds(self) -> AsyncHolds:
         """Holds on the stream."""
         return AsyncHolds(self._stream, self._controller, self._rng)
+
+
+class AsyncApprovals:
+    """Approvals of a store. A call whose action needs approval raises ApprovalRequiredError, which names the request."""
+
+    def __init__(self, controller: ControlPlane) -> None:
+        self._controller = controller
+
+    async def require(self, target: StreamName | str | None, actions: Sequence[str]) -> None:
+        """Set which actions need approval on the ``target``: a stream (``scope/stream``), a scope, or (None) the server.
+
+        ``actions``: of ``delete``, ``truncate``, ``release`` (of a hold) and ``shorten`` (of retention); the levels above
+        add theirs. To require less needs an approval itself. Raises ApprovalRequiredError, InvalidArgumentError (also
+        where callers have no verified identity), ScopeNotFoundError, StreamNotFoundError.
+        """
+        await self._controller.approvals.require(_target(target), actions)
+
+    async def required(self, target: StreamName | str | None = None) -> Sequence[str]:
+        """The actions that need approval on the target, with those of the levels above. Raises as ``require``."""
+        return await self._controller.approvals.required(_target(target))
+
+    async def list(self) -> Sequence[ApprovalRequest]:
+        """Requests, oldest first; those that ended are listed for 30 days."""
+        return await self._controller.approvals.list()
+
+    async def show(self, request: str) -> ApprovalRequest:
+        """One request. Raises NotFoundError."""
+        return await self._controller.approvals.get(request)
+
+    async def approve(self, request: str, *, why: str = "") -> ApprovalRequest:
+        """Approve the request of another identity, perform it, and return it: ``executed``, or ``failed`` with the reason.
+
+        Cancelled: the approval may be recorded, and is then performed. Raises NotFoundError, ConflictError (it has ended,
+        or what it depends on has changed), PermissionDeniedError. ``why`` is recorded.
+        """
+        return await self._controller.approvals.approve(request, why=why)
+
+    async def refuse(self, request: str, *, why: str) -> ApprovalRequest:
+        """Refuse the request of another identity. Raises as ``approve``."""
+        return await self._controller.approvals.refuse(request, why=why)
+
+    async def withdraw(self, request: str, *, why: str = "") -> ApprovalRequest:
+        """Withdraw one's own request; ``why`` is recorded.
+
+        Raises NotFoundError, ConflictError (it has ended), PermissionDeniedError.
+        """
+        return await self._controller.approvals.withdraw(request, why=why)
+
+
+def _target(target: StreamName | str | None) -> PolicyTarget:
+    return StreamName.parse(target) if isinstance(target, str) and "/" in target else target

@@ -20,7 +20,7 @@ from penstock.client.reading.group_reset import GroupReset, ResetTo
 from penstock.client.reading.liveness import GroupTimes
 from penstock.client.reading.reader import AsyncStreamsReader, OnTruncated
 from penstock.client.reading.reader_group import AsyncReaderGroup, GroupRetention, retention_of
-from penstock.client.retention import AsyncHolds, AsyncLevelPolicy
+from penstock.client.retention import AsyncApprovals, AsyncHolds, AsyncLevelPolicy
 from penstock.client.retry import retrying
 from penstock.client.selection import GroupEnd, GroupStart, Selection, Streams
 from penstock.client.stream import AsyncStream
@@ -393,6 +393,10 @@ class AsyncStore:
     def audit(self) -> AsyncAuditLog:
         """The audit log: its key, checkpoints, exports and signed documents."""
         return AsyncAuditLog(self.segments, self.controller)
+
+    def approvals(self) -> AsyncApprovals:
+        """Actions that need the approval of a second identity, and the requests for it."""
+        return AsyncApprovals(self.controller)
 
     def erasures(self, stream: StreamName | str | None = None) -> AsyncErasures:
         """Erasures of a stream (``scope/stream``), or (None) all of the store, with their receipts."""

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+from penstock.client.blocking.approvals import Approvals
 from penstock.client.blocking.audit import AuditLog
 from penstock.client.blocking.byte_streams import ByteStream
 from penstock.client.blocking.derived import Blocking, blocking, blocking_as, counterpart_of
@@ -284,6 +285,7 @@ class Store(Blocking[AsyncStore]):
     policy = counterpart_of(AsyncStore.policy, LevelPolicy)
     holds = counterpart_of(AsyncStore.holds, Holds)
     audit = counterpart_of(AsyncStore.audit, AuditLog)
+    approvals = counterpart_of(AsyncStore.approvals, Approvals)
     erasures = counterpart_of(AsyncStore.erasures, Erasures)
     cases = counterpart_of(AsyncStore.cases, Cases)
     reader_groups = blocking(AsyncStore.reader_groups)

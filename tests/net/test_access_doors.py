@@ -33,9 +33,10 @@ from penstock.codec.wire import frames as wire
 from penstock.controller.controller import Controller
 from penstock.core.access.commands import COMMANDS, WITHOUT_TOKEN
 from penstock.core.access.resources import parse_grant
+from penstock.model.callers import Caller, calling
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
-from penstock.model.identity import Action
+from penstock.model.identity import Action, Identity
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.model.retention import PolicyDocument
@@ -249,7 +250,9 @@ def test_the_matrix_of_grpc_calls(tmp_path):
 def assert_rights(allowed: Mapping[str, set[str]]) -> None:
     """What each kind of caller may do, checked against the words of the reference and not against the table itself."""
     for name, callers in allowed.items():
-        if name in ("scopes.list", "cases.list", "segments.release_lease", "segments.finish_lease_part"):
+        # Lists show each caller its own part.
+        lists = ("scopes.list", "cases.list", "approvals.list")
+        if name in (*lists, "segments.release_lease", "segments.finish_lease_part"):
             continue
         assert "foreign" not in callers, name
     changes = ["create", "update", "seal", "delete", "truncate", "restore", "scale"]
@@ -373,6 +376,35 @@ def test_http_credentials_cannot_be_smuggled_and_rights_hold(tmp_path):
             missing.data.replace(b"missing", b"orders") == there.data
         )
         assert (await opened.http("GET", "/metrics", "writer")).status in (403, 404)
+
+    run(tmp_path, test)
+
+
+def test_a_second_identity_approves_over_http(tmp_path):
+    async def test(opened: Doors) -> None:
+        path, bea = "/v1/scopes/shop/streams/orders", "none"
+        tokens = StoreTokens(load_key(tmp_path), opened.clock)
+        bearer = {"authorization": "Bearer " + tokens.issue(
+            "bea", [parse_grant("/scope:shop=approve")], ttl_s=3600, token_id=UUID(int=2)
+        )}  # fmt: skip
+        with calling(Caller(identity=Identity(name="root", proof="token"))):
+            await opened.controller.approvals.require("shop", ["delete"])
+        await opened.controller.streams.seal(ORDERS)
+        for _ in range(2):
+            assert (await opened.http("DELETE", path, "admin")).status == 409
+        (asked,) = (await opened.http("GET", "/v1/approvals", bea, **bearer)).json["approvals"]
+        assert (asked["action"], asked["requested_by"]) == ("delete", "admin")
+        request = f"/v1/approvals/{asked['id']}"
+        assert (await opened.http("GET", "/v1/approvals", "foreign")).json == {"approvals": []}
+        assert (await opened.http("GET", request, "foreign")).status in (403, 404)
+        assert (await opened.http("POST", f"{request}/approve", "admin")).status == 403
+        assert (await opened.http("POST", f"{request}/refuse", bea, **bearer)).status == 400  # without a reason
+        assert (await opened.http("POST", f"{request}/withdraw", bea, **bearer)).status == 403
+        assert await opened.controller.streams.exists(ORDERS)
+        done = await opened.http("POST", f"{request}/approve", bea, **bearer)
+        assert (done.json["state"], done.json["decided_by"]) == ("executed", "bea")
+        assert (await opened.http("GET", request, bea, **bearer)).json == done.json
+        assert not await opened.controller.streams.exists(ORDERS)
 
     run(tmp_path, test)
 

@@ -23,7 +23,7 @@ from penstock.app.cli import (
 from penstock.app.cli.common.late import LateGroup, missing_package
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
 from penstock.app.cli.erasure import cases, ledger, subject
-from penstock.app.cli.upkeep import backup, data, doctor, evidence, rebuild, scrub, servers, tokens, users
+from penstock.app.cli.upkeep import approvals, backup, data, doctor, evidence, rebuild, scrub, servers, tokens, users
 from penstock.model.errors import PenstockError
 from penstock.model.redaction import redacted
 
@@ -63,6 +63,7 @@ app.add_typer(scopes.app, name="scope")
 app.add_typer(streams.app, name="stream")
 app.add_typer(retention.app, name="retention")
 app.add_typer(holds.app, name="hold")
+app.add_typer(approvals.app, name="approval")
 erase.app.command("request")(cases.request)
 erase.app.command("cases")(cases.list_cases)
 erase.app.add_typer(cases.app, name="case")

@@ -6,9 +6,11 @@ A call added here is served and described without further code. Source: docs/ref
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
+from penstock.model.answers.approvals import ApprovalRequest
 from penstock.model.answers.erasure import Erasure, ErasureCase
 from penstock.model.answers.explanation import Explanation
 from penstock.model.answers.forecast import Forecast
@@ -54,6 +56,7 @@ DRY_RUN = Parameter("dry_run", Kind.FLAG, "Change nothing, and return what would
 streams = Calls("Streams")
 retention = Calls("Retention")
 holds = Calls("Holds")
+approvals = Calls("Approvals")
 erasures = Calls("Erasures")
 subscribers = Calls("Subscribers")
 
@@ -304,6 +307,41 @@ async def release_hold(control: ControlPlane, given: Given) -> HoldInfo:
     return await control.holds.release(given.path["id"], owner=given["owner"])
 
 
+# --- approvals: docs/how-to/four-eyes.md -----------------------------------------------------------------------
+
+_WHY = Parameter("why", Kind.TEXT, "Why; recorded")
+
+
+@approvals.add("GET", "/v1/approvals", under="approvals")
+async def list_approvals(control: ControlPlane, given: Given) -> Sequence[ApprovalRequest]:
+    """Requests for the approval of a second identity, oldest first; those that ended are listed for 30 days."""
+    return await control.approvals.list()
+
+
+@approvals.add("GET", "/v1/approvals/{id}")
+async def get_approval(control: ControlPlane, given: Given) -> ApprovalRequest:
+    """A request: exactly what an approval performs, and its state."""
+    return await control.approvals.get(given.path["id"])
+
+
+@approvals.add("POST", "/v1/approvals/{id}/approve", body=[_WHY])
+async def approve_request(control: ControlPlane, given: Given) -> ApprovalRequest:
+    """Approve the request of another identity, and perform it. A repeated call does nothing."""
+    return await control.approvals.approve(given.path["id"], why=given["why"] or "")
+
+
+@approvals.add("POST", "/v1/approvals/{id}/refuse", body=[replace(_WHY, needed=True)])
+async def refuse_request(control: ControlPlane, given: Given) -> ApprovalRequest:
+    """Refuse the request of another identity."""
+    return await control.approvals.refuse(given.path["id"], why=given["why"])
+
+
+@approvals.add("POST", "/v1/approvals/{id}/withdraw", body=[_WHY])
+async def withdraw_request(control: ControlPlane, given: Given) -> ApprovalRequest:
+    """Withdraw one's own request."""
+    return await control.approvals.withdraw(given.path["id"], why=given["why"] or "")
+
+
 # --- erasures: docs/formats/erasure.md -------------------------------------------------------------------------
 
 
@@ -435,6 +473,7 @@ OWN_CALLS: Sequence[RestCall] = (
     *streams.made,
     *retention.made,
     *holds.made,
+    *approvals.made,
     *erasures.made,
     *evidence.made,
     *subscribers.made,

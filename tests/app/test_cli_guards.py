@@ -77,6 +77,10 @@ def transaction(store: Store, path: Path) -> None:
     (path / "transaction").write_text(str(left.id))
 
 
+def values(_: Store, path: Path) -> None:
+    (path / "values").write_text("ab3\nab7\n")
+
+
 GUARDED: Mapping[str, Guarded] = {
     "stream truncate": Guarded(
         words=("s/t", "--at", "tail"), names=("110 B, 10 events", "s/g: 110 B, 10 events"), audit=("truncate",)
@@ -96,13 +100,23 @@ GUARDED: Mapping[str, Guarded] = {
     "retention unset": Guarded(
         words=("s/t",), names=("110 B, 10 events", "s/g: loses unread data"), audit=("policy",), prepare=limit
     ),
-    "txn abort": Guarded(words=("s/t", "TRANSACTION"), names=("324 B in 1 segment",), audit=(), prepare=transaction),
+    "txn abort": Guarded(
+        words=("s/t", "TRANSACTION"), names=("324 B in 1 segment",), audit=("abort",), prepare=transaction
+    ),
     "table delete": Guarded(words=("s/k",), names=("3 entries",), audit=(), prepare=table),
     "erase run": Guarded(
         words=("s/t", "--positions", "POSITIONS"), names=("3 events",), audit=("erase",), prepare=positions
     ),
+    "erase request": Guarded(
+        words=("s/t", "--values-from", "VALUES"),
+        names=("all that match 2 values",),
+        audit=("case_opened", "erase"),
+        prepare=values,
+    ),
 }
 ON_SPARK = {"spark erase"}
+OF_KEYS = {"audit rotate-key"}
+"""Deletes a private key and no data: test_cli_evidence tries it."""
 
 UNGUARDED: Mapping[str, str] = {
     **dict.fromkeys(
@@ -133,6 +147,9 @@ UNGUARDED: Mapping[str, str] = {
                 "doctor",
                 "backup verify",
             ),
+            *("erase cases", "erase case show", "erase case wait", "erase ledger export", "subject export"),
+            *("audit checkpoint", "audit export", "audit hold", "audit key", "audit receipt", "retention certificate"),
+            *("audit checkpoints", "user list", "verify"),
             *("spark audit", "spark scrub", "spark fleet"),
         ),
         "reads",
@@ -147,6 +164,10 @@ UNGUARDED: Mapping[str, str] = {
             "write",
             "standalone",
             "backup create",
+            "token issue",
+            "user add",
+            "user grant",
+            "user import",
             "spark load",
             "spark export",
             "spark archive",
@@ -160,6 +181,12 @@ UNGUARDED: Mapping[str, str] = {
     "stream repair": "removes records that no reader can ever reach, and keeps every event of the stream",
     "retention run": "decides nothing: it deletes now what the policy in force deletes with the next cycle",
     "retention undo": "gives back",
+    "user passwd": "changes who may do what, and no data",
+    "user remove": "changes who may do what, and no data",
+    "user revoke": "changes who may do what, and no data",
+    "erase case close": "ends erasing: events that arrive later are kept",
+    "erase case withdraw": "keeps the events that were to be erased",
+    "erase ledger apply": "decides nothing: it erases in a copy what the original has erased",
     "erase withdraw": "keeps the events that were to be erased",
     "rebuild": "writes to a directory that must be new",
     "restore": "writes to a directory that must be new",
@@ -188,7 +215,7 @@ def all_commands() -> Mapping[str, Any]:
 
 
 def test_every_command_is_known_to_delete_or_not() -> None:
-    known = [*GUARDED, *ON_SPARK, *UNGUARDED]
+    known = [*GUARDED, *ON_SPARK, *OF_KEYS, *UNGUARDED]
     assert sorted(known) == sorted(set(known))
     assert set(all_commands()) == set(known), "a new command belongs in one of the tables above"
 
@@ -196,7 +223,7 @@ def test_every_command_is_known_to_delete_or_not() -> None:
 def test_the_commands_that_delete_and_no_others_take_yes_and_all_of_them_a_reason() -> None:
     for words, command in all_commands().items():
         options = {option for parameter in command.params for option in parameter.opts}
-        guarded = words in GUARDED or words in ON_SPARK
+        guarded = words in GUARDED or words in ON_SPARK | OF_KEYS
         assert ("--yes" in options) == guarded, words
         assert "--reason" in options or not guarded, words
 
@@ -231,6 +258,7 @@ def penstock(
     def run(*words: str, answer: str | None = None) -> tuple[int, str, str]:
         given_words = {
             "POSITIONS": lambda: str(tmp_path / "positions"),
+            "VALUES": lambda: str(tmp_path / "values"),
             "TRANSACTION": (tmp_path / "transaction").read_text,
         }
         where = [given_words[word]() if word in given_words else word for word in words]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.model.errors import CorruptDataError
@@ -22,6 +23,12 @@ def erasure_key(data: Path, rng: Rng) -> bytes:
         key = rng.randrange(1 << 8 * KEY_BYTES).to_bytes(KEY_BYTES)
         write_key(file, key)
         return read_key(file)
+
+
+def check_key(data: Path) -> None:
+    """Read the key of the store in ``data``, if it has one. Raises CorruptDataError, OSError."""
+    with suppress(FileNotFoundError):
+        read_key(data / ERASURE_KEY)
 
 
 def read_key(file: Path) -> bytes:

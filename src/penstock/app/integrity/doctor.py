@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.app.erasure.key import check_key
 from penstock.app.integrity.offline import Offline, open_offline
 from penstock.app.integrity.rehearsal import start_refusal
 from penstock.app.integrity.report import advice, affected, stream_of
@@ -105,6 +106,7 @@ async def _diagnose_workers(data: Path, *, offload: Offload, endpoint: str | Non
                 return None
             own = [worker_directory(data, worker) for worker in range(layout.workers)]
             check_workers_there(data, range(layout.workers))
+            check_key(data)
         except (CorruptDataError, InvalidArgumentError) as error:
             found.refusal = str(error)
             found.damage.append(Damage(kind=DamageKind.DIRECTORY, place=str(data), why=error.message))

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from penstock.app.erasure.key import check_key
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
 from penstock.app.workers.layout import WorkerLayout, check_workers_there, worker_directory
@@ -55,6 +56,7 @@ async def check_start(
     Reads the log and, with ``verify``, every row of the metadata. Raises: CorruptDataError (something is damaged, or was
     lost: fields ``missing`` and ``found``), InvalidArgumentError, VersionTooNewError, UnavailableError (tier 2), OSError.
     """
+    await offload.run(lambda: check_key(settings.data))
     files = RealFiles(settings.data, offload, read_only=True)
     tier = await locate_tier(settings, files, offload=offload, read_only=True)
     if tier.place is not None:
@@ -85,6 +87,7 @@ async def check_workers(settings: EmbeddedSettings, layout: WorkerLayout) -> Non
     A directory that a process still uses is skipped. Raises as ``check_start``.
     """
     check_workers_there(settings.data, range(layout.workers))
+    check_key(settings.data)
     async with ThreadOffload() as offload:
         for worker in range(layout.workers):
             own = worker_directory(settings.data, worker)

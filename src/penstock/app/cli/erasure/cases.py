@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 from msgspec import UNSET
 
-from penstock.app.cli.common.loss import FINAL, Loss, confirm
+from penstock.app.cli.common.loss import FINAL, Loss, confirm, lost_fields
 from penstock.app.cli.common.options import ID, VALUES, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, print_facts, print_json, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target, owner_of
 from penstock.app.cli.common.words import moment, parse_moment
 from penstock.app.erasure.values import values_from
-from penstock.codec.answers import as_json
+from penstock.codec.answers import as_json as as_json_of
 from penstock.core.units import counted, format_size
 from penstock.model.answers.erasure import ErasureCase
 from penstock.storage.machine.clock import RealClock
@@ -80,8 +80,9 @@ def request(
     wanted = list(values_from(values))
     due_ms = None if due is None else parse_moment(due, now_ms=RealClock().now_ms())
     where = ", ".join(targets)
-    facts = {"values": len(wanted), "events": "all that match, until the case is closed", "undo": FINAL}
-    confirm(Loss(action=f"erase a person's events of {where}", facts=facts, fields=facts), yes=yes, as_json=json)
+    facts = {"events": f"all that match {counted(len(wanted), 'value')}, until the case is closed", "undo": FINAL}
+    loss = Loss(action=f"erase a person's events of {where}", facts=facts, fields={"values": len(wanted)})
+    confirm(loss, yes=yes, as_json=json)
     with ProgressLine(quiet=json) as line, open_target(controller, data, why=reason) as store:
         cases = store.cases()
         found = cases.open(
@@ -96,7 +97,7 @@ def request(
         )
         if wait:
             found = cases.wait(found.case, until_deferred=True, progress=lambda state: line.show(line_of(state)))
-    _print(found, as_json=json)
+    _print(found, as_json=json, loss=loss)
     if found.state == "deferred":
         raise typer.Exit(DEFERRED_STATUS)
 
@@ -193,7 +194,7 @@ def close(
     """
     with open_target(controller, data) as store:
         found = store.cases().close(case, who=owner_of(owner), why=reason)
-    say(f"case {case} is closed; {_erased(found)}", as_json=json, **as_json(found))
+    say(f"case {case} is closed; {_erased(found)}", as_json=json, **as_json_of(found))
 
 
 @app.command()
@@ -212,7 +213,7 @@ def withdraw(
     """
     with open_target(controller, data) as store:
         found = store.cases().withdraw(case, who=owner_of(owner), why=reason)
-    say(f"case {case} is withdrawn; {_erased(found)}", as_json=json, **as_json(found))
+    say(f"case {case} is withdrawn; {_erased(found)}", as_json=json, **as_json_of(found))
 
 
 def _erased(found: ErasureCase) -> str:
@@ -220,9 +221,9 @@ def _erased(found: ErasureCase) -> str:
     return f"{counted(found.events, 'event')} erased{late}"
 
 
-def _print(found: ErasureCase, *, as_json: bool) -> None:
+def _print(found: ErasureCase, *, as_json: bool, loss: Loss | None = None) -> None:
     if as_json:
-        print_json(found)
+        print_json({**as_json_of(found), **lost_fields(loss)})
         return
     facts: dict[str, object] = {
         "case": found.case,
@@ -245,4 +246,4 @@ def _print(found: ErasureCase, *, as_json: bool) -> None:
         facts["ended"] = f"{moment(found.ended.at_ms)} by {found.ended.who}: {found.ended.why}"
     if found.is_overdue:
         typer.secho(f"case {found.case} is overdue", fg="red", err=True)
-    print_facts(facts, as_json=False)
+    print_facts({**facts, **(loss.facts if loss is not None else {})}, as_json=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.common.options import SINCE, UNTIL, YesOption
+from penstock.app.cli.common.options import SINCE, UNTIL, ReasonOption, YesOption
 from penstock.app.cli.common.output import NOT_TRUE_STATUS, print_json, print_rows, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.app.cli.common.words import moment, parse_moment
@@ -82,6 +82,7 @@ def key(
 @app.command("rotate-key")
 def rotate_key(
     yes: YesOption = False,
+    reason: ReasonOption = "",
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
@@ -96,7 +97,7 @@ def rotate_key(
     """
     if not yes and not (sys.stdin.isatty() and typer.confirm("Replace the key of the audit log?", err=True)):
         raise InvalidArgumentError("nothing was changed: confirm with --yes")
-    with open_target(controller, data) as store:
+    with open_target(controller, data, why=reason) as store:
         _print_key(store.audit().rotate_key(), json=json)
 
 

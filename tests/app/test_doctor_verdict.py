@@ -191,6 +191,19 @@ def test_a_record_of_tier_2_that_cannot_be_read_is_a_verdict(stores: list[Path],
     assert not starts(tmp_path / "data")
 
 
+def test_a_damaged_key_of_erasures_is_a_verdict(stores: list[Path], tmp_path: Path) -> None:
+    copy(stores[0] / "data", tmp_path / "data")
+    key = tmp_path / "data" / "erasure.key"
+    for text in (b"\xff" * 64, b"00" * 31, b""):
+        key.write_bytes(text)
+        assert "key of erasures" in (verdict(tmp_path / "data").refusal or "")
+        assert not starts(tmp_path / "data")
+        assert key.read_bytes() == text
+    key.unlink()
+    assert verdict(tmp_path / "data").refusal is None
+    assert starts(tmp_path / "data")
+
+
 def test_a_first_start_that_died_is_no_damage(tmp_path: Path) -> None:
     DataDirectory.open(tmp_path / "data").close()
     found = verdict(tmp_path / "data")
@@ -210,6 +223,10 @@ def test_the_root_of_a_store_of_workers_is_looked_at(tmp_path: Path) -> None:
     asyncio.run(start())
     found = verdict(data)
     assert (found.refusal, found.damage, len(found.workers)) == (None, [], 2)
+    key = (data / "erasure.key").read_bytes()
+    (data / "erasure.key").write_bytes(key[:9])
+    assert "key of erasures" in (verdict(data).refusal or "")
+    (data / "erasure.key").write_bytes(key)
     remove(data, ["workers/1/metadata"])
     assert "workers/1" in (verdict(data).refusal or "")
     remove(data, ["workers/1"])

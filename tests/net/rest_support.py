@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -206,7 +207,7 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
 }
 _CHECKED = {
     *("$ref", "type", "properties", "required", "additionalProperties", "items", "enum", "minimum", "maxLength"),
-    *("anyOf", "description"),
+    *("anyOf", "description", "format"),
 }
 
 
@@ -226,6 +227,9 @@ def check_schema(value: Any, schema: Mapping[str, Any], where: str) -> None:
     if _TYPES["number"](value):
         assert value >= schema.get("minimum", value), f"{where}: {value!r} is too small"
     if isinstance(value, str):
+        assert schema.get("format", "date-time") == "date-time", schema
+        if "format" in schema:
+            datetime.fromisoformat(value)
         assert len(value) <= schema.get("maxLength", len(value)), where
     if isinstance(value, list):
         for index, item in enumerate(value):

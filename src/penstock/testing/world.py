@@ -23,6 +23,7 @@ from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_log import MemoryLog, MemoryLogState
 from penstock.storage.memory.memory_objects import MemoryObjects
+from penstock.storage.memory.memory_signing_keys import MemorySigningKeys
 from penstock.testing.fakes import FakeClock, InlineOffload, SeededRng
 
 QUIET = ControllerSettings(sweep_ms=None, retention_cycle_ms=None, watermark_ms=None)
@@ -70,6 +71,7 @@ class World:
         self.objects: Objects | None = MemoryObjects() if catalogue else None
         self.clock = clock or FakeClock()
         self.rng = rng or SeededRng()
+        self.signing = MemorySigningKeys()
         self.telemetry = Counters()
         self.options: dict[str, Any] = {}
         """Further arguments of ``open_segment_store``: ``disk``, ``owned``, ``shared``."""
@@ -132,6 +134,7 @@ class World:
                 self.telemetry,
                 self.controller_settings,
                 steady=steady,
+                signing=self.signing,
             ) as controller,
         ):
             yield store, controller

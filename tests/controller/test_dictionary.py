@@ -50,8 +50,6 @@ UNSEEN = {
     "txn-kept/{scope}/{stream}/{txn}": "only a repair of a damaged stream writes it: test_streams_made_again",
     "d{container}{uid}": "only for a segment with a damaged row: test_rebuild_aside",
     "d{container}{uid}{number}": "only for a segment with a damaged row: test_rebuild_aside",
-    "case/{case}": "only if a case is opened: tests/app/test_erasure_cases",
-    "case-stream/{case}/{scope}/{stream}": "only if a case is opened: tests/app/test_erasure_cases",
     "audit-keys/{log}": "only if something is signed: test_evidence",
     "audit-checkpoint/{log}/{size}": "only if something is signed: test_evidence",
     "audit-policy": "only if the operator sets it: test_audit_chain",

@@ -142,7 +142,7 @@ def _policy() -> Schema:
 
 def _effective() -> Schema:
     origin = {"type": "string", "enum": [level.value for level in Level]}
-    values = {item: closed_object({"value": _field(item), "from": origin}, ["value", "from"]) for item in FIELDS}
+    values = {item: closed_object({"value": _effective_field(item), "from": origin}, ["value", "from"]) for item in FIELDS}
     properties = _by_section(values, needed=True) | {"truncates": _PLAIN[bool]}
     return closed_object(properties, properties)
 
@@ -158,6 +158,12 @@ def _by_section(fields: Mapping[Field, Schema], *, needed: bool) -> dict[str, Sc
         section["properties"][item.name] = schema
         section["required"] = sorted(section["properties"]) if needed else []
     return found
+
+
+def _effective_field(item: Field) -> Schema:
+    """As ``_field``. A time that no level sets is null."""
+    schema = _field(item)
+    return {**schema, "type": ["string", "null"]} if item.kind is Kind.TIME else schema
 
 
 def _field(item: Field) -> Schema:

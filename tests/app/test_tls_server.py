@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from penstock.app.access.settings import AccessSettings
 from penstock.app.cli.main import app
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.model.errors import InvalidArgumentError
@@ -35,6 +36,10 @@ def test_beyond_loopback_the_refusal_names_what_is_missing(tmp_path: Path) -> No
         with pytest.raises(InvalidArgumentError, match="and authentication is missing") as caught:
             StandaloneSettings(store=store, host=host, tls=tls)
         assert "TLS is missing" not in str(caught.value)
+        with pytest.raises(InvalidArgumentError, match="TLS is missing") as caught:
+            StandaloneSettings(store=store, host=host, access=AccessSettings())
+        assert "authentication is missing" not in str(caught.value)
+        assert not StandaloneSettings(store=store, host=host, tls=tls, access=AccessSettings()).unprotected
         assert StandaloneSettings(store=store, host=host, insecure=True).unprotected
     for host in ("127.0.0.1", "localhost", "::1", "127.9.9.9"):
         assert not StandaloneSettings(store=store, host=host).unprotected

@@ -88,6 +88,7 @@ class Doors:
     controller: Controller
     store: SegmentStore
     channel: grpc.aio.Channel
+    grpc: GrpcServer
     wire: WireServer
     rest: RestServer
     clock: FakeClock
@@ -162,6 +163,7 @@ async def doors(path: Path) -> AsyncIterator[Doors]:
             controller=controller,
             store=store,
             channel=await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")),
+            grpc=server,
             wire=wire_server,
             rest=rest,
             clock=clock,

@@ -22,7 +22,7 @@ class SilentStore:
         self.sent = []
         self._rid = 0
 
-    def attach(self, sink):
+    def attach(self, sink, rid=None):
         self._rid += 1
         return self._rid
 

@@ -13,6 +13,7 @@ from penstock.client.store import AsyncStore
 from penstock.model.redaction import redacted_address
 from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.security import security_for
+from penstock.net.dial.segment_tokens import SegmentTokens
 from penstock.net.dial.segments import RemoteSegments
 from penstock.ports import forks
 from penstock.storage.machine.clock import RealClock
@@ -48,7 +49,12 @@ async def open_remote(
         controller = await stack.enter_async_context(dial_controller(address, dial_s=dial_s, security=security))
         segments = await stack.enter_async_context(
             RemoteSegments(
-                controller, native=controller.segments, rng=RealRng(), telemetry=Counters(), security=security
+                controller,
+                native=controller.segments,
+                rng=RealRng(),
+                telemetry=Counters(),
+                security=security,
+                tokens=SegmentTokens(controller.segment_token),
             )
         )
         controller.use_line(segments.calls)

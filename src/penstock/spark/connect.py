@@ -63,6 +63,7 @@ async def dial(address: str) -> Services:
     """
     # Imported late, because gRPC must not be in memory when Spark's daemon forks its workers.
     from penstock.net.dial.controller import dial_controller
+    from penstock.net.dial.segment_tokens import SegmentTokens
     from penstock.net.dial.segments import DialLimits, RemoteSegments
 
     security = _security(address)
@@ -76,6 +77,7 @@ async def dial(address: str) -> Services:
                 telemetry=NoTelemetry(),  # Spark shows no figures of Python sources
                 limits=DialLimits(retry_for_s=ATTEMPT_S),
                 security=security,
+                tokens=SegmentTokens(controller.segment_token),
             )
         )
         return Services(controller, segments, stack.pop_all().aclose)

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 
 from penstock.codec.values import Call
 from penstock.model.errors import NotConnectedError, UnsupportedError
+from penstock.model.names import StreamName
 from penstock.net.dial.checking import REFUSED_S, check_listens
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.dial.line_calls import LineCalls
 from penstock.net.dial.security import PLAIN, DialSecurity
-from penstock.net.native.calls import MADE_ONCE, OVER_THE_WIRE
+from penstock.net.native.calls import MADE_ONCE, OVER_THE_WIRE, TOKENS_CAPABILITY
 from penstock.net.native.remote import RemoteControl
 from penstock.net.wire.requests import CALLS_CAPABILITY
 
@@ -29,6 +30,13 @@ class RemoteController(RemoteControl):
         self._connection = connection
         self._line: LineCalls | None = None
         self._line_taken: bool | None = None
+        self._needs_tokens: bool | None = None
+
+    async def segment_token(self, stream: StreamName) -> str:
+        """The caller's token for the segments of the stream; empty if they need none. Raises PermissionDeniedError."""
+        if self._needs_tokens is None:
+            await self.greet()
+        return await self.about.token(stream) if self._needs_tokens else ""
 
     def use_line(self, calls: LineCalls) -> None:
         """Make calls over connections to the store if the server accepts them there. ``calls`` is borrowed."""
@@ -37,7 +45,8 @@ class RemoteController(RemoteControl):
     async def greet(self) -> None:
         """Check which server answers. Raises NotConnectedError, UnsupportedError (not a Penstock server)."""
         try:
-            self._line_taken = CALLS_CAPABILITY in (await self.about.info()).calls
+            calls = (await self.about.info()).calls
+            self._line_taken, self._needs_tokens = CALLS_CAPABILITY in calls, TOKENS_CAPABILITY in calls
         except UnsupportedError as error:
             address = self._connection.address
             raise UnsupportedError("the server at this address is not a Penstock server", address=address) from error

@@ -52,13 +52,13 @@ class DirectLine:
         if held.fileno() >= 0:
             forks.disconnect(held.fileno())
 
-    async def set_up(self, segment: str) -> None:
+    async def set_up(self, segment: str, token: str) -> None:
         """Exchange the protocol's greeting and register the writer. Raises NotConnectedError, and the store's error if
         it refuses."""
         channel = self._channel
         await channel.start(self._endpoint.host.strip("[]"))
         hello = encode(c.Hello(VERSION_HIGH, VERSION_LOW))
-        await channel.send_all(hello + encode(c.SetupAppend(_RID, self._writer, segment, OWN_TOKEN)))
+        await channel.send_all(hello + encode(c.SetupAppend(_RID, self._writer, segment, token)))
         while True:
             for reply in self._replies(await channel.receive()):
                 if isinstance(reply, c.AppendSetup):
@@ -131,7 +131,13 @@ class DirectLine:
 
 
 async def dial_direct(
-    endpoint: Endpoint, segment: str, writer: UUID, *, connect_s: float, security: DialSecurity = PLAIN
+    endpoint: Endpoint,
+    segment: str,
+    writer: UUID,
+    *,
+    connect_s: float,
+    security: DialSecurity = PLAIN,
+    token: str = OWN_TOKEN,
 ) -> DirectLine:
     """A line, set up. Raises NotConnectedError, TlsError, and the store's error if it refuses. Cancelled: nothing stays
     open."""
@@ -144,7 +150,7 @@ async def dial_direct(
             context = security.context()
             channel = PlainChannel(connection) if context is None else TlsChannel(connection, context)
             line = DirectLine(channel, endpoint, writer)
-            await line.set_up(segment)
+            await line.set_up(segment, token)
     except BaseException as error:
         if connection is not None:
             connection.close()

@@ -13,6 +13,7 @@ from penstock.codec.wire import table_commands as t
 from penstock.codec.wire.frames import Command
 from penstock.codec.wire.layout import WireEntry, WireKey
 from penstock.model.errors import (
+    AccessError,
     EventTooLargeError,
     InvalidArgumentError,
     PenstockError,
@@ -22,6 +23,7 @@ from penstock.model.scaling import SegmentRates
 from penstock.net.dial.direct_line import DirectLine, dial_direct
 from penstock.net.dial.line_calls import LineCalls
 from penstock.net.dial.security import PLAIN, DialSecurity
+from penstock.net.dial.segment_tokens import SegmentTokens
 from penstock.net.dial.wire_append_pool import RemoteAppends
 from penstock.net.dial.wire_dial import DialLimits
 from penstock.net.dial.wire_pool import ConnectionPool
@@ -82,10 +84,17 @@ class RemoteSegments:
         telemetry: Telemetry,
         limits: DialLimits | None = None,
         security: DialSecurity = PLAIN,
+        tokens: SegmentTokens | None = None,
     ) -> None:
+        """``tokens``: None where segments need none; otherwise borrowed, as the rest."""
         self._native = native
         self._pool = ConnectionPool(
-            controller, rng=rng, telemetry=telemetry, limits=limits or DialLimits(), security=security
+            controller,
+            rng=rng,
+            telemetry=telemetry,
+            limits=limits or DialLimits(),
+            security=security,
+            tokens=tokens,
         )
         self._reads = RemoteReads(self._pool)
         self._appends = RemoteAppends(self._pool)
@@ -139,9 +148,19 @@ class RemoteSegments:
         """See ``ports.data.direct_appends.DirectAppends``. The caller owns the line: closing this object leaves it
         open."""
         endpoint = await self._pool.endpoint(segment)
-        line = await dial_direct(
-            endpoint, segment, writer, connect_s=self._pool.limits.connect_s, security=self._pool.security
-        )
+        tokens = self._pool.tokens
+        try:
+            line = await dial_direct(
+                endpoint,
+                segment,
+                writer,
+                connect_s=self._pool.limits.connect_s,
+                security=self._pool.security,
+                token=tokens.of(segment),
+            )
+        except AccessError:
+            tokens.refused(segment)
+            raise
         self._pool.telemetry.add("direct_lines")
         return line
 

@@ -11,13 +11,15 @@ from penstock.core.segments.append_rules import fits_int64
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.net.dial.wire_lines import FRAME_OVERHEAD, AppendConnection, Line
 from penstock.net.dial.wire_pool import ConnectionPool
-from penstock.net.wire.wire_errors import error_of
+from penstock.net.wire.wire_errors import TOKEN_EXPIRED, error_of
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, AppendDone, Appended
 
 _Key = tuple[str, int]
 """A segment, and a writer as a number: UUIDs compute their hash in Python, and the garbage collector looks at them."""
 
+_DRAIN_S = 0.01
+"""How often a line that takes a new token checks whether its appends in flight are answered."""
 _COUNT_MAX = (1 << 31) - 1
 """The most events in one append: the wire protocol has 32 bits for the count."""
 
@@ -90,6 +92,8 @@ class RemoteAppends:
         line.opening.add_done_callback(line.opening_over)
 
     def _ended(self, line: Line) -> None:
+        if line.renewal is not None:
+            line.renewal.cancel()
         key = (line.segment, line.writer.int)
         if self._lines.get(key) is line:
             del self._lines[key]
@@ -122,22 +126,49 @@ class RemoteAppends:
         connection = line.connection
         if connection is None:
             connection = await self._connection(line)
+        else:
+            await self._pool.tokens.ensure(line.segment)
         try:
             # The store forgets the writer's handle at this request: frames that use the handle must be sent before.
             connection.send_gathered()
-            reply = await connection.dialled.request(line.setup)
+            rid, answer = connection.dialled.begin(line.setup)
+            try:
+                reply = await answer
+            finally:
+                connection.dialled.detach(rid)
             if isinstance(reply, c.WrongHost):
                 raise NotConnectedError("segment is served elsewhere", segment=line.segment)
+            if isinstance(reply, c.AuthTokenCheckFailed):
+                self._pool.tokens.refused(line.segment)
+                if reply.code == TOKEN_EXPIRED:
+                    raise NotConnectedError("the token for the segment has expired", segment=line.segment)
             if not isinstance(reply, c.AppendSetup):
                 raise error_of(reply, line.segment)
             if line.ended:
                 raise NotConnectedError("connection to a segment store is lost", segment=line.segment)
-            line.opened(connection, reply.last_number, reply.handle)
+            line.opened(connection, reply.last_number, reply.handle, rid)
         except BaseException:
             if line.connection is None:
                 connection.leave(line)
             raise
+        self._renew_in_time(line)
         return reply.last_number
+
+    def _renew_in_time(self, line: Line) -> None:
+        due_s = self._pool.tokens.renew_at(line.segment)
+        if line.renewal is not None:
+            line.renewal.cancel()
+        if due_s is not None and not line.ended:
+            line.renewal = asyncio.get_running_loop().call_at(due_s, self._renew, line)
+
+    def _renew(self, line: Line) -> None:
+        """Set the line up with a new token, as soon as nothing is in flight; appends wait until then."""
+        if line.ended or line.opening is not None or line.end_if_idle():
+            return  # An idle line opens again with its next append.
+        if line.hold():
+            self._open(line)
+        else:
+            line.renewal = asyncio.get_running_loop().call_later(_DRAIN_S, self._renew, line)
 
     async def _connection(self, line: Line) -> AppendConnection:
         """A connection on which the writer has no other line; this line is registered on it."""

@@ -17,10 +17,20 @@ from penstock.net.dial.checking import tls_error
 from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.frames import FrameReceiver, Outbox, tune
+from penstock.net.wire.requests import subject_of
 from penstock.net.wire.wire_errors import OWN_TOKEN
 from penstock.ports import forks
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.files import Buffer
+
+TokenOf = Callable[[str], str]
+"""What a command about the segment carries as its token."""
+
+
+def unneeded(_segment: str) -> str:
+    """Segments need no tokens: the mark of our own client is all."""
+    return OWN_TOKEN
+
 
 Sink = Callable[[Command | PenstockError], None]
 
@@ -64,9 +74,15 @@ class DialConnection(asyncio.BufferedProtocol):
     """One connection. Every sink is called with its reply, or with NotConnectedError once the connection is lost."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, pool: ArenaPool, limits: DialLimits, endpoint: Endpoint
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pool: ArenaPool,
+        limits: DialLimits,
+        endpoint: Endpoint,
+        token_of: TokenOf = unneeded,
     ) -> None:
         self.endpoint = endpoint
+        self._token_of = token_of
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.writable = True
@@ -180,13 +196,14 @@ class DialConnection(asyncio.BufferedProtocol):
         """Number of outstanding replies."""
         return len(self._sinks)
 
-    def attach(self, sink: Sink) -> int:
-        """A new request id whose replies go to ``sink`` until it is detached. Raises NeverSentError."""
+    def attach(self, sink: Sink, rid: int | None = None) -> int:
+        """A request id whose replies go to ``sink`` until it is detached: ``rid``, or a new one. Raises NeverSentError."""
         if not self.is_open:
             raise NeverSentError("connection is closed", host=self.endpoint.host, port=self.endpoint.port)
-        self._last_rid += 1
-        self._sinks[self._last_rid] = sink
-        return self._last_rid
+        if rid is None:
+            rid = self._last_rid = self._last_rid + 1
+        self._sinks[rid] = sink
+        return rid
 
     def detach(self, rid: int) -> None:
         """Ignore later replies for ``rid``."""
@@ -198,11 +215,17 @@ class DialConnection(asyncio.BufferedProtocol):
         reply: asyncio.Future[Command] = self._loop.create_future()
         rid = self.attach(_OnlyReply(self, reply))
         try:
-            self.send(encode(_own(build(rid))))
+            self.send(encode(self._own(build(rid))))
         except PenstockError:
             self.detach(rid)
             raise
         return rid, reply
+
+    def _own(self, command: Command) -> Command:
+        """The request with its token, marked so that the server may answer with errors that Pravega's protocol lacks."""
+        if getattr(command, "token", None) != "":
+            return command
+        return command._replace(token=self._token_of(subject_of(command)))  # type: ignore[attr-defined,no-any-return]
 
     async def request(self, build: Callable[[int], Command]) -> Command:
         """Send a request and return its reply, which may be an error. Cancelled: the reply is ignored when it
@@ -269,11 +292,6 @@ class _OnlyReply:
             reply.set_result(outcome)
 
 
-def _own(command: Command) -> Command:
-    """The request, marked so that the server may answer with errors that Pravega's protocol lacks."""
-    return command._replace(token=OWN_TOKEN) if getattr(command, "token", None) == "" else command  # type: ignore[attr-defined]
-
-
 async def _connect(
     loop: asyncio.AbstractEventLoop,
     connection: DialConnection,
@@ -295,12 +313,17 @@ async def _connect(
 
 
 async def dial(
-    endpoint: Endpoint, *, pool: ArenaPool, limits: DialLimits, security: DialSecurity = PLAIN
+    endpoint: Endpoint,
+    *,
+    pool: ArenaPool,
+    limits: DialLimits,
+    security: DialSecurity = PLAIN,
+    token_of: TokenOf = unneeded,
 ) -> DialConnection:
     """An open connection that has exchanged greetings. Raises NeverSentError; TlsError if the store's certificate cannot be
     trusted. Cancelled: nothing stays open."""
     loop = asyncio.get_running_loop()
-    connection = DialConnection(loop, pool, limits, endpoint)
+    connection = DialConnection(loop, pool, limits, endpoint, token_of)
     try:
         async with asyncio.timeout(limits.connect_s):
             await _connect(loop, connection, endpoint, security.context())

@@ -35,7 +35,7 @@ from penstock.model.errors import (
     WriterFencedError,
 )
 from penstock.net.dial.wire_dial import DialConnection
-from penstock.net.wire.wire_errors import error_of
+from penstock.net.wire.wire_errors import TOKEN_EXPIRED, error_of
 from penstock.ports.data.segments import Append, AppendDone, Appended
 from penstock.ports.files import Buffer
 
@@ -216,6 +216,7 @@ class Line:
         self.writer = writer
         self.writer_bytes = writer.bytes
         self.opening: asyncio.Task[int | PenstockError] | None = None
+        self.renewal: asyncio.TimerHandle | None = None
         self.connection: AppendConnection | None = None
         self.ended = False
         self.used_at = asyncio.get_running_loop().time()
@@ -282,17 +283,21 @@ class Line:
         if task.cancelled() or task.exception() is not None:
             self.fail(lambda: NotConnectedError("line to a segment store was not opened", segment=self.segment))
 
-    def hold(self) -> None:
-        """Send nothing until ``opened``."""
+    def hold(self) -> bool:
+        """Send nothing until ``opened``. Returns whether no append waits for an answer."""
         self._ready = False
+        return not self._sent
 
-    def opened(self, connection: AppendConnection, last_number: int, handle: int | None = None) -> None:
-        """Start sending: ``last_number`` is the last event number that the store has from this writer. Raises
-        NotConnectedError."""
+    def opened(
+        self, connection: AppendConnection, last_number: int, handle: int | None = None, rid: int | None = None
+    ) -> None:
+        """Start sending: ``last_number`` is the last event number that the store has from this writer. ``rid``: the id of
+        the setup, with which the store also reports that the writer's token has expired. Raises NotConnectedError."""
         self.handle = handle
-        if self.connection is not connection or not self._rid:
-            self._rid = connection.dialled.attach(self)
-            self.connection = connection
+        if self.connection is connection:
+            connection.dialled.detach(self._rid)
+        self._rid = connection.dialled.attach(self, rid)
+        self.connection = connection
         self._last_number = last_number
         self._drop_in_flight()
         self._ready = True
@@ -387,6 +392,9 @@ class Line:
             self._appended(reply)
         elif isinstance(reply, c.ConditionalCheckFailed):
             self._condition_failed()
+        elif isinstance(reply, c.AuthTokenCheckFailed) and reply.code == TOKEN_EXPIRED:
+            # The server takes no more of this writer before it is set up again, with a new token.
+            self.fail(lambda: NotConnectedError("the token for the segment has expired", segment=self.segment))
         else:
             # It answers the first append that was sent by itself. Appends in shared frames may be stored.
             alone = (item.request.event_number for item in self._in_flight() if not item.with_others)
@@ -454,10 +462,11 @@ class Line:
             connection.answered(size_bytes)
             self.pump()
 
-    def end_if_idle(self) -> None:
-        """End if no append is in flight, so that none fails. The next append opens a new line."""
+    def end_if_idle(self) -> bool:
+        """End, and return True, if there is no append that would fail. The next append opens a new line."""
         if self._ready and not self._items:
             self._end()
+        return self.ended
 
     def fail(self, make_error: Callable[[], PenstockError], *, first: int | None = None) -> None:
         """End; all appends that were not acknowledged fail, each with its own error.

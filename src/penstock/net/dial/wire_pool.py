@@ -13,9 +13,10 @@ from penstock.codec.wire.frames import Command
 from penstock.core.segments.placement import primary_name
 from penstock.model.errors import NotConnectedError, PenstockError
 from penstock.net.dial.security import PLAIN, DialSecurity
+from penstock.net.dial.segment_tokens import SegmentTokens
 from penstock.net.dial.wire_dial import DialConnection, DialLimits, NeverSentError, dial
 from penstock.net.wire.arena import ArenaPool
-from penstock.net.wire.wire_errors import error_of
+from penstock.net.wire.wire_errors import TOKEN_EXPIRED, error_of
 from penstock.ports import forks
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.control.plane import ControlPlane
@@ -95,8 +96,11 @@ class ConnectionPool:
         telemetry: Telemetry,
         limits: DialLimits,
         security: DialSecurity = PLAIN,
+        tokens: SegmentTokens | None = None,
     ) -> None:
+        """``tokens``: None where segments need none; otherwise borrowed."""
         self.security = security
+        self.tokens = tokens or SegmentTokens()
         self.limits = limits
         self.telemetry = telemetry
         self._controller = controller
@@ -118,13 +122,14 @@ class ConnectionPool:
 
     async def endpoint(self, segment: str) -> Endpoint:
         """The store of the segment, from the controller's last answer about it or about a segment that may be merged
-        with it.
+        with it. There is a valid token for the segment then. Raises UnauthenticatedError, PermissionDeniedError.
 
         For a stream with very many segments, the controller is asked only about some. If one store serves all of these,
         the others are assumed to be there too. A store that does not have a segment replies WrongHost and does nothing;
         after ``forget`` the controller is asked about that segment.
         """
         forks.check(self._owner)
+        await self.tokens.ensure(segment)
         place = primary_name(segment)
         known = self._endpoints.get(place)
         if known is not None:
@@ -169,7 +174,9 @@ class ConnectionPool:
         forks.check(self._owner)
         if self._closed:
             raise NeverSentError("client is closed", host=endpoint.host, port=endpoint.port)
-        connection = await dial(endpoint, pool=self._arenas, limits=self.limits, security=self.security)
+        connection = await dial(
+            endpoint, pool=self._arenas, limits=self.limits, security=self.security, token_of=self.tokens.of
+        )
         self._extra[connection] = None
         connection.closed.add_done_callback(lambda _: self._extra.pop(connection, None))
         self.telemetry.add("dialled_connections")
@@ -221,6 +228,12 @@ class ConnectionPool:
                     raise
                 await backoff.pause(error)
                 continue
+            if isinstance(reply, c.AuthTokenCheckFailed):
+                self.tokens.refused(segment)
+                if reply.code == TOKEN_EXPIRED:
+                    # Refused before anything was done. The clock of the server may have jumped.
+                    await backoff.pause(error_of(reply, segment))
+                    continue
             if not isinstance(reply, c.WrongHost):
                 return reply
             # Refused before anything was done: any request may be retried.

@@ -2,7 +2,7 @@
 
     pravega_client_tls_cert_path=DIRECTORY python official_over_tls.py HOST:PORT
 
-Prints what it read.
+Prints what it read. With the variables ``pravega_client_auth_*`` it also shows credentials.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import pravega_client
 
 
 def main():
-    manager = pravega_client.StreamManager(f"tls://{sys.argv[1]}", False, True)
+    manager = pravega_client.StreamManager(f"tls://{sys.argv[1]}", "pravega_client_auth_method" in os.environ, True)
     manager.create_scope("tls")
     manager.create_stream("tls", "st", 2)
     writer = manager.create_writer("tls", "st")

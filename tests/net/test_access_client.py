@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
-from test_access_doors import ORDERS, PASSWORD, SEGMENT, Doors, run
+from access_world import ORDERS, PASSWORD, SEGMENT, Doors, run
 
 from penstock.app.telemetry import Counters
 from penstock.core.access.resources import parse_grant

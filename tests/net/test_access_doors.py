@@ -13,13 +13,15 @@ import json
 import re
 import typing
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 from access_world import NOBODY, ORDERS, PASSWORD, RIGHTS, SEGMENT, Doors, run
 
-from penstock.app.access.settings import load_access_settings
+from penstock.app.access.settings import AccessSettings, load_access_settings
+from penstock.app.workers.supervisor import Worker
 from penstock.codec.values import Call
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
@@ -44,7 +46,7 @@ from penstock.ports.control.tables import TableConfig
 from penstock.ports.control.transactions import PositionCommit
 from penstock.ports.data.segments import Append
 from penstock.storage.access.bearer import StoreTokens
-from penstock.storage.access.store_key import load_key
+from penstock.storage.access.store_key import key_path, load_key
 
 # --- gRPC -------------------------------------------------------------------------------------------------
 
@@ -412,6 +414,31 @@ def test_odd_tokens_and_long_names_over_the_wire(tmp_path):
         await peer.close()
 
     run(tmp_path, test)
+
+
+def test_a_worker_that_starts_again_verifies_with_the_key_of_its_running_server(tmp_path):
+    """The server signs with the key that it has read, even if the file is removed for the next start."""
+
+    async def test() -> None:
+        settings: Any = SimpleNamespace(
+            store=SimpleNamespace(data=tmp_path), access=AccessSettings(), tls=None, host="h", advertised="h",
+            worker_port=lambda _: 0,
+        )  # fmt: skip
+        nothing: Any = None
+        worker = Worker(number=0, settings=settings, layout=nothing, counts=nothing, patience=nothing)
+        sent: list[Any] = []
+
+        async def call(*arguments: Any) -> int:
+            sent.append(arguments[-1])
+            return 1
+
+        link: Any = SimpleNamespace(call=call)
+        await worker.serve(link)
+        key_path(tmp_path).unlink()
+        await worker.serve(link)
+        assert sent[0] == sent[1] is not None
+
+    asyncio.run(test())
 
 
 # --- settings ---------------------------------------------------------------------------------------------

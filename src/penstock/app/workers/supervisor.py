@@ -117,6 +117,8 @@ class Worker:
         self._counts = counts
         self._process: asyncio.subprocess.Process | None = None
         self._link: WorkerLink | None = None
+        self._token_key: bytes | None = None
+        """The public key of tokens: a worker verifies them, and cannot issue any."""
 
     @property
     def pid(self) -> int | None:
@@ -213,9 +215,10 @@ class Worker:
         wanted = self._settings.worker_port(self.number) if self.endpoint is None else self.endpoint.port
         settings = self._settings
         tls = None if settings.tls is None else settings.tls.to_plain()
-        # A worker verifies tokens, and cannot issue any.
-        token_key = None if settings.access is None else load_key(settings.store.data).public_bytes()
-        port = await link.call("serve", settings.host, wanted, tls, token_key)
+        if settings.access is not None and self._token_key is None:
+            # Read once: the server goes on signing with the key that it has read, even if the file is removed.
+            self._token_key = load_key(settings.store.data).public_bytes()
+        port = await link.call("serve", settings.host, wanted, tls, self._token_key)
         self.endpoint = Endpoint(host=self._settings.advertised, port=port)
 
     async def end(self, patience_s: float) -> int | None:

@@ -39,7 +39,7 @@ from penstock.storage.access.delegation import Issuer, Verifier
 from penstock.storage.access.key_sets import KeySet, key_set, parse_keys
 from penstock.storage.access.passwords import check_password, hash_password, import_pravega, matches
 from penstock.storage.access.store_key import key_path, load_key
-from penstock.storage.access.users_file import User, change_users, load_users, users_path, with_grants
+from penstock.storage.access.users_file import User, certificate_name, change_users, load_users, users_path, with_grants
 
 PASSWORD = "correct horse"
 HASH = hash_password(PASSWORD)
@@ -230,6 +230,8 @@ async def test_a_name_in_a_certificate_is_known_by_its_kind(tmp_path):
         ("DNS:SVC.shop", "svc"),
     ):
         assert (await desk.who("", shown)).name == name
+    for plain in ("svc.shop", "SVC.shop", "spiffe://shop/Job", "ann@shop"):
+        assert certificate_name(certificate_name(plain)) == certificate_name(plain)
     for other in ("URI:svc.shop", "email:svc.shop", "DNS:ann@shop", "svc.shop"):
         with pytest.raises(UnauthenticatedError):
             await desk.who("", other)

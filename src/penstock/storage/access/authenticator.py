@@ -166,7 +166,7 @@ class StoreAuthenticator:
         return await self._provider.identity(token)
 
     def _of_certificate(self, shown: Presented) -> Identity:
-        names = (name.lower() if name.startswith("DNS:") else name for name in shown.certificate)
+        names = (certificate_name(name) if name.startswith("DNS:") else name for name in shown.certificate)
         user = next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
         if user is None:
             raise UnauthenticatedError("this server needs credentials")

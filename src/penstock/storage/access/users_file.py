@@ -53,7 +53,8 @@ def certificate_name(name: str) -> str:
     if not name.startswith(_KINDS):
         kind = "URI:" if "://" in name else "email:" if "@" in name else "DNS:"
         name = kind + name
-    return name.lower() if name.startswith("DNS:") else name
+    kind, _, host = name.partition(":")
+    return f"DNS:{host.lower()}" if kind == "DNS" else name
 
 
 def users_path(data: Path) -> Path:

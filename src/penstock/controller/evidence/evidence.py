@@ -16,9 +16,11 @@ from penstock.core.evidence import documents as d
 from penstock.core.evidence.audit_log import TILE, LogState
 from penstock.core.evidence.merkle import Nodes
 from penstock.model.answers.evidence import AuditCheckpoint, AuditExport, AuditLogInfo, EvidenceDocument, KeyRotation
-from penstock.model.errors import InvalidArgumentError, NotFoundError
+from penstock.model.errors import InvalidArgumentError, NotFoundError, SegmentNotFoundError
 from penstock.model.names import StreamName, check_name
 
+_RETRY_MS = 3_600_000
+"""A checkpoint of the day that fails is tried again after an hour."""
 ENTRIES_MAX = 10_000  # entries of one document: about 10 MB
 
 
@@ -29,7 +31,8 @@ class Evidence:
         self._ctx = ctx
         self._erasures = erasures
         self._signing = Signing(ctx)
-        self._due_ms: int | None = None
+        self._since_ms: int | None = None
+        """When the log was last signed, or looked at and found unchanged."""
 
     async def log(self) -> AuditLogInfo:
         state = await self._signing.settled()
@@ -52,16 +55,37 @@ class Evidence:
         return await self._signing.checkpoints(await self._signing.settled())
 
     async def sweep(self) -> None:
-        """Sign a checkpoint if the last look is a day ago and the log has grown since the last one."""
-        now_ms = self._ctx.clock.now_ms()
-        if self._due_ms is None:
-            self._due_ms = now_ms + DAY_MS
-        if self._ctx.signing is None or now_ms < self._due_ms:
+        """Sign a checkpoint if the last one, or the first entry, is a day old, and the log has grown since.
+
+        A clock that was set back counts as a day.
+        """
+        if self._ctx.signing is None:
             return
-        self._due_ms = now_ms + DAY_MS
+        now_ms = self._ctx.clock.now_ms()
+        if self._since_ms is None:
+            self._since_ms = await self._last_ms(now_ms)
+        if 0 <= now_ms - self._since_ms < DAY_MS:
+            return
+        self._since_ms = now_ms - DAY_MS + _RETRY_MS
         found = await self.checkpoints()
         if not found or found[-1].size < (await self._signing.settled()).size:
             await self.checkpoint()
+        self._since_ms = now_ms
+
+    async def _last_ms(self, now_ms: int) -> int:
+        """When the log was last signed; if never, when its first entry was written: a store may restart every day."""
+        audit = self._ctx.audit
+        try:
+            await self._ctx.segments.info(audit.log.segment)
+        except SegmentNotFoundError:
+            return now_ms
+        state = await audit.log_state()
+        found = await self._signing.checkpoints(state)
+        if found:
+            return found[-1].at_ms
+        async for entry in audit.log.entries(await self._first(state), state.end):
+            return int(d.parsed(entry.decode())["at_ms"])
+        return now_ms
 
     # --- documents ------------------------------------------------------------------------------------------------
 

@@ -104,9 +104,12 @@ class Signing:
         await self.key(state)
         async with self._ctx.locks.hold("audit-keys"):
             await changing(lambda: self._rotate(state))
+            # Another controller may have rotated meanwhile: keep the key that is current now. Under the lock, because
+            # another call may have made a key that no record names yet.
+            found = await self._found(state)
+            if found.value is not None:
+                self._keys().keep_only(found.value.public)
         self._ctx.audit.soon()
-        # Another controller may have rotated meanwhile: keep the key that is current now.
-        self._keys().keep_only((await self.key(state)).verifier.public)
 
     async def _rotate(self, state: LogState) -> None:
         old, found, keys = await self.key(state), await self._found(state), self._keys()

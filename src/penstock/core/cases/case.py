@@ -84,6 +84,8 @@ def checked_targets(targets: Sequence[str]) -> list[str]:
                 name = StreamName.parse(target if "/" in target else f"{target}/stream")
                 if name.is_internal:
                     raise InvalidArgumentError("events of an internal stream cannot be erased", stream=target)
+                # A pattern such as "scope/*" is no stream: the case would search nothing, and be verified.
+                name.checked()
         except (InvalidNameError, TypeError) as error:
             raise InvalidArgumentError(
                 "a case concerns streams (SCOPE/STREAM), scopes (SCOPE) or everything (*)", target=ascii(target)[:120]

@@ -284,11 +284,15 @@ def follows(kind, said, entries):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*")
-    parser.add_argument("--public-key", dest="key", action="append", required=True)
-    parser.add_argument("--known", action="append", default=[])
+    parser.add_argument("--public-key", dest="key", action="append", required=True, help="the key, or a file with it")
+    parser.add_argument("--known", action="append", default=[], help="a checkpoint that you kept")
     given = parser.parse_args()
     files, known = ({name: Path(name).read_bytes() for name in names} for names in (given.files, given.known))
-    found = Verifier(given.key).run(files, known)
+    try:
+        verifier = Verifier([key if "+" in key else Path(key).read_text() for key in given.key])
+    except (OSError, ValueError) as error:
+        parser.error(f"--public-key: {error}; give what `penstock audit key` prints, or a file with it")
+    found = verifier.run(files, known)
     for name, verdict, text in found:
         print(f"{ {True: 'holds', False: 'DOES NOT HOLD', None: 'not shown'}[verdict] }: {name}: {text}")
     verdicts = [verdict for _, verdict, _ in found]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +14,8 @@ import penstock
 from penstock.app.cli.common.output import NOT_TRUE_STATUS
 from penstock.app.cli.main import app
 from penstock.model.errors import InvalidArgumentError, NotFoundError
+
+VERIFY = Path(__file__).parents[2] / "scripts" / "verify.py"
 
 
 def run(*arguments):
@@ -64,6 +69,9 @@ def test_an_auditor_is_convinced_without_the_store(tmp_path, data):
     assert "hold h on demo/clicks is lifted" in text
     assert all(json.loads(line)["holds"] for line in done(*verify, "--json").splitlines())
 
+    again = subprocess.run([sys.executable, VERIFY, *verify[1:]], capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stdout.count("holds: ")) == (0, 6), again.stderr  # takes the same arguments
+
     files[2].write_text(files[2].read_text().replace('"events":3', '"events":2'))
     changed = run(*verify)
     assert changed.exit_code == NOT_TRUE_STATUS
@@ -85,4 +93,18 @@ def test_entries_are_shown_without_the_hashes_that_people_do_not_read(data):
     assert "previous" not in done("retention", "audit", "--data", data)
     assert all(
         "previous" in json.loads(line) for line in done("retention", "audit", "--data", data, "--json").split("\n")[:-1]
+    )
+
+
+def test_a_key_that_is_none_is_a_wrong_argument_of_the_script(tmp_path):
+    call = [sys.executable, VERIFY, VERIFY, "--public-key", tmp_path / "missing"]
+    refused = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "penstock audit key" in refused.stderr) == (2, True)
+
+
+def test_the_ages_of_the_audit_log_can_be_set_on_the_command_line(data):
+    at = ("--data", data, "--yes")
+    done("retention", "set", "_system/audit", "--min-age", "3650d", "--max-age", "3650d", *at)
+    assert isinstance(
+        run("retention", "set", "_system/audit", "--max-bytes", "1MB", *at).exception, InvalidArgumentError
     )

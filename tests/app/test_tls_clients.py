@@ -306,6 +306,8 @@ def test_the_environment_names_credentials(tmp_path):
     both = credentials_of({"PENSTOCK_TOKEN_FILE": "/x", "PENSTOCK_USER": "ann"})
     assert both is not None
     assert both.file == Path("/x")
+    with pytest.raises(InvalidArgumentError, match="needs the name of its user"):
+        credentials_of({"PENSTOCK_PASSWORD_FILE": str(tmp_path / "password")})
     with pytest.raises(InvalidArgumentError, match="PENSTOCK_PASSWORD_FILE"):
         credentials_of({"PENSTOCK_USER": "ann"})
     with pytest.raises(InvalidArgumentError, match="cannot be read"):

@@ -97,8 +97,12 @@ def credentials_of(environment: Mapping[str, str]) -> Credentials | None:
     if user := environment.get(USER):
         password_file = environment.get(PASSWORD_FILE)
         if not password_file:
-            raise InvalidArgumentError(f"{USER} is set, and {PASSWORD_FILE} is not; it names a file with the password")
+            raise InvalidArgumentError(
+                f"a user needs the file of its password: --password-file or {PASSWORD_FILE}", user=user[:40]
+            )
         return Credentials.basic(user, _secret(Path(password_file)))
+    if environment.get(PASSWORD_FILE):
+        raise InvalidArgumentError(f"a password needs the name of its user: --user or {USER}")
     method = environment.get(f"{_PRAVEGA}auth_method", "")
     if method.lower() == "basic":
         user, password = (environment.get(f"{_PRAVEGA}auth_{name}", "") for name in ("username", "password"))

@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.codec.control.policy_document import FIELDS, value_of
 from penstock.model.errors import InvalidArgumentError
-from penstock.model.retention import Inherit, PolicyDocument
+from penstock.model.retention import Inherit, PolicyDocument, Unsubscribed
 
 DAY_S = 86_400
 _AGES: Final = ("retain.min_age_s", "retain.max_age_s")
@@ -19,6 +19,8 @@ def check_audit_policy(document: PolicyDocument) -> None:
     for item in FIELDS:
         value = value_of(document, item.path)
         if isinstance(value, Inherit) or item.path in _OTHERS:
+            continue
+        if value is Unsubscribed.RELEASE:  # the audit stream is made with it, and changes keep it
             continue
         accepted = ", ".join(_AGES)
         if item.path not in _AGES:

@@ -169,7 +169,9 @@ class StoreAuthenticator:
         names = (certificate_name(name) if name.startswith("DNS:") else name for name in shown.certificate)
         user = next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
         if user is None:
-            raise UnauthenticatedError("this server needs credentials")
+            raise UnauthenticatedError(
+                "this server needs credentials: a user and password, a token, or a client certificate of a user"
+            )
         return Identity(name=user.name, proof="certificate", grants=user.grants)
 
     def _check_wait(self, attempts: Attempts, key: Hashable) -> None:

@@ -208,8 +208,8 @@ def standalone(
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Run a store, in one process or several, all ports on loopback. Stops cleanly on Ctrl-C; after a crash, start it
-    again: no acknowledged event is lost.
+    """Run a store, in one process or several. Ports are on loopback unless --host is given. Stops cleanly on Ctrl-C;
+    after a crash, start it again: no acknowledged event is lost.
 
     \b
     penstock standalone --data ./store

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock import answers
-    from penstock.app.presented import ConnectOptions
     from penstock.app.settings import EmbeddedOptions
     from penstock.client.audit import AsyncAuditLog
     from penstock.client.blocking.approvals import Approvals
@@ -85,12 +84,13 @@ if TYPE_CHECKING:
         Unsubscribed,
     )
     from penstock.model.segments import KeyRange, SegmentId
+    from penstock.net.presented import ConnectOptions
     from penstock.ports.control.watermarks import TimeWindow
     from penstock.ports.schemas import RegisteredSchema, Schema, SchemaKind, SchemaReference, SchemaRegistry
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
-    "app.presented": "ConnectOptions",
+    "net.presented": "ConnectOptions",
     "app.settings": "EmbeddedOptions",
     "client.blocking.approvals": "Approvals",
     "client.blocking.byte_streams": "ByteStream",

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.app.presented import credentials_of
 from penstock.model.credentials import Credentials
 from penstock.model.errors import (
     InvalidArgumentError,
@@ -23,6 +22,7 @@ from penstock.model.errors import (
     UnsupportedError,
 )
 from penstock.net.dial.presenting import Presenting, expiry_ms
+from penstock.net.presented import credentials_of
 from penstock.testing.fakes import FakeClock
 from penstock.testing.server import ServerProcess
 from tests.certificates import Authority

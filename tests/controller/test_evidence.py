@@ -2,17 +2,16 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
 from audit_world import SEGMENT, decide
-from controller_world import QUIET, STREAM, config, cut_at, name_of, seg
+from controller_world import STREAM, config, cut_at, name_of, seg
+from evidence_world import key_files, signing
 from memory_segments import MemorySegments
 
-from penstock.app.telemetry import Counters
 from penstock.client.audit import AsyncAuditLog
 from penstock.codec.events import event_bounds
-from penstock.controller.controller import open_controller
 from penstock.controller.settings import DAY_MS
 from penstock.core.evidence.verify import verify
 from penstock.model.errors import (
@@ -23,30 +22,8 @@ from penstock.model.errors import (
     StorageFullError,
     UnavailableError,
 )
-from penstock.ports.control.layout import Endpoint
 from penstock.storage.machine.signing_keys import DIRECTORY, FileSigningKeys
-from penstock.testing.fakes import FakeClock, SeededRng
-
-
-@asynccontextmanager
-async def signing(segments, data, clock=None, keys=None):
-    clock = clock or FakeClock()
-    segments.now_ms = clock.now_ms
-    async with open_controller(
-        segments,
-        clock,
-        SeededRng(7),
-        lambda _: Endpoint(host="here", port=1),
-        Counters(),
-        QUIET,
-        steady=clock.passed_s,
-        signing=keys or FileSigningKeys(data),
-    ) as controller:
-        yield controller
-
-
-def key_files(data):
-    return sorted((data / DIRECTORY).glob("*"))
+from penstock.testing.fakes import FakeClock
 
 
 async def exported(controller, segments):

@@ -3,8 +3,8 @@
 import asyncio
 
 from audit_world import decide
+from evidence_world import key_files, signing
 from memory_segments import MemorySegments
-from test_evidence import key_files, signing
 
 from penstock.controller.settings import DAY_MS
 from penstock.testing.fakes import FakeClock

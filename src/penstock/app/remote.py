@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from penstock.app.presented import ConnectOptions, Presented, presented
 from penstock.app.telemetry import Counters
 from penstock.client.blocking.stores import Store
 from penstock.client.options import number
@@ -15,6 +14,7 @@ from penstock.net.dial.controller import RemoteController, dial_controller
 from penstock.net.dial.security import security_for
 from penstock.net.dial.segment_tokens import SegmentTokens
 from penstock.net.dial.segments import RemoteSegments
+from penstock.net.presented import ConnectOptions, Presented, presented
 from penstock.ports import forks
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng

@@ -84,8 +84,8 @@ async def dial(address: str) -> Services:
 
 
 def _security(address: str) -> DialSecurity:
-    from penstock.app.presented import presented
     from penstock.net.dial.security import security_for
+    from penstock.net.presented import presented
 
     shown = presented()
     return security_for(

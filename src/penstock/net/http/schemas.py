@@ -142,7 +142,9 @@ def _policy() -> Schema:
 
 def _effective() -> Schema:
     origin = {"type": "string", "enum": [level.value for level in Level]}
-    values = {item: closed_object({"value": _effective_field(item), "from": origin}, ["value", "from"]) for item in FIELDS}
+    values = {
+        item: closed_object({"value": _effective_field(item), "from": origin}, ["value", "from"]) for item in FIELDS
+    }
     properties = _by_section(values, needed=True) | {"truncates": _PLAIN[bool]}
     return closed_object(properties, properties)
 

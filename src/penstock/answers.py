@@ -6,6 +6,7 @@ A module below that gets a type lists it in its ``__all__``; nothing is repeated
 from __future__ import annotations
 
 from penstock.core.cases.ledger import *
+from penstock.model.answers.approvals import *
 from penstock.model.answers.erasure import *
 from penstock.model.answers.evidence import *
 from penstock.model.answers.explanation import *

@@ -11,8 +11,16 @@ import pytest
 from erasure_events import SECRET, events_of, fill, hits_of
 
 import penstock
+from penstock.app.erasure.subjects import export_subject
 from penstock.controller.erasure.cases import Cases
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, UnavailableError
+from penstock.core.cases.matching import Contains
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    PenstockError,
+    UnavailableError,
+)
 
 WHO = {"who": "ann", "why": "request 17"}
 
@@ -137,3 +145,13 @@ def test_cases_go_on_after_a_moment_without_metadata(store, stream, monkeypatch)
         time.sleep(0.1)
     assert failures
     assert store.cases().show("c").state == "verified"
+
+
+@pytest.mark.parametrize("target", ["s/u", "nosuch", "nosuch/t"])
+def test_a_mistyped_target_proves_nothing(store, stream, target):
+    with pytest.raises(NotFoundError, match="exist"):
+        store.cases().open(["s/t", target], [SECRET.decode()], case="c", **WHO)
+    assert list(store.cases()) == []
+    assert hits_of(events_of(stream))
+    with pytest.raises(NotFoundError, match="exist"):
+        call(store, export_subject(store._inner, [target], Contains(values=frozenset([SECRET.decode()])), lambda row: None))

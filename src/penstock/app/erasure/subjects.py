@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.client.store import AsyncStore
-from penstock.core.cases.case import concerns
+from penstock.core.cases.case import EVERYTHING, concerns
 from penstock.core.cases.matching import Contains, JsonField
 from penstock.core.segments.erasure_receipt import NOT_SEEN
+from penstock.model.errors import ScopeNotFoundError, StreamNotFoundError
 from penstock.model.names import StreamName
 
 
@@ -33,7 +34,8 @@ async def export_subject(
 
     A row has ``stream``, ``segment``, ``offset``, ``appended_ms`` (None: not known), ``event`` (bytes; None: erased) and
     ``erasure`` (None: not erased). Erased events are those that an erasure with the same search has blanked; their
-    values are gone, so other erasures cannot be compared. Raises what reading raises.
+    values are gone, so other erasures cannot be compared. Raises ScopeNotFoundError, StreamNotFoundError, and what reading
+    raises.
     """
     found = SubjectExport()
     for name in await _streams(store, targets):
@@ -67,12 +69,16 @@ def _row(
 
 
 async def _streams(store: AsyncStore, targets: Sequence[str]) -> list[StreamName]:
-    """The streams that the targets cover, sorted."""
-    found: list[StreamName] = []
-    for scope in await store.scopes():
-        names = [StreamName(scope, name) for name in await store.streams(scope)]
-        found += [name for name in names if concerns(targets, name)]
-    return sorted(found, key=str)
+    """The streams that the targets cover, sorted. Raises ScopeNotFoundError, StreamNotFoundError: an empty answer about a
+    mistyped name would look like a complete one."""
+    scopes = await store.scopes()
+    every = [StreamName(scope, name) for scope in scopes for name in await store.streams(scope)]
+    known = {EVERYTHING, *scopes, *map(str, every)}
+    for target in targets:
+        if target not in known:
+            missing = StreamNotFoundError if "/" in target else ScopeNotFoundError
+            raise missing("nothing can be exported of what does not exist", target=target)
+    return sorted((name for name in every if concerns(targets, name)), key=str)
 
 
 async def _erased(

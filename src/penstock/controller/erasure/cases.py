@@ -28,6 +28,7 @@ from penstock.controller.metadata import Stored, changing
 from penstock.controller.stream_view import StreamView
 from penstock.core.cases.case import (
     DUE_MS,
+    EVERYTHING,
     after_proof,
     after_search,
     check_key,
@@ -48,8 +49,11 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NotFoundError,
     PenstockError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
 )
 from penstock.model.names import StreamName
+from penstock.ports.data.tables import KEY_ABSENT
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +128,7 @@ class Cases:
     async def _open(self, case: str, record: CaseRecord, *, is_due_given: bool) -> CaseRecord:
         found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
         if found.value is None:
+            await self._check_targets(record.targets)
             entry = _entry(AuditKind.CASE_OPENED, case, record, due_ms=record.due_ms)
             await self._ctx.metadata.put(found.put(record), *self._ctx.audit.puts([entry]))
             return record
@@ -316,6 +321,16 @@ class Cases:
         done = await Reapply(self._ctx, self._erasures, self._search, ledger).run(views)
         self._wake.set()
         return done
+
+    async def _check_targets(self, targets: Sequence[str]) -> None:
+        """Raises ScopeNotFoundError, StreamNotFoundError: a case about a mistyped name would prove that nothing is left
+        there."""
+        names = [item for item in targets if item != EVERYTHING]
+        wanted = [keys.stream(StreamName.parse(item)) if "/" in item else keys.scope(item) for item in names]
+        for name, entry in zip(names, await self._ctx.metadata.entries(wanted), strict=True):
+            if entry.version == KEY_ABSENT:
+                missing = StreamNotFoundError if "/" in name else ScopeNotFoundError
+                raise missing("a case cannot concern what does not exist", target=name)
 
     async def _concerned(self, targets: Sequence[str]) -> Sequence[StreamName]:
         ctx = self._ctx

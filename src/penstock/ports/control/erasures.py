@@ -85,7 +85,8 @@ class Cases(Protocol):
         ``targets``: streams (``scope/stream``), scopes, or ``*``. ``subject``: ``by`` is ``json field`` (with
         ``field``) or ``payload contains``, and ``values`` or, for a field, hex ``digests``. ``due_ms``: wall clock;
         None: in 30 days. Without ``keep_values`` only keyed digests of the values are stored, which needs a field.
-        Repeating the call with the same content does nothing. Raises AlreadyExistsError, InvalidArgumentError.
+        Repeating the call with the same content does nothing. Raises AlreadyExistsError, InvalidArgumentError;
+        ScopeNotFoundError and StreamNotFoundError for a target that does not exist.
         """
         ...
 

@@ -154,4 +154,7 @@ def test_a_mistyped_target_proves_nothing(store, stream, target):
     assert list(store.cases()) == []
     assert hits_of(events_of(stream))
     with pytest.raises(NotFoundError, match="exist"):
-        call(store, export_subject(store._inner, [target], Contains(values=frozenset([SECRET.decode()])), lambda row: None))
+        call(
+            store,
+            export_subject(store._inner, [target], Contains(values=frozenset([SECRET.decode()])), lambda row: None),
+        )

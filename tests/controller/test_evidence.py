@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from audit_world import SEGMENT, decide
 from controller_world import STREAM, config, cut_at, name_of, seg
-from evidence_world import key_files, signing
+from evidence_keys import key_files, signing
 from memory_segments import MemorySegments
 
 from penstock.client.audit import AsyncAuditLog

@@ -3,7 +3,7 @@
 import asyncio
 
 from audit_world import decide
-from evidence_world import key_files, signing
+from evidence_keys import key_files, signing
 from memory_segments import MemorySegments
 
 from penstock.controller.settings import DAY_MS

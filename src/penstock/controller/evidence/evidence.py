@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,8 +17,10 @@ from penstock.core.evidence import documents as d
 from penstock.core.evidence.audit_log import TILE, LogState
 from penstock.core.evidence.merkle import Nodes
 from penstock.model.answers.evidence import AuditCheckpoint, AuditExport, AuditLogInfo, EvidenceDocument, KeyRotation
-from penstock.model.errors import InvalidArgumentError, NotFoundError, SegmentNotFoundError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError, SegmentNotFoundError
 from penstock.model.names import StreamName, check_name
+
+log = logging.getLogger(__name__)
 
 _RETRY_MS = 3_600_000
 """A checkpoint of the day that fails is tried again after an hour."""
@@ -57,11 +60,18 @@ class Evidence:
     async def sweep(self) -> None:
         """Sign a checkpoint if the last one, or the first entry, is a day old, and the log has grown since.
 
-        A clock that was set back counts as a day.
+        A clock that was set back counts as a day. Damage of the audit stream is logged, and looked at again in an hour.
         """
         if self._ctx.signing is None:
             return
         now_ms = self._ctx.clock.now_ms()
+        try:
+            await self._sign_if_due(now_ms)
+        except CorruptDataError as error:
+            log.error("no checkpoint can be signed while the audit stream is damaged", extra={"error": str(error)})
+            self._since_ms = now_ms - DAY_MS + _RETRY_MS
+
+    async def _sign_if_due(self, now_ms: int) -> None:
         if self._since_ms is None:
             self._since_ms = await self._last_ms(now_ms)
         if 0 <= now_ms - self._since_ms < DAY_MS:

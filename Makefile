@@ -7,7 +7,7 @@ BIN := .venv/bin
 
 help:
 	@echo "make demo    set up, then run the main job: flights through a store, Spark and retention (2 to 10 minutes, with 3 GiB of disk; the first setup 5 more)"
-	@echo "make test    set up, then lint, type-check and run the tests (under 15 minutes on two cores; make soak runs the long ones)"
+	@echo "make test    set up, then lint, type-check and run the tests (about 20 minutes on two cores; make soak runs the long ones)"
 	@echo "make test-fast    the tests that need neither Spark nor a server process"
 	@echo "make test-pulsar-admin  run Pulsar's own admin tools against the HTTP port (JDK, Maven, 82 MB of jars)"
 	@echo "make test-s3 run the tests of tier 2 against two real S3 servers (Swift; Versity's, built with Go in minutes)"

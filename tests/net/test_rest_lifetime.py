@@ -175,9 +175,8 @@ def test_signals_stay_with_the_process() -> None:
     play(scene)
 
 
-def test_starts_and_peers_mistakes_write_nothing_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_starts_and_refused_calls_write_nothing_else_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def scene(run: Running) -> None:
-        await exchange(run, b"nonsense\r\n\r\n")
         await run.call("GET", "/nothing")
 
     with caplog.at_level(logging.INFO):

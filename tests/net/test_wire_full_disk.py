@@ -11,6 +11,7 @@ from wire_peers import remote, run, stage
 
 from penstock.codec.wire import commands as c
 from penstock.model.errors import PenstockError, StorageFullError
+from penstock.net.peer_warnings import PeerWarnings
 from penstock.net.wire.wire_errors import OWN_TOKEN, STORAGE_FULL
 from penstock.ports.data.segments import NO_EVENT, Append
 from penstock.ports.data.tables import TableKind, TablePut
@@ -150,9 +151,7 @@ def test_peers_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with stage() as scene:
             share, now = scene.server._share, 100.0
-            share.loop = type(
-                "Clock", (), {"time": lambda self: now, "call_soon": scene.server._share.loop.call_soon}
-            )()
+            share.warn = PeerWarnings(logging.getLogger("penstock.net.wire.share"), lambda: now).warn
             for _ in range(50):
                 share.warn("wire connection closed", {"peer": 1}, kind="ProtocolError")
             share.warn("wire connection closed", {"peer": 2}, kind="CorruptDataError")

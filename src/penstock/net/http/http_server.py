@@ -111,6 +111,7 @@ class RestServer:
         readers = reports.readers
         tls = security.tls
         self._door = None if tls is None else TlsDoor(tls, HTTP_ALPN, telemetry=reports.telemetry)
+        self._telemetry = reports.telemetry
         self._host = host
         self._wanted_port = port
         self._limits = limits or RestLimits()
@@ -164,7 +165,7 @@ class RestServer:
         )
         config = Config(
             self._guard,
-            http=connection_class(self._limits, self._door),
+            http=connection_class(self._limits, self._telemetry, self._door),
             ws="none",
             lifespan="off",
             interface="asgi3",

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.net.peer_warnings import PeerWarnings
 from penstock.net.tls.certificates import Alpn
 from penstock.net.tls.server_tls import ServerTls
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
-_WARN_S = 1.0
 _SHUTDOWN_S = 2.0
 _READ_BUFFER_BYTES = 64 << 10
 """Received and not decrypted while a server does not read. At least two of TLS's records, which have 16 KiB."""
@@ -54,8 +54,7 @@ class TlsDoor:
         self._telemetry = telemetry
         self.limits = limits or HandshakeLimits()
         self._arriving: dict[_Arriving, None] = {}
-        self._warned_at = float("-inf")
-        self._unsaid = 0
+        self._warnings = PeerWarnings(log, lambda: asyncio.get_running_loop().time())
 
     def behind(self, factory: Factory) -> Factory:
         """The factory to listen with. ``factory`` makes the server's protocol, which gets the encrypted transport."""
@@ -87,13 +86,8 @@ class TlsDoor:
     def refuse(self, peer: str, failure: BaseException) -> None:
         """Count a failed handshake, and log one a second."""
         self._telemetry.add("tls_handshakes", 1, ("failed",))
-        now = asyncio.get_running_loop().time()
-        if now - self._warned_at < _WARN_S:
-            self._unsaid += 1
-            return
-        self._warned_at, unsaid, self._unsaid = now, self._unsaid, 0
         reason = str(failure)[:200] or type(failure).__name__
-        log.warning("TLS handshake failed", extra={"peer": peer, "reason": reason, "unsaid": unsaid})
+        self._warnings.warn("TLS handshake failed", {"peer": peer, "reason": reason})
 
     def close(self) -> None:
         """End all handshakes."""

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
 from penstock.core.segments.receive_turns import FREE_BYTES, ReceiveTurns, Step
+from penstock.net.peer_warnings import PeerWarnings
 from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.replies import LargeReplies
 from penstock.net.wire.requests import ControllerCall, RemovalGuard
@@ -20,7 +21,6 @@ from penstock.ports.telemetry import Telemetry
 log = logging.getLogger(__name__)
 
 _REPLY_BYTES_MIN = 64 << 10
-_WARN_S = 1.0
 _WAKES = 64
 """Waiting reads answered in one pass of the event loop: about a millisecond of work."""
 _GRACE_TURNS = 4  # turns before a connection's memory may be taken for others
@@ -110,26 +110,14 @@ class ServerShare:
         self._errors = 0
         self._errors_since = float("-inf")
         self._kept: dict[SharedConnection, None] = {}
-        self._warnings: dict[tuple[str, str], tuple[float, int]] = {}
+        self.warn = PeerWarnings(log, loop.time).warn
+        """Logs what a peer has caused."""
         self.writers = 0
         """Writers set up on all connections."""
         self.short = False
         """Whether the process uses more memory than it should: then no view of a receive buffer is kept, because it
         keeps the whole buffer."""
         self.large = LargeReplies(loop, limit_bytes=limits.replies_bytes, patience_s=limits.frame_crowded_s)
-
-    def warn(self, message: str, fields: Mapping[str, object], *, kind: str = "") -> None:
-        """Log what a peer has caused, once a second for each message and kind, so that no peer can fill the disk with
-        log lines.
-
-        The next line says in ``unsaid`` how many were suppressed."""
-        now = self.loop.time()
-        said_at, unsaid = self._warnings.get((message, kind), (-_WARN_S, 0))
-        if now - said_at < _WARN_S:
-            self._warnings[message, kind] = (said_at, unsaid + 1)
-            return
-        self._warnings[message, kind] = (now, 0)
-        log.warning(message, extra={**fields, "unsaid": unsaid})
 
     @property
     def room(self) -> int:

@@ -158,6 +158,30 @@ def test_the_largest_streams_and_the_named_ones_are_shown():
     asyncio.run(run())
 
 
+def test_samples_asked_for_at_once_are_taken_one_after_the_other():
+    def around(name: str, call: Any) -> Any:
+        if not callable(call):
+            return call
+
+        async def slow(*rest: Any, **named: Any) -> Any:
+            await asyncio.sleep(0)
+            return await call(*rest, **named)
+
+        return slow
+
+    async def run():
+        world = World()
+        async with world.serving() as (segments, controller):
+            store = AsyncStore(segments, controller, world.clock, world.rng)
+            for name in "abc":
+                await store.create_stream(f"s/{name}", create_scope=True)
+            metrics = StreamMetrics(Around(controller, around), world.clock, shown=3)  # type: ignore[arg-type]
+            await asyncio.gather(*(metrics.sample() for _ in range(5)))
+            assert shown(metrics) == {"s/a", "s/b", "s/c"}
+
+    asyncio.run(run())
+
+
 def test_a_damaged_stream_does_not_hide_the_others(caplog: pytest.LogCaptureFixture):
     def around(name: str, call: Any) -> Any:
         async def damaged(stream: StreamName, *rest: Any) -> Any:

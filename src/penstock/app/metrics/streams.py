@@ -50,6 +50,7 @@ class StreamMetrics:
         self._values = Counters()
         self._sampled_ms: int | None = None
         self._task: asyncio.Task[None] | None = None
+        self._sampling = asyncio.Lock()
 
     async def __aenter__(self) -> StreamMetrics:
         self._task = asyncio.create_task(self._run(), name="stream metrics")
@@ -77,7 +78,11 @@ class StreamMetrics:
             await asyncio.sleep(EVERY_S)
 
     async def sample(self) -> None:
-        """Sample once. If this fails, the last sample stays."""
+        """Sample once, after a sample that is under way. If this fails, the last sample stays."""
+        async with self._sampling:
+            await self._sample()
+
+    async def _sample(self) -> None:
         values = Counters()
         await self._choose()
         for name in {**self._named, **self._sizes}:

@@ -1,6 +1,8 @@
 # `make demo` and `make test` each set up what they need, into .venv, and run.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# The tests start some hundred server processes; without bytecode files each of them compiles 1,200 modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-fast test-pulsar-admin test-java test-registry setup-s3 test-s3 test-prometheus setup-peers lint format docs bench soak proto lock clean
 .DEFAULT_GOAL := help

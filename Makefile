@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The tests start some hundred server processes; without bytecode files each of them compiles 1,200 modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-pulsar-admin test-java test-registry setup-s3 test-s3 test-prometheus setup-peers lint format docs bench soak proto lock clean
+.PHONY: help setup demo test test-fast test-pulsar-admin test-java test-registry setup-cluster test-cluster setup-s3 test-s3 test-prometheus setup-peers lint format docs bench soak proto lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,8 @@ help:
 	@echo "make test-java  run Pravega's own Java client against a server (JDK, Maven, 100 MB of jars)"
 	@echo "make test-prometheus  let a real Prometheus scrape a server and evaluate the alerts (Debian's package, 100 MB)"
 	@echo "make test-registry  run the tests of schema registries against Apicurio Registry (Maven, 160 MB)"
+	@echo "make test-cluster  run the tests of clusters against real ZooKeeper servers and bookies (JDK, Maven, 108 MB of jars)"
+	@echo "make setup-cluster  only fetch those"
 	@echo "make setup-s3  only fetch and build those two servers"
 	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"
@@ -44,6 +46,12 @@ test-java: setup
 
 test-registry: setup
 	$(BIN)/python scripts/schema_registry.py
+
+setup-cluster: setup
+	@$(BIN)/python scripts/cluster_engines.py
+
+test-cluster: setup-cluster
+	$(BIN)/python -m pytest -q -m cluster tests/cluster
 
 setup-s3: setup
 	@$(BIN)/python scripts/s3_servers.py

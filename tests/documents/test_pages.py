@@ -14,6 +14,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,24 @@ def command_lines(page: Path) -> Iterator[str]:
                 yield re.split(r" {3,}", found[1])[0]
 
 
+@cache
 def root_command() -> Any:
     return typer.main.get_command(app)
+
+
+@cache
+def top_command(name: str) -> Any:
+    """``penstock NAME``. Fails if there is no such command."""
+    root = root_command()
+    return root.resolve_command(root.context_class(root, info_name="penstock"), [name])[1]
 
 
 def known_options(line: str) -> set[str]:
     """The options of the command that the line calls. Fails if there is no such command."""
     command = root_command()
     words = shlex.split(line)[1:]
+    if words and not words[0].startswith("-"):
+        command = top_command(words.pop(0))
     while getattr(command, "commands", None) is not None and words and not words[0].startswith("-"):
         context = command.context_class(command, info_name="penstock")
         _, command, words = command.resolve_command(context, words)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import source_trees
 
 import penstock
 
@@ -28,20 +30,27 @@ CIRCLES: set[str] = set()
 """Pairs of modules, and for a circle of more its first module."""
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        if not name.startswith("net.proto"):
-            yield name, ast.parse(path.read_text())
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-TREES = dict(modules())
-CLASSES = {
-    f"{module}.{node.name}": node
-    for module, tree in TREES.items()
-    for node in ast.walk(tree)
-    if isinstance(node, ast.ClassDef)
-}
+def trees() -> dict[str, ast.Module]:
+    return {name_of(path): tree for path, tree in source_trees.trees(ROOT).items() if path.parent.name != "proto"}
+
+
+@cache
+def statements() -> dict[str, list[ast.AST]]:
+    found = source_trees.statements(ROOT)
+    return {name_of(path): nodes for path, nodes in found.items() if path.parent.name != "proto"}
+
+
+def classes() -> dict[str, ast.ClassDef]:
+    return {
+        f"{module}.{node.name}": node
+        for module, nodes in statements().items()
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -61,7 +70,7 @@ def test_no_folder_holds_too_many_modules():
 def test_protocols_are_small():
     wide = {
         name
-        for name, node in CLASSES.items()
+        for name, node in classes().items()
         if any(ast.unparse(base) in ("Protocol", "typing.Protocol") for base in node.bases)
         and len(methods(node)) > METHODS_MAX
     }
@@ -71,7 +80,7 @@ def test_protocols_are_small():
 def test_constructors_take_few_parameters():
     wide = {
         name
-        for name, node in CLASSES.items()
+        for name, node in classes().items()
         for method in methods(node)
         if method.name == "__init__" and len(method.args.args) + len(method.args.kwonlyargs) - 1 > PARAMETERS_MAX
     }
@@ -88,8 +97,8 @@ def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_functions_fit_on_a_screen():
     long = {
         f"{module}.{node.name}"
-        for module, tree in TREES.items()
-        for node in ast.walk(tree)
+        for module, nodes in statements().items()
+        for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and length(node) > LINES_MAX
     }
     assert long == LONG_FUNCTIONS
@@ -104,19 +113,20 @@ def test_files_are_short():
     assert long == LONG_FILES
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imports(nodes: list[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("penstock."):
             home = node.module.removeprefix("penstock.")
             for item in node.names:
                 inner = f"{home}.{item.name}"
-                yield inner if inner in TREES else home
+                yield inner if inner in statements() else home
 
 
 def circles() -> set[tuple[str, ...]]:
     """Modules that import each other, for type checkers included: strongly connected parts of the graph (Tarjan)."""
+    known = statements()
     graph = {
-        name: {other for other in imports(tree) if other in TREES and other != name} for name, tree in TREES.items()
+        name: {other for other in imports(nodes) if other in known and other != name} for name, nodes in known.items()
     }
     index: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -180,7 +190,7 @@ def numbers_of(node: ast.stmt) -> Iterator[str]:
 
 def bare_numbers() -> Iterator[str]:
     """Numbers of modules without a unit in the name, a comment on the line or above it, or a docstring below."""
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         path = ROOT.joinpath(*module.split("."))
         lines = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text().splitlines()
         for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from source_trees import statements
+
 from penstock.testing import fakes
 
 ROOT = Path(__file__).parents[1]
-TREES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
 
 
-def imported(tree: ast.Module) -> set[str]:
+def imported(nodes: list[ast.AST]) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             names |= {node.module or "", *(f"{node.module}.{item.name}" for item in node.names)}
         elif isinstance(node, ast.Import):
@@ -24,8 +25,8 @@ def imported(tree: ast.Module) -> set[str]:
 def test_no_module_imports_a_module_of_tests():
     found = {
         f"{path.relative_to(ROOT)} imports {name}"
-        for path, tree in TREES.items()
-        for name in imported(tree)
+        for path, nodes in statements(ROOT).items()
+        for name in imported(nodes)
         if name.startswith("test_") or (name.startswith("tests.") and ".test_" in name)
     }
     assert found == set()
@@ -36,8 +37,8 @@ def test_a_class_of_a_public_fake_is_not_written_again():
     assert {"FakeClock", "InlineOffload", "SeededRng"} <= names
     found = {
         f"{path.relative_to(ROOT)} has a {node.name} of its own"
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
+        for path, nodes in statements(ROOT).items()
+        for node in nodes
         if isinstance(node, ast.ClassDef) and node.name in names
     }
     assert found == set()

@@ -147,7 +147,7 @@ class Life:
         lease = UUID(int=self._rng.getrandbits(120))
         for item in self._stream().describe().segments:
             name = f"{STREAM}/{item.segment & 0xFFFFFFFF}.#epoch.{item.segment >> 32}"
-            call = self._store._inner.segments.lease_chunks(name, lease, until_ms=until_ms, holder="spark")
+            call = self._store._inner.segments.lease_chunks([name], lease, until_ms=until_ms, holder="spark")
             self._store._thread.call(call)
 
     def _reopen(self) -> None:

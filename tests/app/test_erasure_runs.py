@@ -242,7 +242,7 @@ class Gate:
 
 def lease(store, segment):
     now_ms = int(time.time() * 1000)
-    call = store._inner.segments.lease_chunks(segment, UUID(int=7), until_ms=now_ms + 600_000, holder="spark")
+    call = store._inner.segments.lease_chunks([segment], UUID(int=7), until_ms=now_ms + 600_000, holder="spark")
     store._thread.call(call)
 
 

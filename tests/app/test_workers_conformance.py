@@ -21,6 +21,7 @@ from penstock.model.errors import (
     QuotaExceededError,
     SegmentNotFoundError,
 )
+from penstock.ports.data.chunks import Leased
 from penstock.ports.data.limits import AppendLimit, LimitAction
 from penstock.ports.data.segments import NO_EVENT, Append, Appended
 from penstock.ports.data.tables import TableKind, TablePut
@@ -190,6 +191,7 @@ def test_calls_wait_for_a_worker_that_is_away_and_the_other_goes_on() -> None:
                 segments.info(there),
                 segments.create_segment(f"{there}#transaction.{'b' * 32}"),
                 segments.spaces([here, there]),
+                segments.lease_chunks([there, here, f"{there}0"], WRITER, until_ms=1),
             )
         ]
         refused = await append(segments, there, b"x", 1, NO_EVENT)
@@ -200,7 +202,8 @@ def test_calls_wait_for_a_worker_that_is_away_and_the_other_goes_on() -> None:
         assert (list(found.names), found.complete) == ([here], True), "what is away has not changed yet"
         assert not any(call.done() for call in (*waiting, parked))
         await world.workers[1].start(segments)
-        info, _, spaces = await asyncio.gather(*waiting)
+        info, _, spaces, leased = await asyncio.gather(*waiting)
+        assert leased == Leased(granted=(there, here)), "each worker leases its own, in the order of the call"
         assert (info.name, set(spaces)) == (there, {here, there})
         assert await last_of(segments, there) == NO_EVENT
         assert isinstance(await append(segments, there, b"abc", 1, NO_EVENT), Appended)

@@ -130,7 +130,7 @@ def test_what_deleted_segments_still_have_on_disk_is_pending_and_not_freed() -> 
             await controller.streams.create(STREAM, config())
             await write_events(store, NAME, [92] * 500)
             await store.flush()
-            await store.lease_chunks(NAME, UUID(int=5), until_ms=disks.clock.ms + 60_000)
+            await store.lease_chunks([NAME], UUID(int=5), until_ms=disks.clock.ms + 60_000)
             await scale_to(controller, 2)
             await controller.streams.truncate(STREAM, cut_at({seg(1, 1): 0, seg(1, 2): 0}))
             await store.flush()

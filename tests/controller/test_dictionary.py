@@ -113,7 +113,7 @@ async def live(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
         size = RetentionPolicy(type=RetentionType.SIZE, minimum=0)
         await controller.streams.create(STREAM, config(1, size))
         await write_events(store, name_of(seg(0, 0)), [40] * 20)
-        await store.lease_chunks(name_of(seg(0, 0)), UUID(int=9), until_ms=disks.clock.ms + 1000)
+        await store.lease_chunks([name_of(seg(0, 0))], UUID(int=9), until_ms=disks.clock.ms + 1000)
         await policies_and_holds(controller, disks)
         await transactions(controller, disks, store, monkeypatch)
         await subscribers_and_truncations(controller, disks, store)

@@ -125,7 +125,7 @@ async def lease_and_truncate(env: Env) -> Leased:
             await writer.append(give_up=False)
     until_ms = env.cluster.clock.now_ms() + _LEASE_MS
     files = {name: await _chunk_files(env, segments, name) for name in names}
-    await env.insist(partial(segments.lease_chunks, names[0], leased.lease, until_ms=until_ms))
+    await env.insist(partial(segments.lease_chunks, [names[0]], leased.lease, until_ms=until_ms))
     # Those that are there once the lease is: what was there before may have been merged with others.
     leased.files = {path: path.read_bytes() for path in await _chunk_files(env, segments, names[0])}
     for name in names:

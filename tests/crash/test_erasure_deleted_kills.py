@@ -37,7 +37,9 @@ def erase(store: penstock.Store, seed: int) -> None:
         return
     until_ms = int(time.time() * 1000) + 600_000
     for segment in SEGMENTS:
-        store._thread.call(store._inner.segments.lease_chunks(segment, UUID(int=7), until_ms=until_ms, holder="spark"))
+        store._thread.call(
+            store._inner.segments.lease_chunks([segment], UUID(int=7), until_ms=until_ms, holder="spark")
+        )
     stream = store.stream("s/t")
     with stream.reader(until_tail=True) as reader:
         hits = [item for item in reader if item.data.startswith(SECRET)]

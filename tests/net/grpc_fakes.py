@@ -51,7 +51,7 @@ from penstock.ports.control.transactions import (
     TransactionStatus,
 )
 from penstock.ports.control.watermarks import TimeWindow
-from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease, Leased
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.segments import SegmentInfo
 from penstock.ports.data.space import DiskSpace, SegmentSpace
@@ -535,8 +535,9 @@ class MemorySegments:
             ChunkRange(name="0/b-1-0", location=None, start_offset=(1 << 40) + 6, end_offset=1 << 41, blocks=()),
         )
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
-        self.leases[lease] = (name, until_ms, holder)
+    async def lease_chunks(self, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = "") -> Leased:
+        self.leases[lease] = (tuple(names), until_ms, holder)
+        return Leased(granted=names[:1], refused=names[1:])
 
     async def release_lease(self, lease: UUID) -> None:
         self.leases.pop(lease, None)

@@ -42,7 +42,7 @@ from penstock.net.grpc import mapping
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.transactions import EventBlock
-from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.chunks import ChunkRange, Leased
 from penstock.ports.data.imports import ChunkImports, ImportedChunk
 
 
@@ -171,11 +171,12 @@ def test_native_segments_give_chunks_leases_and_spaces_as_they_are() -> None:
             assert await remote.segments.chunk_ranges("a", 0, 1 << 41) == await segments.chunk_ranges("a", 0, 1 << 41)
             with pytest.raises(SegmentNotFoundError):
                 await remote.segments.chunk_ranges("none", 0, 1)
-            await remote.segments.lease_chunks("a", lease, until_ms=1 << 45, holder="job")
-            assert segments.leases == {lease: ("a", 1 << 45, "job")}
+            leased = await remote.segments.lease_chunks(["a", "b", "c"], lease, until_ms=1 << 45, holder="job")
+            assert leased == Leased(granted=("a",), refused=("b", "c"))
+            assert segments.leases == {lease: (("a", "b", "c"), 1 << 45, "job")}
             await remote.segments.release_lease(lease)
             assert segments.leases == {}
-            await remote.segments.lease_chunks("a", lease, until_ms=1 << 45)
+            await remote.segments.lease_chunks(["a"], lease, until_ms=1 << 45)
             await remote.segments.finish_lease_part(lease, 0, 2)
             assert list(segments.leases) == [lease]
             await remote.segments.finish_lease_part(lease, 1, 2)

@@ -401,11 +401,11 @@ def test_what_the_wire_lacks_is_asked_natively():
             (chunk,) = await segments.chunk_ranges(SEGMENT, 3, 9)
             assert (chunk.start_offset, chunk.end_offset) == (3, 9)
             lease = UUID(int=4)
-            await segments.lease_chunks(SEGMENT, lease, until_ms=5)
-            assert scene.store.leases == {lease: SEGMENT}
+            await segments.lease_chunks([SEGMENT], lease, until_ms=5)
+            assert scene.store.leases == {lease: [SEGMENT]}
             await segments.release_lease(lease)
             assert not scene.store.leases
-            await segments.lease_chunks(SEGMENT, lease, until_ms=5)
+            await segments.lease_chunks([SEGMENT], lease, until_ms=5)
             await segments.finish_lease_part(lease, 0, 1)
             assert not scene.store.leases
             assert list(await segments.spaces([SEGMENT, "none"])) == [SEGMENT]

@@ -30,7 +30,7 @@ from penstock.model.errors import (
 from penstock.model.names import transient_segment_name
 from penstock.model.scaling import SegmentRates
 from penstock.ports.control.layout import Endpoint
-from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.chunks import ChunkRange, Leased
 from penstock.ports.data.limits import AppendLimit, LimitAction, SegmentChanges
 from penstock.ports.data.rates import RateWatch
 from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended, SegmentInfo, SegmentRead
@@ -526,8 +526,9 @@ class MemorySegments:
         self._segment(name)
         return (ChunkRange(name="c", location=None, start_offset=start, end_offset=end, blocks=()),)
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
-        self.leases[lease] = name
+    async def lease_chunks(self, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = "") -> Leased:
+        self.leases[lease] = list(names)
+        return Leased(granted=names)
 
     async def release_lease(self, lease: UUID) -> None:
         self.leases.pop(lease, None)

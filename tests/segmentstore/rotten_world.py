@@ -49,7 +49,7 @@ async def fill(world: World) -> None:
     await store.create_segment(TXN)
     await append(store, TXN, events("txn", 5), number=9)
     await store.merge(SEGMENTS[0], TXN)
-    await store.lease_chunks(SEGMENTS[1], LEASE, until_ms=world.clock.now_ms() + 3_600_000, holder="test")
+    await store.lease_chunks([SEGMENTS[1]], LEASE, until_ms=world.clock.now_ms() + 3_600_000, holder="test")
     await store.truncate(SEGMENTS[1], 2500)
     await store.truncate(SEGMENTS[2], 700)
     await store.flush()

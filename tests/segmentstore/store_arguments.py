@@ -123,7 +123,7 @@ def calls(rng: random.Random, store: Any, *, local: bool = True) -> list[Any]:
         lambda: store.table_delta(name, n, m),
         lambda: store.table_info(name),
         lambda: store.chunk_ranges(name, n, m),
-        lambda: store.lease_chunks(name, who, until_ms=n, holder=rng.choice(["", "h" * 600, "\udcff"])),
+        lambda: store.lease_chunks([name], who, until_ms=n, holder=rng.choice(["", "h" * 600, "\udcff"])),
         lambda: store.release_lease(who),
         lambda: store.finish_lease_part(who, n, m),
         lambda: store.next_event_boundary(name, n),

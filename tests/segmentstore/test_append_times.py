@@ -94,9 +94,9 @@ def test_a_lease_tells_whose_it_is_and_until_when() -> None:
         await append(store, SEGMENT, bytes(4000))
         await store.flush()
         until = world.clock.ms + 5_000
-        await store.lease_chunks(SEGMENT, writer(1), until_ms=until, holder="report of May")
-        await store.lease_chunks(SEGMENT, writer(2), until_ms=until + 1)
-        await store.lease_chunks(SEGMENT, writer(1), until_ms=until + 2)
+        await store.lease_chunks([SEGMENT], writer(1), until_ms=until, holder="report of May")
+        await store.lease_chunks([SEGMENT], writer(2), until_ms=until + 1)
+        await store.lease_chunks([SEGMENT], writer(1), until_ms=until + 2)
         await append(store, SEGMENT, bytes(10))
         await store.truncate(SEGMENT, 4000)
         await store.flush()
@@ -115,6 +115,6 @@ def test_a_lease_tells_whose_it_is_and_until_when() -> None:
         space = (await store.spaces([SEGMENT]))[SEGMENT]
         assert (space.leases, space.pending_free_bytes) == ((), 0)
         with pytest.raises(InvalidArgumentError, match="too many bytes"):
-            await store.lease_chunks(SEGMENT, writer(3), until_ms=until, holder="x" * (HOLDER_MAX_BYTES + 1))
+            await store.lease_chunks([SEGMENT], writer(3), until_ms=until, holder="x" * (HOLDER_MAX_BYTES + 1))
 
     run(body, flush_bytes=1000, chunk_bytes=1000)

@@ -128,7 +128,7 @@ async def test_appends_go_on_behind_an_erased_chunk():
 async def test_a_lease_does_not_keep_erased_bytes():
     async with filled() as (made, store, offsets):
         await store.flush()
-        await store.lease_chunks(NAME, UUID(int=4), until_ms=made.clock.ms + 60_000)
+        await store.lease_chunks([NAME], UUID(int=4), until_ms=made.clock.ms + 60_000)
         await erase(store, NAME, [offsets[n] for n in MARKED])
         assert holds(made, SECRET) == []
 
@@ -163,7 +163,7 @@ async def test_what_held_the_bytes_is_overwritten_and_then_deleted_before_the_er
 async def test_marks_on_chunks_are_followed_by_the_next_opening():
     async with filled() as (made, store, offsets):
         await store.flush()
-        await store.lease_chunks(NAME, UUID(int=4), until_ms=made.clock.ms + 60_000)
+        await store.lease_chunks([NAME], UUID(int=4), until_ms=made.clock.ms + 60_000)
         reported, wipe = [], made.chunks.wipe
 
         async def away(name):

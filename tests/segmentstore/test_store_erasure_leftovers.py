@@ -86,7 +86,7 @@ def test_a_lease_on_the_segment_keeps_no_orphan_that_may_hold_what_was_erased():
         (offset,) = await write(world.store, NAME, [SECRET])
         await tier(world)
         (orphan,) = await world.store.chunk_ranges(NAME, 0, 1 << 20)
-        await world.store.lease_chunks(NAME, world.rng.uuid(), until_ms=world.clock.now_ms() + 60_000)
+        await world.store.lease_chunks([NAME], world.rng.uuid(), until_ms=world.clock.now_ms() + 60_000)
         await world.crash()
         await erased(world, NAME, offset)
         assert orphan.name not in await world.chunks.list()
@@ -102,7 +102,7 @@ def test_an_erasure_takes_no_leased_orphan_of_another_segment():
         await append(world.store, "other", b"data")
         await tier(world)
         (orphan,) = await world.store.chunk_ranges("other", 0, 4)
-        await world.store.lease_chunks("other", world.rng.uuid(), until_ms=world.clock.now_ms() + 60_000)
+        await world.store.lease_chunks(["other"], world.rng.uuid(), until_ms=world.clock.now_ms() + 60_000)
         await world.crash()
         await erased(world, NAME, offset)
         assert await world.chunks.read(orphan.name, 0, 4) == b"data"

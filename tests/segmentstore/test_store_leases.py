@@ -18,7 +18,7 @@ async def leased_segment(world: World, *, until_ms: int) -> UUID:
     await store.create_segment(SEGMENT)
     await append(store, SEGMENT, b"data")
     await store.flush()
-    await store.lease_chunks(SEGMENT, lease, until_ms=world.clock.now_ms() + until_ms)
+    await store.lease_chunks([SEGMENT], lease, until_ms=world.clock.now_ms() + until_ms)
     return lease
 
 
@@ -33,7 +33,7 @@ def test_a_lease_taken_again_after_its_release_outlives_a_crash() -> None:
     async def body(world: World) -> None:
         lease = await leased_segment(world, until_ms=HOUR_MS)
         await world.store.release_lease(lease)
-        await world.store.lease_chunks(SEGMENT, lease, until_ms=world.clock.now_ms() + HOUR_MS)
+        await world.store.lease_chunks([SEGMENT], lease, until_ms=world.clock.now_ms() + HOUR_MS)
         await world.store.flush()
         store = await world.crash()
         (chunk,) = await store.chunk_ranges(SEGMENT, 0, 4)
@@ -52,9 +52,9 @@ def test_a_renewal_outlives_the_merge_before_it() -> None:
         await append(store, SEGMENT, b"target")
         source = await store.create_transient(SEGMENT, world.rng.uuid())
         await append(store, source, b"source")
-        await store.lease_chunks(source, lease, until_ms=now_ms + 10_000)
+        await store.lease_chunks([source], lease, until_ms=now_ms + 10_000)
         await store.merge(SEGMENT, source)
-        await store.lease_chunks(SEGMENT, lease, until_ms=now_ms + HOUR_MS)
+        await store.lease_chunks([SEGMENT], lease, until_ms=now_ms + HOUR_MS)
         await store.flush()
         await world.crash()
         assert await held_until_ms(world) == now_ms + HOUR_MS
@@ -75,7 +75,7 @@ def test_a_release_does_not_end_the_lease_that_was_taken_after_it() -> None:
         world.keyvalue.commit = slow
         releasing = asyncio.ensure_future(world.store.release_lease(lease))
         await asyncio.sleep(0)
-        await world.store.lease_chunks(SEGMENT, lease, until_ms=world.clock.now_ms() + HOUR_MS)
+        await world.store.lease_chunks([SEGMENT], lease, until_ms=world.clock.now_ms() + HOUR_MS)
         await releasing
         assert await held_until_ms(world) is not None
         await world.crash()
@@ -124,12 +124,12 @@ async def play(seed: int) -> None:
             elif what == 2:
                 source = await store.create_transient(SEGMENT, world.rng.uuid())
                 await append(store, source, b"x")
-                await store.lease_chunks(source, lease, until_ms=now_ms + 1000)
+                await store.lease_chunks([source], lease, until_ms=now_ms + 1000)
                 await store.merge(SEGMENT, source)
                 promised[lease] = max(promised.get(lease) or 0, now_ms + 1000)
             else:
                 until_ms = now_ms + draw.randrange(1000, HOUR_MS)
-                task = store.lease_chunks(SEGMENT, lease, until_ms=until_ms)
+                task = store.lease_chunks([SEGMENT], lease, until_ms=until_ms)
                 waiting.append(asyncio.ensure_future(task))
                 promised[lease] = max(promised.get(lease) or 0, until_ms)
             for _ in range(draw.randrange(3)):

@@ -31,7 +31,7 @@ def test_an_orphan_waits_for_the_leases_of_its_time():
     async def scenario(world):
         chunk = await tier_without_checkpoint(world)
         lease = world.rng.uuid()
-        await world.store.lease_chunks("s", lease, until_ms=world.clock.now_ms() + 60_000)
+        await world.store.lease_chunks(["s"], lease, until_ms=world.clock.now_ms() + 60_000)
         store = await crash(world)
         await store.flush()
         (again,) = await store.chunk_ranges("s", 0, 4)

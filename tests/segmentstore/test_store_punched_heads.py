@@ -32,7 +32,7 @@ async def punched_and_crashed(world: World, *, at: int = 350) -> None:
     store = await world.crash()
     (chunk,) = (await store._container(SEGMENT).segments.find_visible(SEGMENT)).chunks.items
     assert chunk.freed == 0, "the crash took the row"
-    await store.lease_chunks(SEGMENT, UUID(int=1), until_ms=world.clock.now_ms() + 60_000)
+    await store.lease_chunks([SEGMENT], UUID(int=1), until_ms=world.clock.now_ms() + 60_000)
 
 
 def test_scrub_does_not_report_the_hole_as_damage() -> None:

@@ -17,6 +17,7 @@ from penstock.model.errors import (
     StorageFullError,
     ThrottledError,
 )
+from penstock.ports.data.chunks import Leased
 from penstock.ports.data.segments import NO_EVENT, Appended
 from penstock.storage.memory.memory_log import MemoryLog
 
@@ -419,7 +420,7 @@ def test_a_lease_holds_files_and_space_is_accounted_for() -> None:
             await one.append(bytes(20_000))
         await store.flush()
         until = world.clock.ms + 50
-        await store.lease_chunks(SEGMENT, writer(5), until_ms=until)
+        await store.lease_chunks([SEGMENT], writer(5), until_ms=until)
         await store.truncate(SEGMENT, 50_000)
         await store.flush()
         assert len(chunk_names(world)) == 4
@@ -440,15 +441,14 @@ def test_a_lease_holds_files_and_space_is_accounted_for() -> None:
         assert len(chunk_names(world)) == 2
         space = (await store.spaces([SEGMENT]))[SEGMENT]
         assert (space.pending_free_bytes, space.freed_bytes) == (10_000, 40_000)
-        await store.lease_chunks(SEGMENT, writer(6), until_ms=world.clock.ms + 1000)
+        await store.lease_chunks([SEGMENT], writer(6), until_ms=world.clock.ms + 1000)
         await store.delete(SEGMENT)
         await store.flush()
         assert len(chunk_names(world)) == 2
         await store.release_lease(writer(6))
         await store.flush()
         assert chunk_names(world) == []
-        with pytest.raises(SegmentNotFoundError):
-            await store.lease_chunks(SEGMENT, writer(6), until_ms=world.clock.ms + 1000)
+        assert await store.lease_chunks([SEGMENT], writer(6), until_ms=world.clock.ms + 1000) == Leased()
 
     run(body, chunk_bytes=20_000, flush_bytes=20_000)
 
@@ -459,7 +459,7 @@ def test_a_lease_ends_only_when_both_clocks_say_so() -> None:
         await store.create_segment(SEGMENT)
         await append(store, SEGMENT, b"held")
         await store.flush()
-        await store.lease_chunks(SEGMENT, writer(5), until_ms=world.clock.ms + 3_600_000)
+        await store.lease_chunks([SEGMENT], writer(5), until_ms=world.clock.ms + 3_600_000)
         await store.delete(SEGMENT)
         world.clock.ms += 7_200_000
         await store.flush()
@@ -478,7 +478,7 @@ def test_a_lease_follows_a_merge() -> None:
         await store.create_segment(TXN)
         await append(store, TXN, b"leased")
         await store.flush()
-        await store.lease_chunks(TXN, writer(5), until_ms=world.clock.ms + 1000)
+        await store.lease_chunks([TXN], writer(5), until_ms=world.clock.ms + 1000)
         await store.merge(SEGMENT, TXN)
         await store.truncate(SEGMENT, 6)
         await store.flush()
@@ -532,11 +532,11 @@ def test_leases_are_bounded() -> None:
         store = world.store
         await store.create_segment(SEGMENT)
         with pytest.raises(InvalidArgumentError):
-            await store.lease_chunks(SEGMENT, writer(1), until_ms=world.clock.ms + 1001)
+            await store.lease_chunks([SEGMENT], writer(1), until_ms=world.clock.ms + 1001)
         for number in (1, 2, 2, 1):
-            await store.lease_chunks(SEGMENT, writer(number), until_ms=world.clock.ms + 1000)
-        with pytest.raises(ThrottledError):
-            await store.lease_chunks(SEGMENT, writer(3), until_ms=world.clock.ms + 1)
+            assert (await store.lease_chunks([SEGMENT], writer(number), until_ms=world.clock.ms + 1000)).granted
+        refused = await store.lease_chunks([SEGMENT], writer(3), until_ms=world.clock.ms + 1)
+        assert refused == Leased(refused=(SEGMENT,))
 
     run(body, max_leases=2, max_lease_ms=1000)
 
@@ -547,16 +547,15 @@ def test_a_lease_counts_once_whatever_it_holds() -> None:
         names = [f"s/many/{number}.#epoch.0" for number in range(5)]
         for name in names:
             await store.create_segment(name)
-        for name in names[:3]:
-            await store.lease_chunks(name, writer(1), until_ms=until_ms)
-        await store.lease_chunks(names[3], writer(2), until_ms=until_ms)
-        with pytest.raises(ThrottledError):
-            await store.lease_chunks(names[4], writer(3), until_ms=until_ms)
-        with pytest.raises(ThrottledError):
-            await store.lease_chunks(names[4], writer(1), until_ms=until_ms)
+        leased = await store.lease_chunks(names[:3], writer(1), until_ms=until_ms)
+        assert leased == Leased(granted=tuple(names[:3]))
+        assert (await store.lease_chunks([names[3]], writer(2), until_ms=until_ms)).granted
+        assert await store.lease_chunks([names[4]], writer(3), until_ms=until_ms) == Leased(refused=(names[4],))
+        renewed = await store.lease_chunks([names[4], "s/none/0.#epoch.0", names[0]], writer(1), until_ms=until_ms)
+        assert renewed == Leased(granted=(names[0],), refused=(names[4],)), "what is held is renewed beside a refusal"
         store = await world.crash()
         await store.release_lease(writer(1))
-        await store.lease_chunks(names[4], writer(3), until_ms=until_ms)
+        assert (await store.lease_chunks([names[4]], writer(3), until_ms=until_ms)).granted
 
     run(body, containers=1, max_leases=2, max_leased_segments=4)
 
@@ -565,7 +564,7 @@ def test_a_lease_ends_with_the_last_part_of_its_work() -> None:
     async def body(world: World) -> None:
         store, lease = world.store, writer(1)
         await store.create_segment(SEGMENT)
-        await store.lease_chunks(SEGMENT, lease, until_ms=world.clock.ms + 1000)
+        await store.lease_chunks([SEGMENT], lease, until_ms=world.clock.ms + 1000)
         (leases,) = [container.leases for container in store.containers]
         for part in (2, 0, 0, 2):
             await store.finish_lease_part(lease, part, 3)
@@ -574,7 +573,7 @@ def test_a_lease_ends_with_the_last_part_of_its_work() -> None:
         assert not list(leases)
         # Parts that come late, or twice, count for nothing; nor do those of the lease that was released.
         await store.finish_lease_part(lease, 1, 3)
-        await store.lease_chunks(SEGMENT, lease, until_ms=world.clock.ms + 1000)
+        await store.lease_chunks([SEGMENT], lease, until_ms=world.clock.ms + 1000)
         await store.finish_lease_part(lease, 1, 2)
         assert list(leases)
         with pytest.raises(InvalidArgumentError):

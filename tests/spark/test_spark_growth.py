@@ -65,8 +65,9 @@ def test_a_batch_of_few_events_in_many_segments_asks_for_no_segment_alone(
     assert sorted(driver.read(start, end)) == sorted(keyed(0, 2000, keys=200))
 
 
-def test_a_plan_over_many_epochs_asks_for_the_lengths_of_all_segments_at_once(
-    world_here: World, data: Path, calls: Counter[str]
+@pytest.mark.parametrize("columns", ["event", "event, append_time"])
+def test_a_plan_over_many_epochs_asks_for_all_segments_at_once(
+    world_here: World, data: Path, calls: Counter[str], columns: str
 ) -> None:
     stream, events = world_here.create("s", 2), []
     for number in range(8):
@@ -75,9 +76,11 @@ def test_a_plan_over_many_epochs_asks_for_the_lengths_of_all_segments_at_once(
         world_here.scale(stream, 2)
         events += part
     calls.clear()
-    reader = BatchReader(open_here, parse_read({"controller": str(data), "path": str(stream)}), SCHEMA)
+    given = {"controller": str(data), "path": str(stream), "columns": columns}
+    reader = BatchReader(open_here, parse_read(given), SCHEMA)
     shares = reader.partitions()
     assert calls["info"] <= 2, calls
+    assert calls["lease_chunks"] == 1, calls
     rows = [row for share in shares for batch in reader.read(share) for row in batch.to_pylist()]
     assert sorted(row["event"] for row in rows) == sorted(events)
 

@@ -51,7 +51,7 @@ def take_all_leases(world: World, stream: StreamName) -> None:
 
     async def take(services: Services) -> None:
         name, until_ms = segment_name(stream, SegmentId(0)), now_ms() + 60_000
-        calls = [services.segments.lease_chunks(name, UUID(int=n), until_ms=until_ms) for n in range(1000)]
+        calls = [services.segments.lease_chunks([name], UUID(int=n), until_ms=until_ms) for n in range(1000)]
         await asyncio.gather(*calls)
 
     world.link.run(take)

@@ -21,7 +21,7 @@ from penstock.model.errors import (
 from penstock.model.names import transient_segment_name
 from penstock.model.scaling import SegmentRates
 from penstock.ports.data.attributes import AttributeChange
-from penstock.ports.data.chunks import LEASE_PARTS_MAX, ChunkRange
+from penstock.ports.data.chunks import LEASE_PARTS_MAX, ChunkRange, Leased
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.limits import AppendLimit, SegmentChanges
@@ -318,12 +318,26 @@ class SegmentStore:
         async with self._wiping:
             await wipe_log(self, self._shared_log, self.containers[0].index, self._parts.clock.now_ms())
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
+    async def lease_chunks(self, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = "") -> Leased:
         if not fits_int64(until_ms) or not is_text(holder):
             raise InvalidArgumentError("lease has an end or a holder that cannot be stored", until_ms=until_ms)
-        container = self._container(name)
-        segment = (await container.segments.find_visible(name)).require_plain()
-        await container.leases.take(segment, lease.int, until_ms, holder)
+        granted: list[str] = []
+        refused: list[str] = []
+        taken: dict[int, list[int]] = {}
+        for name in names:
+            container = self._container(name)
+            container.leases.check(until_ms, holder)
+            with suppress(SegmentNotFoundError):
+                segment = (await container.segments.find_visible(name)).require_plain()
+                # No await in between: the segment must not be deleted after it was found.
+                if container.leases.take(segment.uid, lease.int, until_ms, holder):
+                    granted.append(name)
+                    taken.setdefault(container.index, []).append(segment.uid)
+                else:
+                    refused.append(name)
+        for index, uids in taken.items():
+            await self._by_index[index].leases.durable([(lease.int, uid) for uid in uids])
+        return Leased(granted=tuple(granted), refused=tuple(refused))
 
     async def release_lease(self, lease: UUID) -> None:
         for container in self.containers:

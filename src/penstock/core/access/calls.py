@@ -330,7 +330,7 @@ _SEGMENTS: Mapping[str, Rule] = {
     "infos": _segments(*ANY, of="names"),
     "count_events": _segments(*LOOK),
     "chunk_ranges": _segments(_R),
-    "lease_chunks": _segments(_R),
+    "lease_chunks": _segments(_R, of="names"),
     "erased_ranges": _segments(_R, Action.ERASE),
     "spaces": _segments(*LOOK, of="names"),
     "grant_import": _segments(_W),

@@ -32,7 +32,7 @@ from penstock.net.native.remote import NativeSegments
 from penstock.net.wire.requests import token_after
 from penstock.net.wire.wire_errors import error_of
 from penstock.ports.control.plane import ControlPlane
-from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.chunks import ChunkRange, Leased
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.limits import AppendLimit, SegmentChanges
@@ -354,8 +354,8 @@ class RemoteSegments:
     async def wipe_log(self) -> None:
         raise UnsupportedError(_OWN_CONTROLLER)
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
-        await self._native.lease_chunks(name, lease, until_ms=until_ms, holder=holder)
+    async def lease_chunks(self, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = "") -> Leased:
+        return await self._native.lease_chunks(names, lease, until_ms=until_ms, holder=holder)
 
     async def release_lease(self, lease: UUID) -> None:
         await self._native.release_lease(lease)

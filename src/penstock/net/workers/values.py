@@ -18,7 +18,7 @@ from penstock.model.errors import InternalError, PenstockError, ProtocolError
 from penstock.model.policies import ScaleType
 from penstock.model.scaling import SegmentRates
 from penstock.ports.data.attributes import AttributeChange
-from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease
+from penstock.ports.data.chunks import ChunkBlock, ChunkRange, Lease, Leased
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.limits import AppendLimit, LimitAction, SegmentChanges
@@ -50,6 +50,7 @@ _RECORDS = {
         DiskSpace,
         ErasedChunk,
         Lease,
+        Leased,
         RateWatch,
         SegmentChanges,
         SegmentInfo,

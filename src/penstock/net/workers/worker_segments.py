@@ -15,7 +15,7 @@ from penstock.model.scaling import SegmentRates
 from penstock.net.tasks import together
 from penstock.net.workers.line import WorkerLine
 from penstock.ports.data.attributes import AttributeChange
-from penstock.ports.data.chunks import ChunkRange
+from penstock.ports.data.chunks import ChunkRange, Leased
 from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
 from penstock.ports.data.limits import AppendLimit, SegmentChanges
@@ -209,8 +209,14 @@ class WorkerSegments:
         found: Sequence[ChunkRange] = await self._ask("chunk_ranges", name, start, end)
         return found
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
-        await self._ask("lease_chunks", name, lease, until_ms, holder)
+    async def lease_chunks(self, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = "") -> Leased:
+        found: Sequence[Leased] = await self._split("lease_chunks", names, lease, until_ms, holder)
+        granted = {name for part in found for name in part.granted}
+        refused = {name for part in found for name in part.refused}
+        return Leased(
+            granted=tuple(name for name in names if name in granted),
+            refused=tuple(name for name in names if name in refused),
+        )
 
     async def release_lease(self, lease: UUID) -> None:
         await together([line.call("release_lease", lease, repeat=True) for line in self._lines])
@@ -237,13 +243,17 @@ class WorkerSegments:
         return await self._by_name("spaces", names)
 
     async def _by_name(self, method: str, names: Sequence[str]) -> Mapping[str, Any]:
-        """A call that answers by name: each worker is asked for its own segments."""
+        """A call that answers by name, for all workers."""
+        merged = {name: item for part in await self._split(method, names) for name, item in part.items()}
+        return {name: merged[name] for name in names if name in merged}
+
+    async def _split(self, method: str, names: Sequence[str], *rest: Any) -> Sequence[Any]:
+        """The answers to a call about many segments: each worker gets the names of its own."""
         parts: dict[int, list[str]] = {}
         for name in names:
             parts.setdefault(self.worker_of(name), []).append(name)
-        found = await together([self._lines[worker].call(method, part, repeat=True) for worker, part in parts.items()])
-        merged = {name: item for part in found for name, item in part.items()}
-        return {name: merged[name] for name in names if name in merged}
+        calls = [self._lines[worker].call(method, part, *rest, repeat=True) for worker, part in parts.items()]
+        return await together(calls)
 
     # Pairs come back from a worker as lists.
 

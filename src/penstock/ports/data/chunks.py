@@ -56,6 +56,15 @@ class Lease:
     holder: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased:
+    """The segments whose chunks a lease holds, and those for which the store had no lease left. Each is in the order of
+    the call. Segments that do not exist are in neither."""
+
+    granted: Sequence[str] = ()
+    refused: Sequence[str] = ()
+
+
 class LeasedChunks(Protocol):
     """Locations of segments' bytes in tier 2, for callers that read them directly."""
 
@@ -63,13 +72,14 @@ class LeasedChunks(Protocol):
         """The tiered part of ``start <= offset < end``, in order; bytes behind the last range are not tiered yet."""
         ...
 
-    async def lease_chunks(self, name: str, lease: UUID, *, until_ms: int, holder: str = "") -> None:
-        """Keep the segment's chunks on disk until that wall time, despite truncation or deletion. A repeated call
-        extends it.
+    async def lease_chunks(self, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = "") -> Leased:
+        """Keep the chunks of these segments on disk until that wall time, despite truncation or deletion. A repeated
+        call extends the lease.
 
         ``holder``: who takes the lease, shown in reports of what holds space; if empty, the earlier one stays. A lease
-        counts once, however many segments it holds. Raises InvalidArgumentError (longer than a store allows, or
-        ``HOLDER_MAX_BYTES``), ThrottledError (``resource="leases"``: too many)."""
+        counts once, however many segments it holds. A store with too many leases refuses segments in its answer and
+        grants the others. Raises InvalidArgumentError (longer than a store allows, or ``HOLDER_MAX_BYTES``). Cancelled:
+        any of the segments may be leased; ``release_lease`` ends that."""
         ...
 
     async def release_lease(self, lease: UUID) -> None: ...

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.codec.store import rows as records
-from penstock.model.errors import InvalidArgumentError, ThrottledError
+from penstock.model.errors import InvalidArgumentError
 from penstock.ports.clock import Clock
 from penstock.ports.data.chunks import HOLDER_MAX_BYTES, Lease
 from penstock.segmentstore.segment import Segment
@@ -99,28 +99,30 @@ class Leases:
 
     # --- changes ------------------------------------------------------------------------------------------
 
-    async def take(self, segment: Segment, lease: int, until_ms: int, holder: str) -> None:
-        """Hold the segment's chunks. In force at once, durable when this returns; a repeated call extends the lease.
-
-        Raises: InvalidArgumentError (the time or the holder's name is too long), ThrottledError (too many).
-        """
+    def check(self, until_ms: int, holder: str) -> None:
+        """Raise InvalidArgumentError if the time or the holder's name is too long for a lease."""
         if len(holder.encode()) > HOLDER_MAX_BYTES:
             raise InvalidArgumentError("holder of a lease has too many bytes", limit_bytes=HOLDER_MAX_BYTES)
-        settings = self._settings
-        now_ms = self._clock.now_ms()
-        if until_ms - now_ms > settings.max_lease_ms:
-            raise InvalidArgumentError("lease is too long", until_ms=until_ms, limit_ms=settings.max_lease_ms)
-        key = (lease, segment.uid)
+        limit_ms = self._settings.max_lease_ms
+        if until_ms - self._clock.now_ms() > limit_ms:
+            raise InvalidArgumentError("lease is too long", until_ms=until_ms, limit_ms=limit_ms)
+
+    def take(self, uid: int, lease: int, until_ms: int, holder: str) -> bool:
+        """Hold the chunks of a segment; a repeated call extends the lease. In force at once; durable after ``durable``.
+
+        False: there are too many leases, or too many leased segments. The time and the holder pass ``check``.
+        """
+        settings, key = self._settings, (lease, uid)
         if lease not in self._segments_of and len(self._segments_of) >= settings.max_leases:
-            raise ThrottledError("too many leases", resource="leases", limit=settings.max_leases)
+            return False
         if key not in self._held and len(self._held) >= settings.max_leased_segments:
-            raise ThrottledError("too many leased segments", resource="leases", limit=settings.max_leased_segments)
+            return False
         held = self._held.get(key)
         until_ms = max(until_ms, held.until_ms if held else 0)
-        loop_until = asyncio.get_running_loop().time() + max(0, until_ms - now_ms) / 1000
+        loop_until = asyncio.get_running_loop().time() + max(0, until_ms - self._clock.now_ms()) / 1000
         holder = holder or (held.holder if held is not None else "")
         self._put(key, _Held(until_ms=until_ms, loop_until=loop_until, holder=holder))
-        await self._durable([key])
+        return True
 
     async def release(self, lease: int) -> None:
         """End a lease on all segments. It ends at once, and durably when this returns."""
@@ -128,7 +130,7 @@ class Leases:
         if keys:
             for key in keys:
                 self._drop(key)
-            await self._durable(keys)
+            await self.durable(keys)
             self._ask_checkpoint()
 
     async def finish(self, lease: int, part: int, parts: int) -> None:
@@ -171,5 +173,6 @@ class Leases:
             self._done.pop(lease, None)
         self._state.rows.delete(records.lease_key(self._state.index, *key))
 
-    async def _durable(self, keys: Sequence[Key]) -> None:
+    async def durable(self, keys: Sequence[Key]) -> None:
+        """Return when the rows of these leases, present or dropped, are durable."""
         await self._state.rows.commit_some([records.lease_key(self._state.index, *key) for key in keys])

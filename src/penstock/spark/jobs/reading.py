@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from penstock.model.errors import SegmentNotFoundError, ThrottledError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.spark.connect import Connector, Services, link
 from penstock.spark.reading.planning import now_ms
 from penstock.spark.reading.scan import Erased, Fetch
-from penstock.spark.reading.segment_reads import erased_ranges, read_bytes
+from penstock.spark.reading.segment_reads import erased_ranges, lease_segments, read_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +52,5 @@ async def renew(
 ) -> None:
     """Keep the chunks of these segments for this time from now. Deleted chunks are skipped. If the store has no lease
     left, chunks may be deleted during the job; their data is then read through the store."""
-    for segment in segments:
-        try:
-            await services.segments.lease_chunks(
-                segment_name(stream, segment), lease, until_ms=now_ms() + lease_ms, holder=holder
-            )
-        except (SegmentNotFoundError, ThrottledError):
-            continue
+    names = [segment_name(stream, segment) for segment in segments]
+    await lease_segments(services.segments, names, lease, until_ms=now_ms() + lease_ms, holder=holder)

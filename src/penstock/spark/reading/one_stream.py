@@ -45,6 +45,7 @@ from penstock.spark.reading.planning import (
     resolve,
 )
 from penstock.spark.reading.positions import Loss, Offset, Positions, in_turn, ranges_of, to_cut
+from penstock.spark.reading.segment_reads import segment_infos
 from penstock.spark.reading.subscription import Subscription, of_another, subscribe, subscribe_all
 
 _ROUNDS_MAX = 256  # scalings that one batch spans; each costs a few calls
@@ -456,13 +457,13 @@ async def _step(services: Services, one: OneStream, begin: Offset, known: Infos)
 
 
 async def _all_infos(services: Services, begins: Mapping[StreamName, Offset]) -> dict[StreamName, Infos]:
-    """The state of all segments that the query stands in, from one call."""
+    """The state of all segments that the query stands in."""
     names = {
         (stream, segment): segment_name(stream, segment)
         for stream, begin in begins.items()
         for segment in begin.positions
     }
-    found = await services.segments.infos(list(names.values())) if names else {}
+    found = await segment_infos(services.segments, list(names.values()))
     known: dict[StreamName, Infos] = {stream: {} for stream in begins}
     for (stream, segment), name in names.items():
         known[stream][segment] = found.get(name)

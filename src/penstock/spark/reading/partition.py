@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -13,7 +12,6 @@ from pyspark.sql.datasource import InputPartition
 from penstock.client.retry import RETRYABLE
 from penstock.model.errors import (
     SegmentNotFoundError,
-    ThrottledError,
     TruncatedError,
     UnsupportedError,
 )
@@ -27,7 +25,7 @@ from penstock.spark.reading.planning import (
     now_ms,
 )
 from penstock.spark.reading.positions import Loss
-from penstock.spark.reading.segment_reads import erased_ranges, read_bytes
+from penstock.spark.reading.segment_reads import erased_ranges, lease_segments, read_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,10 +117,8 @@ def _extend_lease(server: Link, share: Share, lease_ms: int) -> None:
         return
 
     async def extend(services: Services) -> None:
-        for name in sorted(names):
-            # A fully truncated segment cannot be leased again, but its existing lease stays. If the store has no lease
-            # left, chunks may be deleted during the read; their data is then read through the store.
-            with suppress(SegmentNotFoundError, ThrottledError):
-                await services.segments.lease_chunks(name, lease, until_ms=now_ms() + lease_ms)
+        # A deleted segment cannot be leased again, but its existing lease stays. If the store has no lease left, chunks
+        # may be deleted during the read; their data is then read through the store.
+        await lease_segments(services.segments, sorted(names), lease, until_ms=now_ms() + lease_ms)
 
     server.ask(extend, full_s=RETRY_S)

@@ -7,9 +7,10 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from penstock.client.moments import cut_at, from_cut
@@ -32,16 +33,18 @@ from penstock.spark.reading.losses import explained, say
 from penstock.spark.reading.plan import Cover, Piece, Pieces, Share, pack, share_count, timed
 from penstock.spark.reading.positions import Loss, Positions
 from penstock.spark.reading.pruning import Wanted
-from penstock.spark.reading.segment_reads import chunk_pages
+from penstock.spark.reading.segment_reads import chunk_pages, lease_segments, segment_infos
 from penstock.spark.reading.times import times_of
 
 log = logging.getLogger("penstock.spark")
 
+T = TypeVar("T")
+
 _SEGMENTS_AT_ONCE = 16
 
 _DIRECT_MIN_BYTES = 1 << 20
-"""If a micro-batch reads many segments, fewer bytes of one come from the store. They are in its cache, and a listing and
-a lease are two calls for each segment."""
+"""If a micro-batch reads many segments, fewer bytes of one come from the store. They are in its cache, and the listings
+are two calls for each segment."""
 
 
 def now_ms() -> int:
@@ -84,9 +87,9 @@ async def positions_of(services: Services, cut: StreamCut) -> Positions:
 async def infos(
     services: Services, stream: StreamName, segments: Sequence[SegmentId]
 ) -> dict[SegmentId, SegmentInfo | None]:
-    """Durable state of each segment, from one call; None if it is deleted."""
+    """Durable state of each segment; None if it is deleted."""
     names = {segment: segment_name(stream, segment) for segment in segments}
-    found = await services.segments.infos(list(names.values())) if names else {}
+    found = await segment_infos(services.segments, list(names.values()))
     return {segment: found.get(name) for segment, name in names.items()}
 
 
@@ -220,20 +223,16 @@ async def plan_shares(
         goal_bytes=max(1, -(-total // shares)),
         wanted=wanted,
     )
-    limit = asyncio.Semaphore(_SEGMENTS_AT_ONCE)
-
-    async def covered(segment: SegmentId, low: int, high: int) -> Pieces:
-        async with limit:
-            return await cover.pieces(segment, low, high)
-
-    async with asyncio.TaskGroup() as running:
-        asked = [running.create_task(covered(*item)) for item in ranges]
-    found = [task.result() for task in asked]
+    await cover.lease_chunks(ranges)
+    if with_times:
+        # Before the chunks are listed: chunks tiered in between have a later time than the one that is returned.
+        cover.infos = await infos(services, options.stream, [segment for segment, _, _ in ranges])
+    found = await _each(ranges, cover.pieces)
     if wanted is not None:
         total = sum(pieces.size_bytes for pieces in found)
         shares = 1 if in_one else shares_for(options, total)
     packed = pack((piece for pieces in found for piece in pieces), total, shares=shares)
-    held = lease if cover.leased else None
+    held = lease if cover.granted else None
     only = options.only_direct
     return [
         Share(stream=options.stream, pieces=part, lease=held, lease_until_ms=cover.until_ms, only_direct=only)
@@ -241,10 +240,26 @@ async def plan_shares(
     ]
 
 
+Range: TypeAlias = tuple[SegmentId, int, int]
+
+
+async def _each(ranges: Sequence[Range], call: Callable[[SegmentId, int, int], Coroutine[Any, Any, T]]) -> list[T]:
+    """The answers for all ranges, in their order. A few are asked for at a time."""
+    limit = asyncio.Semaphore(_SEGMENTS_AT_ONCE)
+
+    async def answer(item: Range) -> T:
+        async with limit:
+            return await call(*item)
+
+    async with asyncio.TaskGroup() as running:
+        tasks = [running.create_task(answer(item)) for item in ranges]
+    return [task.result() for task in tasks]
+
+
 @dataclass(slots=True, kw_only=True)
 class _Cover:
-    """Covers ranges of a stream with pieces. See ``plan_shares``. ``leased``: whether any chunk may be leased;
-    ``refused``: the store had no lease left, so no other lease is requested."""
+    """Covers ranges of a stream with pieces. See ``plan_shares``. ``granted``: the segments whose chunks are leased;
+    ``infos``: their state, for times."""
 
     services: Services
     options: ReadOptions
@@ -256,8 +271,42 @@ class _Cover:
     direct_min_bytes: int
     goal_bytes: int
     wanted: Wanted | None
-    leased: bool = False
-    refused: bool = False
+    granted: frozenset[str] = frozenset()
+    infos: Mapping[SegmentId, SegmentInfo | None] = field(default_factory=dict)
+
+    async def lease_chunks(self, ranges: Sequence[Range]) -> None:
+        """Lease the chunks of the ranges, as far as there are any. Raises ThrottledError if chunks must be leased and the
+        store has no lease left."""
+        segments, stream = self.services.segments, self.options.stream
+        if not self.options.direct:
+            return
+        has_chunks = await _each(ranges, self._has_chunks)
+        names = [segment_name(stream, item[0]) for item, has in zip(ranges, has_chunks, strict=True) if has]
+        leased = await lease_segments(segments, names, self.lease, until_ms=self.until_ms, holder=self.holder)
+        self.granted = frozenset(leased.granted)
+        if leased.refused:
+            if self.options.only_direct:
+                raise ThrottledError(
+                    "store has no lease left for chunks", resource="leases", segments=len(leased.refused)
+                )
+            log.warning(
+                "store has no lease left; reading chunks through the store. stream=%s segments=%d",
+                stream,
+                len(leased.refused),
+            )
+
+    async def _has_chunks(self, segment: SegmentId, low: int, high: int) -> bool:
+        """Whether to lease the range. A segment deleted since counts as one without chunks."""
+        if high - low < self.direct_min_bytes and not self.options.only_direct:
+            return False
+        if not self.fresh:
+            return True
+        # Bytes are tiered in order: if the first byte is in no chunk, the others are not either.
+        with suppress(TruncatedError, SegmentNotFoundError):
+            return bool(
+                await self.services.segments.chunk_ranges(segment_name(self.options.stream, segment), low, low + 1)
+            )
+        return False
 
     async def pieces(self, segment: SegmentId, low: int, high: int) -> Pieces:
         """Pieces of one range that pass the filters, in order."""
@@ -268,9 +317,11 @@ class _Cover:
         # What was deleted since is read from the store by a task, which reports the loss.
         with suppress(*(() if self.options.fail_on_data_loss else (TruncatedError, SegmentNotFoundError))):
             if with_times:
-                # Before the chunks are listed: chunks tiered in between have a later time than the one that is returned.
-                modified_ms = (await segments.info(name)).last_modified_ms
-            direct = self.options.direct and await self._is_leased(name, low, high)
+                info = self.infos[segment]
+                if info is None:
+                    raise SegmentNotFoundError("segment was deleted while the read was planned", segment=segment)
+                modified_ms = info.last_modified_ms
+            direct = name in self.granted
             if direct or with_times:
                 async for chunks in chunk_pages(segments, name, low, high):
                     if self.options.only_direct:
@@ -305,28 +356,6 @@ class _Cover:
                 parts.append(replace(piece, start=at, end=boundary))
                 at = boundary
         return [timed(part, piece.times) for part in (*parts, replace(piece, start=at))]
-
-    async def _is_leased(self, name: str, low: int, high: int) -> bool:
-        """Lease the chunks of the range. False: there are none yet, or the store has no lease left."""
-        segments = self.services.segments
-        if self.refused:
-            return False
-        if high - low < self.direct_min_bytes and not self.options.only_direct:
-            return False
-        # Bytes are tiered in order: if the first byte is in no chunk, the others are not either.
-        if self.fresh and not await segments.chunk_ranges(name, low, low + 1):
-            return False
-        try:
-            await segments.lease_chunks(name, self.lease, until_ms=self.until_ms, holder=self.holder)
-        except ThrottledError as error:
-            if self.options.only_direct or error.fields.get("resource") != "leases":
-                raise
-            if not self.refused:
-                log.warning("store has no lease left; reading chunks through the store. stream=%s", self.options.stream)
-            self.refused = True
-            return False
-        self.leased = True
-        return True
 
 
 def _check_locations(name: str, chunks: Sequence[ChunkRange]) -> None:

@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from uuid import UUID
 
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, UnavailableError, UnsupportedError
-from penstock.ports.data.chunks import ChunkRange, LeasedChunks
-from penstock.ports.data.segments import READ_MAX_BYTES
+from penstock.ports.data.chunks import ChunkRange, Leased, LeasedChunks
+from penstock.ports.data.segments import READ_MAX_BYTES, SegmentInfo, Segments
 from penstock.spark.connect import RETRY_S, Services
 
 _PAGE_BYTES = 256 << 20
 _PAGE_MAX_BYTES = 1 << 40
 _PAGE_BLOCKS = 8192  # of an answer about chunks, at about half of which each next one aims; 200 KB
+
+
+NAMES_AT_ONCE_SEGMENTS = 5_000
+"""Of a call about many segments: a request has at most 4 MiB, and a name at most about 550 bytes."""
+
+
+async def segment_infos(segments: Segments, names: Sequence[str]) -> Mapping[str, SegmentInfo]:
+    """As ``Segments.infos``, for any number of segments."""
+    found: dict[str, SegmentInfo] = {}
+    for page in _pages(names):
+        found.update(await segments.infos(page))
+    return found
+
+
+async def lease_segments(
+    segments: LeasedChunks, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = ""
+) -> Leased:
+    """As ``LeasedChunks.lease_chunks``, for any number of segments."""
+    parts = [await segments.lease_chunks(page, lease, until_ms=until_ms, holder=holder) for page in _pages(names)]
+    return Leased(
+        granted=tuple(name for part in parts for name in part.granted),
+        refused=tuple(name for part in parts for name in part.refused),
+    )
+
+
+def _pages(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(names), NAMES_AT_ONCE_SEGMENTS):
+        yield names[at : at + NAMES_AT_ONCE_SEGMENTS]
 
 
 async def chunk_pages(segments: LeasedChunks, name: str, low: int, high: int) -> AsyncIterator[Sequence[ChunkRange]]:

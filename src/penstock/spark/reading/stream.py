@@ -41,6 +41,7 @@ from penstock.spark.reading.peers import Peers, Report, Seen, State, Watch, has_
 from penstock.spark.reading.plan import Share, together
 from penstock.spark.reading.planning import shares_for
 from penstock.spark.reading.positions import Offset, Offsets, is_new, many_to_json, offsets_of, to_cut
+from penstock.spark.reading.segment_reads import segment_infos
 from penstock.spark.reading.subscription import subscribe, subscribe_all
 from penstock.spark.reading.times import time_bound_us
 from penstock.spark.reasons import readable, readable_items
@@ -329,7 +330,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             here = [peer for peer in pending if peer.address == self._options.controller]
             if len(here) < len(pending):
                 give_up_at = min(give_up_at, time.monotonic() + _APART_S)
-            found = await services.segments.infos([*known, *(name for peer in here for name in peer.seen)])
+            names = [*known, *(name for peer in here for name in peer.seen)]
+            found = await segment_infos(services.segments, names)
             if has_changed(known, found):
                 return True
             if news := [peer for peer in here if has_changed(peer.seen, found)]:

@@ -257,7 +257,7 @@ async def lease_chunks(env: Env, name: str) -> None:
             await asyncio.sleep(0.2)
         lease = UUID(int=rng.getrandbits(128), version=4)
         until_ms = env.cluster.clock.now_ms() + _LEASE_MS
-        take = partial(segments.lease_chunks, segment, lease, until_ms=until_ms)
+        take = partial(segments.lease_chunks, [segment], lease, until_ms=until_ms)
         await env.insist(take)
         if again.random() < 0.5:
             # Release the lease and take it again at once, as two batches of one query do.

@@ -28,11 +28,24 @@ def derived(attribute: Any) -> griffe.Function | None:
     return method
 
 
+def described(method: griffe.Function) -> None:
+    """Give a method that is decorated with ``described_by(AsyncStream.reader, ...)`` the parameters and text of that one."""
+    for decorator in method.decorators:
+        call = decorator.value
+        if isinstance(call, griffe.ExprCall) and str(call.function) == "described_by":
+            owner, _, name = str(call.arguments[0]).rpartition(".")
+            original = method.modules_collection[method.parent.resolve(owner)].all_members[name]
+            method.parameters, text = original.parameters, original.docstring
+            method.docstring = text and griffe.Docstring(text.value, parent=method, parser=text.parser)
+
+
 class DerivedCalls(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Replace the attributes by methods, once the whole package is known."""
         for module in pkg["client.blocking"].modules.values():
             for kind in module.classes.values():
+                for method in kind.functions.values():
+                    described(method)
                 for name, attribute in list(kind.attributes.items()):
                     method = None if attribute.is_alias else derived(attribute)
                     if method is not None:

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from penstock.client.blocking.audit import AuditLog
     from penstock.client.blocking.byte_streams import ByteStream
     from penstock.client.blocking.erasures import Cases, Erasures
-    from penstock.client.blocking.group_transactions import GroupTransaction
+    from penstock.client.blocking.group_transactions import GroupTransaction, TypedGroupTransaction
     from penstock.client.blocking.groups import ReaderGroup
     from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
     from penstock.client.blocking.readers import GroupReader, Reader, StreamsReader
     from penstock.client.blocking.stores import Store, Stream
     from penstock.client.blocking.tables import Table
-    from penstock.client.blocking.typed import TypedReader, TypedWriter
+    from penstock.client.blocking.typed import TypedReader, TypedTransaction, TypedWriter
+    from penstock.client.blocking.typed_group_reader import TypedGroupReader
     from penstock.client.blocking.writers import Acknowledgement, Transaction, Writer
     from penstock.client.byte_stream import AsyncByteStream
     from penstock.client.cases import AsyncCases
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
     from penstock.client.serializing.plain import BytesSerializer, JsonSerializer, TextSerializer
     from penstock.client.serializing.protobuf import ProtobufSerializer
     from penstock.client.serializing.serializer import Serializer
+    from penstock.client.serializing.typed_group_reader import AsyncTypedGroupReader
     from penstock.client.serializing.typed_reader import AsyncTypedReader
+    from penstock.client.serializing.typed_transactions import AsyncTypedGroupTransaction, AsyncTypedTransaction
     from penstock.client.serializing.typed_writer import AsyncTypedWriter
     from penstock.client.store import AsyncStore
     from penstock.client.stream import AsyncStream
@@ -96,13 +99,14 @@ _HOMES = {
     "client.blocking.byte_streams": "ByteStream",
     "client.blocking.audit": "AuditLog",
     "client.blocking.erasures": "Cases Erasures",
-    "client.blocking.group_transactions": "GroupTransaction",
+    "client.blocking.group_transactions": "GroupTransaction TypedGroupTransaction",
     "client.blocking.groups": "ReaderGroup",
     "client.blocking.levels": "Holds LevelPolicy Retention",
     "client.blocking.readers": "GroupReader Reader StreamsReader",
     "client.blocking.stores": "Store Stream",
     "client.blocking.tables": "Table",
-    "client.blocking.typed": "TypedReader TypedWriter",
+    "client.blocking.typed": "TypedReader TypedTransaction TypedWriter",
+    "client.blocking.typed_group_reader": "TypedGroupReader",
     "client.blocking.writers": "Acknowledgement Transaction Writer",
     "client.byte_stream": "AsyncByteStream",
     "client.cases": "AsyncCases",
@@ -122,7 +126,9 @@ _HOMES = {
     "client.serializing.plain": "BytesSerializer JsonSerializer TextSerializer",
     "client.serializing.protobuf": "ProtobufSerializer",
     "client.serializing.serializer": "Serializer",
+    "client.serializing.typed_group_reader": "AsyncTypedGroupReader",
     "client.serializing.typed_reader": "AsyncTypedReader",
+    "client.serializing.typed_transactions": "AsyncTypedGroupTransaction AsyncTypedTransaction",
     "client.serializing.typed_writer": "AsyncTypedWriter",
     "client.store": "AsyncStore",
     "client.stream": "AsyncStream",
@@ -173,7 +179,10 @@ __all__ = [
     "AsyncStreamsReader",
     "AsyncTable",
     "AsyncTransaction",
+    "AsyncTypedGroupReader",
+    "AsyncTypedGroupTransaction",
     "AsyncTypedReader",
+    "AsyncTypedTransaction",
     "AsyncTypedWriter",
     "AsyncWriter",
     "AvroSerializer",
@@ -243,7 +252,10 @@ __all__ = [
     "TimeWindow",
     "Transaction",
     "TypedEvent",
+    "TypedGroupReader",
+    "TypedGroupTransaction",
     "TypedReader",
+    "TypedTransaction",
     "TypedWriter",
     "Unsubscribed",
     "Verification",

@@ -37,14 +37,14 @@ ASYNC_ONLY = {
     "ByteStream": {"buffer", "check_open", "peeked", "pending_bytes", "ready_bytes", "take"},
     "Erasures": {"details", "run"},
     "GroupReader": {
-        *("abandon", "call", "check_may_read", "holds", "is_left", "leave", "leaving", "seen", "take", "take_block"),
-        *("begin_transaction", "commit_with", "end_transaction", "report_commit", "rewind", "usable"),
+        *("abandon", "call", "check_may_read", "is_left", "leave", "leaving", "seen", "take", "take_block"),
+        *("begin_transaction", "commit_with", "end_transaction", "report_commit", "rewind"),
     },
     "GroupTransaction": {"block_bytes", "check"},
-    "Reader": {"abandon", "open_bounded", "take_block", "usable"},
+    "Reader": {"abandon", "open_bounded", "take_block"},
     "ReaderGroup": {"initialise", "retention"},
     "Stream": {"layout"},
-    "StreamsReader": {"abandon", "open_bounded", "take_block", "usable"},
+    "StreamsReader": {"abandon", "open_bounded", "take_block"},
     "Table": {"pages"},
     "Transaction": {"abandon", "check"},
     "Writer": {"adopt", "prepare", "take"},
@@ -55,11 +55,11 @@ PULLED = {"to_arrow_reader", "to_duckdb"}
 BLOCKING_ONLY = {
     "Acknowledgement": {"result"},
     "ByteStream": public(io.BufferedIOBase) - public(penstock.AsyncByteStream),
-    "GroupReader": {"abandon_in_child", "name"},
-    "Reader": {"abandon_in_child", "stream", *PULLED},
+    "GroupReader": {"abandon_in_child", "name", "wait_block"},
+    "Reader": {"abandon_in_child", "stream", "wait_block", *PULLED},
     "Store": {"call", "close"},
     "Stream": {"name"},
-    "StreamsReader": {"abandon_in_child", *PULLED},
+    "StreamsReader": {"abandon_in_child", "wait_block", *PULLED},
     "Writer": {"abandon_in_child"},
 }
 """A file has the methods of Python's. An acknowledgement is awaited instead. Names and streams are plain attributes of the asynchronous objects."""

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.client.blocking.byte_streams import ByteStream
     from penstock.client.blocking.erasures import Erasures
-    from penstock.client.blocking.group_transactions import GroupTransaction
+    from penstock.client.blocking.group_transactions import GroupTransaction, TypedGroupTransaction
     from penstock.client.blocking.groups import ReaderGroup
     from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
     from penstock.client.blocking.readers import GroupReader, Reader
     from penstock.client.blocking.stores import Store, Stream
     from penstock.client.blocking.tables import Table
-    from penstock.client.blocking.typed import TypedReader, TypedWriter
+    from penstock.client.blocking.typed import TypedReader, TypedTransaction, TypedWriter
+    from penstock.client.blocking.typed_group_reader import TypedGroupReader
     from penstock.client.blocking.writers import Transaction, Writer
     from penstock.client.byte_stream import AsyncByteStream
     from penstock.client.erasure import AsyncErasures
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from penstock.client.serializing.plain import BytesSerializer, JsonSerializer, TextSerializer
     from penstock.client.serializing.protobuf import ProtobufSerializer
     from penstock.client.serializing.serializer import Serializer
+    from penstock.client.serializing.typed_group_reader import AsyncTypedGroupReader
     from penstock.client.serializing.typed_reader import AsyncTypedReader
+    from penstock.client.serializing.typed_transactions import AsyncTypedGroupTransaction, AsyncTypedTransaction
     from penstock.client.serializing.typed_writer import AsyncTypedWriter
     from penstock.client.store import AsyncStore
     from penstock.client.stream import AsyncStream
@@ -59,7 +62,10 @@ __all__ = [
     "AsyncStream",
     "AsyncTable",
     "AsyncTransaction",
+    "AsyncTypedGroupReader",
+    "AsyncTypedGroupTransaction",
     "AsyncTypedReader",
+    "AsyncTypedTransaction",
     "AsyncTypedWriter",
     "AsyncWriter",
     "AvroSerializer",
@@ -91,7 +97,10 @@ __all__ = [
     "TextSerializer",
     "Transaction",
     "TypedEvent",
+    "TypedGroupReader",
+    "TypedGroupTransaction",
     "TypedReader",
+    "TypedTransaction",
     "TypedWriter",
     "Verification",
     "Writer",

@@ -23,16 +23,17 @@ from penstock.client.options import (
     start_of,
     tags_of,
 )
-from penstock.client.reading.reader import AsyncReader, OnTruncated
+from penstock.client.reading.reader import AsyncReader, OnTruncated, ReaderOptions
 from penstock.client.retention import AsyncRetention
 from penstock.client.retry import Backoff
-from penstock.client.serializing.events import TypedForm
+from penstock.client.serializing.events import form_of
 from penstock.client.serializing.serializer import Serializer
 from penstock.client.serializing.typed_reader import AsyncTypedReader
+from penstock.client.serializing.typed_transactions import AsyncTypedTransaction
 from penstock.client.serializing.typed_writer import AsyncTypedWriter
 from penstock.client.transaction_report import describe_transaction, txn_of
 from penstock.client.writing.layout import StreamLayout
-from penstock.client.writing.settings import WriterOptions, WriterSettings
+from penstock.client.writing.settings import TransactionOptions, WriterOptions, WriterSettings
 from penstock.client.writing.transaction import AsyncTransaction
 from penstock.client.writing.writer import AsyncWriter
 from penstock.model.answers.scaling import StreamScaling
@@ -322,28 +323,11 @@ class AsyncStream:
         return segment_name(self.name, segment)
 
     @overload
-    def reader(
-        self,
-        *,
-        serializer: None = None,
-        start: Start = None,
-        end: Finish = None,
-        until_tail: bool = False,
-        on_truncated: OnTruncated = "raise",
-        append_times: bool = False,
-    ) -> AsyncReader: ...
+    def reader(self, *, serializer: None = None, **options: Unpack[ReaderOptions]) -> AsyncReader: ...
 
     @overload
     def reader(
-        self,
-        *,
-        serializer: Serializer[T],
-        records: bool = False,
-        start: Start = None,
-        end: Finish = None,
-        until_tail: bool = False,
-        on_truncated: OnTruncated = "raise",
-        append_times: bool = False,
+        self, *, serializer: Serializer[T], records: bool = False, **options: Unpack[ReaderOptions]
     ) -> AsyncTypedReader[T]: ...
 
     def reader(
@@ -393,18 +377,30 @@ class AsyncStream:
         )
         return reader if form is None else AsyncTypedReader(reader, form)
 
+    @overload
+    def transaction(self, *, serializer: None = None, **options: Unpack[TransactionOptions]) -> AsyncTransaction: ...
+
+    @overload
+    def transaction(
+        self, *, serializer: Serializer[T], records: bool = False, **options: Unpack[TransactionOptions]
+    ) -> AsyncTypedTransaction[T]: ...
+
     def transaction(
         self,
         *,
+        serializer: Serializer[Any] | None = None,
+        records: bool = False,
         lease_s: float = 30.0,
         writer: str | None = None,
         settings: WriterSettings | None = None,
         **options: Unpack[WriterOptions],
-    ) -> AsyncTransaction:
+    ) -> AsyncTransaction | AsyncTypedTransaction[Any]:
         """A transaction, not begun: use it in a ``with`` or ``async with`` block, or call ``open``,
         then ``commit`` or ``abort``.
 
         Args:
+            serializer: None, or what encodes each value that is written.
+            records: With a serializer: each value becomes that of a record.
             lease_s: How long after this process died the store aborts it: 10 to 600.
             writer: Under which name ``commit(timestamp_ms=...)`` notes times: the same for all transactions of one writer,
                 and of no other. A time of a name holds the watermark back until the name notes a later one, or nothing for
@@ -415,9 +411,11 @@ class AsyncStream:
             InvalidArgumentError: A lease, name or option out of range.
         """
         chosen = settings or settings_of(WriterSettings, "a transaction", options)
-        return AsyncTransaction(
+        form = form_of(serializer, records=records)
+        transaction = AsyncTransaction(
             self.name, self._segments, self._controller, self.rng, chosen, lease_s=lease_s, writer=writer
         )
+        return transaction if form is None else AsyncTypedTransaction(transaction, form)
 
     async def describe_transaction(self, transaction: UUID | str) -> TransactionDescription:
         """One transaction, open or ended within the last day: its state, lease, writer, and bytes by segment.
@@ -436,14 +434,3 @@ class AsyncStream:
     async def open_transactions(self) -> Sequence[OpenTransaction]:
         """All transactions of the stream that have not ended: whether each is decided, and when it expires."""
         return await self._controller.transactions.list_open(self.name)
-
-
-def form_of(serializer: Serializer[Any] | None, *, records: bool) -> TypedForm[Any] | None:
-    """How a typed writer or reader treats values. Raises InvalidArgumentError: records without a serializer."""
-    if serializer is not None:
-        return TypedForm(serializer, records=records)
-    if records:
-        raise InvalidArgumentError(
-            "records=True belongs to a serializer; plain writers take a Record, and event.record reads one"
-        )
-    return None

@@ -67,6 +67,19 @@ def counterpart_of(
     return _returning(call, kind)
 
 
+def described_by(original: Callable[..., Any], *, returns: str) -> Callable[[Callable[P, B]], Callable[P, B]]:
+    """Decorates a method that passes its options on to its asynchronous ``original``: ``help`` and ``inspect.signature`` see
+    the parameters and the text of that one."""
+
+    def described(call: Callable[P, B]) -> Callable[P, B]:
+        call.__doc__ = original.__doc__
+        signature = inspect.signature(original).replace(return_annotation=returns)
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
+
+    return described
+
+
 def _returning(call: Callable[P, B], kind: Callable[..., B]) -> Callable[P, B]:
     """``call``, which wraps another method, with ``kind`` as the type of its result in its signature and annotations."""
     signature = inspect.signature(call).replace(return_annotation=kind.__name__)

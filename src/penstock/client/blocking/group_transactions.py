@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from penstock.client.blocking.derived import Blocking
 from penstock.client.blocking.loop_thread import LoopThread
 from penstock.client.processing.group_transaction import AsyncGroupTransaction
 from penstock.client.retry import DEADLINE_S
+from penstock.client.serializing.events import TypedForm
 from penstock.client.writing.lanes import check_key
 from penstock.client.writing.prepare import event_of
 from penstock.codec.events import HEADER_BYTES
 from penstock.model.names import StreamName
-from penstock.model.records import Record
+from penstock.model.records import Given, Record
 from penstock.ports.files import Buffer
 
 if TYPE_CHECKING:
     from penstock.client.writing.arrow import ArrowEvents, ArrowKeys
+
+T = TypeVar("T")
 
 
 class _Written:
@@ -174,3 +177,71 @@ class GroupTransaction(Blocking[AsyncGroupTransaction]):
                 await self._inner.__aexit__(type(failure), failure, failure.__traceback__)
                 raise
         await self._inner.__aexit__(kind, error, trace)
+
+
+class TypedGroupTransaction(Generic[T]):
+    """Positions of a group's reader, and values of one type that are committed together with them:
+    ``reader.transaction(..., serializer=...)``.
+
+    A value is encoded before anything of it is written, so a value that is refused leaves the transaction as it was.
+    Everything else is as for ``GroupTransaction``, which is ``transaction``.
+    """
+
+    def __init__(self, transaction: GroupTransaction, form: TypedForm[T]) -> None:
+        self.transaction = transaction
+        self._form = form
+
+    @property
+    def streams(self) -> Sequence[StreamName]:
+        """The streams that it may write to, in the order in which they were given."""
+        return self.transaction.streams
+
+    def open(self) -> None:
+        """As ``GroupTransaction.open``."""
+        self.transaction.open()
+
+    def write(
+        self,
+        value: T,
+        key: Given = None,
+        *,
+        headers: Mapping[str, Given] | Iterable[tuple[str, Given]] = (),
+        timestamp_ms: int | None = None,
+        to: str | StreamName | None = None,
+    ) -> None:
+        """Encode one value and write its event, as ``TypedWriter.write``. ``to``: its stream, if there are several.
+        Raises as it, and as ``GroupTransaction.write``."""
+        self.transaction.write(*self._form.written(value, key, headers, timestamp_ms), to=to)
+
+    def write_many(
+        self, values: Sequence[T], keys: Sequence[Given] | None = None, *, to: str | StreamName | None = None
+    ) -> None:
+        """Encode a list of values, and write their events in order: all of them, or none if one does not fit. ``keys``, if
+        any, has one for each value. Raises as ``write``."""
+        self.transaction.write_many(*self._form.written_many(values, keys), to=to)
+
+    def write_tombstone(self, key: Given, *, to: str | StreamName | None = None) -> None:
+        """Write a record without a value, which stands for the deletion of its key. Needs ``records=True``.
+        ``to``: its stream, if there are several."""
+        self.transaction.write(self._form.tombstone(key), to=to)
+
+    def flush(self) -> None:
+        """As ``GroupTransaction.flush``."""
+        self.transaction.flush()
+
+    def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
+        """As ``GroupTransaction.commit``."""
+        self.transaction.commit(wait=wait, deadline_s=deadline_s)
+
+    def abort(self) -> None:
+        """As ``GroupTransaction.abort``."""
+        self.transaction.abort()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.transaction.__exit__(kind, error, trace)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeVar, Unpack, overload
 
-from penstock.client.blocking.derived import Blocking, blocking, counterpart_of
+from penstock.client.blocking.derived import Blocking, blocking, described_by
 from penstock.client.blocking.readers import GroupReader
+from penstock.client.blocking.typed_group_reader import TypedGroupReader
 from penstock.client.reading.reader_group import AsyncReaderGroup
+from penstock.client.reading.rebalancing import GroupReaderArguments
+from penstock.client.serializing.events import form_of
+from penstock.client.serializing.serializer import Serializer
 from penstock.model.names import StreamName
+
+T = TypeVar("T")
 
 
 class ReaderGroup(Blocking[AsyncReaderGroup]):
@@ -36,7 +43,22 @@ class ReaderGroup(Blocking[AsyncReaderGroup]):
         """The streams that the group reads, sorted."""
         return self._inner.streams
 
-    reader = counterpart_of(AsyncReaderGroup.reader, GroupReader)
+    @overload
+    def reader(self, name: str, *, serializer: None = None, **options: Unpack[GroupReaderArguments]) -> GroupReader: ...
+
+    @overload
+    def reader(
+        self, name: str, *, serializer: Serializer[T], records: bool = False, **options: Unpack[GroupReaderArguments]
+    ) -> TypedGroupReader[T]: ...
+
+    @described_by(AsyncReaderGroup.reader, returns="GroupReader | TypedGroupReader[Any]")
+    def reader(
+        self, name: str, *, serializer: Serializer[Any] | None = None, records: bool = False, **options: Any
+    ) -> GroupReader | TypedGroupReader[Any]:
+        form = form_of(serializer, records=records)
+        reader = GroupReader(self._thread, self._inner.reader(name, **options))
+        return reader if form is None else TypedGroupReader(reader, form)
+
     readers = blocking(AsyncReaderGroup.readers)
     remove_reader = blocking(AsyncReaderGroup.remove_reader)
     positions = blocking(AsyncReaderGroup.positions)

@@ -9,11 +9,11 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack, overload
 
 from penstock.client.blocking.answer import Answer
-from penstock.client.blocking.derived import Blocking, blocking, counterpart_of
-from penstock.client.blocking.group_transactions import GroupTransaction
+from penstock.client.blocking.derived import Blocking, blocking, described_by
+from penstock.client.blocking.group_transactions import GroupTransaction, TypedGroupTransaction
 from penstock.client.blocking.loop_thread import LoopThread
 from penstock.client.frames import Frame, library, to_duckdb, to_polars
 from penstock.client.options import timeout
@@ -22,6 +22,9 @@ from penstock.client.reading.group_reader import AsyncGroupReader
 from penstock.client.reading.group_state import SegmentKey
 from penstock.client.reading.reader import AsyncReader, AsyncStreamsReader, CursorReader
 from penstock.client.reading.rebalancing import Change
+from penstock.client.serializing.events import form_of
+from penstock.client.serializing.serializer import Serializer
+from penstock.client.writing.settings import GroupTransactionOptions
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ForkedError, InvalidArgumentError
 from penstock.model.names import StreamName
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 R = TypeVar("R", bound="_AnyReader")
+T = TypeVar("T")
 C = TypeVar("C", bound=CursorReader)
 
 
@@ -73,13 +77,14 @@ class _BlockReader(Blocking[R]):
 
         Raises TimeoutError after ``timeout_s``; the next call continues to wait. Otherwise as the asynchronous reader.
         """
-        block = self._take_block(timeout_s)
+        block = self.wait_block(timeout_s)
         if block is not None:
             block.hand_out()
         return block
 
-    def _take_block(self, timeout_s: float | None = None) -> Block | None:
-        """As ``next_block``, but does not return the block to the user. After a timeout the next call gets the block."""
+    def wait_block(self, timeout_s: float | None = None) -> Block | None:
+        """As ``next_block``, but does not count the block as returned to the user. After a timeout the next call gets the
+        block."""
         while isinstance(item := self._take(timeout_s), Change):
             self._see(item)
         return item
@@ -105,18 +110,19 @@ class _BlockReader(Blocking[R]):
         self._events = iter(())
         return item
 
-    def _usable(self, block: Block) -> Iterator[Event]:
+    def usable(self, block: Block) -> Iterator[Event]:
+        """The events of the block, as long as it is this reader's."""
         return iter(block)
 
     def _rest_of(self, block: Block) -> Iterator[Event]:
         """The events of the block. A chain has no ``close``: a ``break`` does not end the block's generator, and the
         next loop continues with the next event."""
-        return chain(self._usable(block))
+        return chain(self.usable(block))
 
     def __iter__(self) -> Iterator[Event]:
         """Events one by one. After a ``break``, the next loop or ``read`` continues with the next event."""
         yield from self._events
-        while (block := self._take_block()) is not None:
+        while (block := self.wait_block()) is not None:
             self._events = self._rest_of(block)
             yield from self._events
 
@@ -127,7 +133,7 @@ class _BlockReader(Blocking[R]):
             for event in self._events:
                 return event
             try:
-                block = self._take_block(timeout_s)
+                block = self.wait_block(timeout_s)
             except TimeoutError:
                 return None
             if block is None:
@@ -146,7 +152,7 @@ class _BlockReader(Blocking[R]):
         """
         from penstock.client.writing.arrow import block_to_batch
 
-        while (block := self._take_block()) is not None:
+        while (block := self.wait_block()) is not None:
             batch = block_to_batch(block)
             block.hand_out()
             yield batch
@@ -211,7 +217,7 @@ class _CursorReader(_BlockReader[C]):
         return relation
 
     def _batches(self, frame: Frame) -> Iterator[pa.RecordBatch]:
-        while (block := self._take_block()) is not None:
+        while (block := self.wait_block()) is not None:
             batch = frame.batch(block)
             block.hand_out()
             yield batch
@@ -291,15 +297,46 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
         """The reader's name, unique in its group."""
         return self._inner.name
 
-    def _usable(self, block: Block) -> Iterator[Event]:
+    def usable(self, block: Block) -> Iterator[Event]:
+        """The events of the block, as long as it is this reader's."""
         return self._inner.usable(block)
+
+    def holds(self, block: Block) -> bool:
+        """Whether the block last handed out is still this reader's."""
+        return self._inner.holds(block)
 
     def assigned(self) -> list[SegmentKey]:
         """The segments that this reader reads now."""
         return self._inner.assigned()
 
     commit = blocking(AsyncGroupReader.commit)
-    transaction = counterpart_of(AsyncGroupReader.transaction, GroupTransaction)
+
+    @overload
+    def transaction(
+        self, *streams: str | StreamName, serializer: None = None, **options: Unpack[GroupTransactionOptions]
+    ) -> GroupTransaction: ...
+
+    @overload
+    def transaction(
+        self,
+        *streams: str | StreamName,
+        serializer: Serializer[T],
+        records: bool = False,
+        **options: Unpack[GroupTransactionOptions],
+    ) -> TypedGroupTransaction[T]: ...
+
+    @described_by(AsyncGroupReader.transaction, returns="GroupTransaction | TypedGroupTransaction[Any]")
+    def transaction(
+        self,
+        *streams: str | StreamName,
+        serializer: Serializer[Any] | None = None,
+        records: bool = False,
+        **options: Any,
+    ) -> GroupTransaction | TypedGroupTransaction[Any]:
+        form = form_of(serializer, records=records)
+        transaction = GroupTransaction(self._thread, self._inner.transaction(*streams, **options))
+        return transaction if form is None else TypedGroupTransaction(transaction, form)
+
     sync = blocking(AsyncGroupReader.sync)
 
     def _ask(self) -> Coroutine[Any, Any, Block | Change | None]:

@@ -17,22 +17,23 @@ from uuid import UUID
 from penstock.client.blocking.approvals import Approvals
 from penstock.client.blocking.audit import AuditLog
 from penstock.client.blocking.byte_streams import ByteStream
-from penstock.client.blocking.derived import Blocking, blocking, blocking_as, counterpart_of
+from penstock.client.blocking.derived import Blocking, blocking, blocking_as, counterpart_of, described_by
 from penstock.client.blocking.erasures import Cases, Erasures
 from penstock.client.blocking.groups import ReaderGroup
 from penstock.client.blocking.levels import Holds, LevelPolicy, Retention
 from penstock.client.blocking.loop_thread import LoopThread, Opener
 from penstock.client.blocking.readers import GroupReader, Reader, StreamsReader
 from penstock.client.blocking.tables import Table
-from penstock.client.blocking.typed import TypedReader, TypedWriter
+from penstock.client.blocking.typed import TypedReader, TypedTransaction, TypedWriter
 from penstock.client.blocking.writers import Transaction, Writer
 from penstock.client.frames import ArrowTable, RowWriter
-from penstock.client.options import Finish, Start, settings_of
-from penstock.client.reading.reader import OnTruncated
+from penstock.client.options import settings_of
+from penstock.client.reading.reader import ReaderOptions
+from penstock.client.serializing.events import form_of
 from penstock.client.serializing.serializer import Serializer
 from penstock.client.store import AsyncStore
-from penstock.client.stream import AsyncStream, form_of
-from penstock.client.writing.settings import WriterOptions, WriterSettings
+from penstock.client.stream import AsyncStream
+from penstock.client.writing.settings import TransactionOptions, WriterOptions, WriterSettings
 from penstock.model.names import StreamName
 from penstock.ports.clock import Clock
 from penstock.ports.rng import Rng
@@ -174,66 +175,36 @@ class Stream(Blocking[AsyncStream]):
         return writer if form is None else TypedWriter(writer, form)
 
     @overload
-    def reader(
-        self,
-        *,
-        serializer: None = None,
-        start: Start = None,
-        end: Finish = None,
-        until_tail: bool = False,
-        on_truncated: OnTruncated = "raise",
-        append_times: bool = False,
-    ) -> Reader: ...
+    def reader(self, *, serializer: None = None, **options: Unpack[ReaderOptions]) -> Reader: ...
 
     @overload
     def reader(
-        self,
-        *,
-        serializer: Serializer[T],
-        records: bool = False,
-        start: Start = None,
-        end: Finish = None,
-        until_tail: bool = False,
-        on_truncated: OnTruncated = "raise",
-        append_times: bool = False,
+        self, *, serializer: Serializer[T], records: bool = False, **options: Unpack[ReaderOptions]
     ) -> TypedReader[T]: ...
 
+    @described_by(AsyncStream.reader, returns="Reader | TypedReader[Any]")
     def reader(
-        self,
-        *,
-        serializer: Serializer[Any] | None = None,
-        records: bool = False,
-        start: Start = None,
-        end: Finish = None,
-        until_tail: bool = False,
-        on_truncated: OnTruncated = "raise",
-        append_times: bool = False,
+        self, *, serializer: Serializer[Any] | None = None, records: bool = False, **options: Any
     ) -> Reader | TypedReader[Any]:
-        """A reader, not opened: use it in a ``with`` or ``async with`` block; without one, the first read opens it.
-
-        Args:
-            serializer: None, or what decodes each event: the reader then returns events with a ``value``.
-            records: With a serializer: the values are those of records.
-            start: None or "earliest" (or "head"), "latest" (or "tail"), a cut of this stream, or its text; or a datetime
-                with a zone. The reader then returns all events that were appended from that time on, and up to one
-                block of earlier ones for each segment (docs/how-to/replay.md).
-            end: None (never), "latest" (or "tail"; as it is on opening), a cut, or its text; or a datetime with a zone. The
-                reader then returns all events that were appended before that time, and up to one block of later ones for
-                each segment.
-            until_tail: The same as ``end="latest"``.
-            on_truncated: What to do where data was truncated before it was read: "raise" TruncatedError, or "skip" it.
-            append_times: Ask the store when the events were appended: ``Event.appended_at``. One more request per block.
-        Raises:
-            InvalidArgumentError: Anything else; a time in the future.
-        """
         form = form_of(serializer, records=records)
-        inner = self._inner.reader(
-            start=start, end=end, until_tail=until_tail, on_truncated=on_truncated, append_times=append_times
-        )
-        reader = Reader(self._thread, inner)
+        reader = Reader(self._thread, self._inner.reader(**options))
         return reader if form is None else TypedReader(reader, form)
 
-    transaction = counterpart_of(AsyncStream.transaction, Transaction)
+    @overload
+    def transaction(self, *, serializer: None = None, **options: Unpack[TransactionOptions]) -> Transaction: ...
+
+    @overload
+    def transaction(
+        self, *, serializer: Serializer[T], records: bool = False, **options: Unpack[TransactionOptions]
+    ) -> TypedTransaction[T]: ...
+
+    @described_by(AsyncStream.transaction, returns="Transaction | TypedTransaction[Any]")
+    def transaction(
+        self, *, serializer: Serializer[Any] | None = None, records: bool = False, **options: Any
+    ) -> Transaction | TypedTransaction[Any]:
+        form = form_of(serializer, records=records)
+        transaction = Transaction(self._thread, self._inner.transaction(**options))
+        return transaction if form is None else TypedTransaction(transaction, form)
 
 
 class Store(Blocking[AsyncStore]):

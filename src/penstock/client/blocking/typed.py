@@ -1,4 +1,4 @@
-"""The blocking readers and writers of values. Values are encoded and decoded in the caller's thread."""
+"""The blocking readers, writers and transactions of values. Values are encoded and decoded in the caller's thread."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
+from uuid import UUID
 
 from penstock.client.blocking.readers import Reader
-from penstock.client.blocking.writers import Writer
+from penstock.client.blocking.writers import Transaction, Writer
 from penstock.client.reading.blocks import Event
+from penstock.client.retry import DEADLINE_S
 from penstock.client.serializing.events import TypedEvent, TypedForm
-from penstock.client.serializing.typed_writer import routing_keys, tombstone
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import DecodeError, InvalidArgumentError, VersionTooNewError
+from penstock.model.errors import DecodeError, VersionTooNewError
 from penstock.model.records import Given
 from penstock.ports.control.watermarks import TimeWindow
 
@@ -111,23 +112,16 @@ class TypedWriter(Generic[T]):
         Raises InvalidArgumentError (the value does not fit), IncompatibleSchemaError, SchemaRegistryUnavailableError,
         SchemaRegistryRefusedError (nothing is written), and what ``Writer.write`` raises.
         """
-        event = self._form.event_of(self._form.serializer.encode(value), key, headers, timestamp_ms)
-        routing = routing_keys(self._form, [key])
-        self.writer.write(event, None if routing is None else routing[0])
+        self.writer.write(*self._form.written(value, key, headers, timestamp_ms))
 
     def write_many(self, values: Sequence[T], keys: Sequence[Given] | None = None) -> None:
         """Encode a list of values, and buffer their events in order: all of them, or none if one does not fit. ``keys``, if
         any, has one for each value. Raises as ``write``."""
-        if keys is not None and len(keys) != len(values):
-            raise InvalidArgumentError("give a key for every value, or for none", values=len(values), keys=len(keys))
-        given: Sequence[Given] = [None] * len(values) if keys is None else keys
-        encode = self._form.serializer.encode
-        events = [self._form.event_of(encode(value), key, (), None) for value, key in zip(values, given, strict=True)]
-        self.writer.write_many(events, routing_keys(self._form, given))
+        self.writer.write_many(*self._form.written_many(values, keys))
 
     def write_tombstone(self, key: Given) -> None:
         """Write a record without a value, which stands for the deletion of its key. Needs ``records=True``."""
-        self.writer.write(tombstone(self._form, key))
+        self.writer.write(self._form.tombstone(key))
 
     def flush(self) -> None:
         """Return once every event written so far is durable. Raises the error that ended the writer."""
@@ -153,3 +147,66 @@ class TypedWriter(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.writer.__exit__(kind, error, trace)
+
+
+class TypedTransaction(Generic[T]):
+    """Values of one type that become readable together, or not at all: ``stream.transaction(serializer=...)``.
+
+    A value is encoded before anything of it is written, so a value that is refused leaves the transaction as it was.
+    Everything else is as for ``Transaction``, which is ``transaction``.
+    """
+
+    def __init__(self, transaction: Transaction, form: TypedForm[T]) -> None:
+        self.transaction = transaction
+        self._form = form
+
+    @property
+    def id(self) -> UUID:
+        """The transaction's id. Raises InvalidArgumentError before it is open."""
+        return self.transaction.id
+
+    def open(self) -> None:
+        """As ``Transaction.open``."""
+        self.transaction.open()
+
+    def write(
+        self,
+        value: T,
+        key: Given = None,
+        *,
+        headers: Mapping[str, Given] | Iterable[tuple[str, Given]] = (),
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Encode one value and write its event, as ``TypedWriter.write``. Raises as it, and as
+        ``Transaction.write``."""
+        self.transaction.write(*self._form.written(value, key, headers, timestamp_ms))
+
+    def write_many(self, values: Sequence[T], keys: Sequence[Given] | None = None) -> None:
+        """Encode a list of values, and write their events in order: all of them, or none if one does not fit. ``keys``, if
+        any, has one for each value. Raises as ``write``."""
+        self.transaction.write_many(*self._form.written_many(values, keys))
+
+    def write_tombstone(self, key: Given) -> None:
+        """Write a record without a value, which stands for the deletion of its key. Needs ``records=True``."""
+        self.transaction.write(self._form.tombstone(key))
+
+    def flush(self) -> None:
+        """As ``Transaction.flush``."""
+        self.transaction.flush()
+
+    def commit(self, *, wait: bool = True, deadline_s: float = DEADLINE_S, timestamp_ms: int | None = None) -> None:
+        """As ``Transaction.commit``."""
+        self.transaction.commit(wait=wait, deadline_s=deadline_s, timestamp_ms=timestamp_ms)
+
+    def abort(self, *, wait: bool = True, deadline_s: float = DEADLINE_S) -> None:
+        """As ``Transaction.abort``."""
+        self.transaction.abort(wait=wait, deadline_s=deadline_s)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.transaction.__exit__(kind, error, trace)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID
 
 from penstock.client.options import settings_of
@@ -16,7 +16,10 @@ from penstock.client.reading.commits import Progress
 from penstock.client.reading.group_state import GroupState, Prepared
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.retry import DEADLINE_S
-from penstock.client.writing.settings import WriterOptions, WriterSettings
+from penstock.client.serializing.events import form_of
+from penstock.client.serializing.serializer import Serializer
+from penstock.client.serializing.typed_transactions import AsyncTypedGroupTransaction
+from penstock.client.writing.settings import GroupTransactionOptions, WriterOptions, WriterSettings
 from penstock.client.writing.transaction import AsyncTransaction
 from penstock.model.errors import (
     InvalidArgumentError,
@@ -35,6 +38,8 @@ from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class PositionCommitter(AsyncBlockReader):
@@ -81,13 +86,29 @@ class PositionCommitter(AsyncBlockReader):
     @abstractmethod
     def _not_committed(self) -> NotCommittedError: ...
 
+    @overload
+    def transaction(
+        self, *streams: str | StreamName, serializer: None = None, **options: Unpack[GroupTransactionOptions]
+    ) -> AsyncGroupTransaction: ...
+
+    @overload
     def transaction(
         self,
         *streams: str | StreamName,
+        serializer: Serializer[T],
+        records: bool = False,
+        **options: Unpack[GroupTransactionOptions],
+    ) -> AsyncTypedGroupTransaction[T]: ...
+
+    def transaction(
+        self,
+        *streams: str | StreamName,
+        serializer: Serializer[Any] | None = None,
+        records: bool = False,
         lease_s: float = 30.0,
         settings: WriterSettings | None = None,
         **options: Unpack[WriterOptions],
-    ) -> AsyncGroupTransaction:
+    ) -> AsyncGroupTransaction | AsyncTypedGroupTransaction[Any]:
         """A transaction that commits what this reader has read together with what is written to ``streams``: read,
         process, write, exactly once. Use it in a ``with`` or ``async with`` block.
 
@@ -95,6 +116,8 @@ class PositionCommitter(AsyncBlockReader):
 
         Args:
             streams: The streams that the program may write to, in any scope of this store.
+            serializer: None, or what encodes each value that is written.
+            records: With a serializer: each value becomes that of a record.
             lease_s: How long after this process died the store aborts it: 10 to 600.
             settings: Of the writers. Without them, ``options`` are its fields, as for ``Stream.writer``.
             options: See ``settings``.
@@ -121,7 +144,9 @@ class PositionCommitter(AsyncBlockReader):
         def begin(stream: StreamName) -> AsyncTransaction:
             return AsyncTransaction(stream, self._segments, self._controller, self._rng, chosen, lease_s=lease_s)
 
-        return AsyncGroupTransaction(self, {name: begin(name) for name in names}, self._rng)
+        form = form_of(serializer, records=records)
+        transaction = AsyncGroupTransaction(self, {name: begin(name) for name in names}, self._rng)
+        return transaction if form is None else AsyncTypedGroupTransaction(transaction, form)
 
     # --- for the transaction -------------------------------------------------------------------------------
 

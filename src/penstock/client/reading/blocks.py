@@ -116,6 +116,10 @@ class Block:
         """The data of each event."""
         return cut_events(self._raw, self.bounds)
 
+    def data_at(self, place: int) -> bytes:
+        """The data of one event, counted from 0. It does not count as read."""
+        return self._raw[self.bounds[place] + HEADER_BYTES : self.bounds[place + 1]]
+
     @property
     def position(self) -> int:
         """Where a reader continues after the events that were read."""

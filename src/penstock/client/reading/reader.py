@@ -6,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypedDict
 
 from penstock.client.frames import Frame, library, to_polars
 from penstock.client.options import Finish, Start, end_of, one_of, start_of
@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OnTruncated: TypeAlias = Literal["raise", "skip"]
+
+
+class ReaderOptions(TypedDict, total=False):
+    """The keyword arguments of a stream's ``reader``, but for its serializer."""
+
+    start: Start
+    end: Finish
+    until_tail: bool
+    on_truncated: OnTruncated
+    append_times: bool
+
 
 _RESOLVED_AT_ONCE = 16  # streams whose start is looked for at the same time
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from penstock.client.moments import BothServices
 from penstock.client.options import check_printable, cut_of, number, one_of
@@ -17,8 +17,11 @@ from penstock.client.reading.group_streams import is_deleted, log_departure
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.reading.liveness import RENEWAL_MAX_S, GroupTimes, renewal_s
 from penstock.client.reading.reader import OnTruncated
-from penstock.client.reading.rebalancing import Callback, GroupReaderOptions
+from penstock.client.reading.rebalancing import Callback, GroupReaderArguments, GroupReaderOptions
 from penstock.client.retry import DEADLINE_S, RETRYABLE, Backoff, retrying
+from penstock.client.serializing.events import form_of
+from penstock.client.serializing.serializer import Serializer
+from penstock.client.serializing.typed_group_reader import AsyncTypedGroupReader
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     DeadlineExceededError,
@@ -44,6 +47,8 @@ from penstock.ports.data.service import SegmentService
 from penstock.ports.rng import Rng
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 GroupRetention: TypeAlias = Literal["none", "manual", "automatic"]
 """When the progress of a group releases data of its streams."""
@@ -176,22 +181,36 @@ class AsyncReaderGroup:
         found = await retrying(lambda: self._controller.groups.get(config.scope, config.name), self._rng)
         return found.id == config.id
 
+    @overload
+    def reader(
+        self, name: str, *, serializer: None = None, **options: Unpack[GroupReaderArguments]
+    ) -> AsyncGroupReader: ...
+
+    @overload
+    def reader(
+        self, name: str, *, serializer: Serializer[T], records: bool = False, **options: Unpack[GroupReaderArguments]
+    ) -> AsyncTypedGroupReader[T]: ...
+
     def reader(
         self,
         name: str,
         *,
+        serializer: Serializer[Any] | None = None,
+        records: bool = False,
         on_truncated: OnTruncated = "raise",
         auto_commit: bool = True,
         append_times: bool = False,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
-    ) -> AsyncGroupReader:
+    ) -> AsyncGroupReader | AsyncTypedGroupReader[Any]:
         """A reader that has not joined yet: use it in a ``with`` or ``async with`` block. A second reader of the
         ``name`` replaces the first, which raises ReaderFencedError.
 
         Args:
             name: A text that no other running reader of the group has.
+            serializer: None, or what decodes each event: the reader then returns events with a ``value``.
+            records: With a serializer: the values are those of records.
             on_truncated: If data was truncated before it was read, "raise" TruncatedError or "skip" it.
             auto_commit: An event counts as processed when the next one is requested, and is recorded every ``refresh_s``
                 of the group. False: only ``commit`` records what was processed. A segment with uncommitted events stays
@@ -215,7 +234,8 @@ class AsyncReaderGroup:
         one_of(on_truncated, "on_truncated", ("raise", "skip"))
         if not isinstance(auto_commit, bool):
             raise InvalidArgumentError("auto_commit is True or False", auto_commit=repr(auto_commit)[:60])
-        return AsyncGroupReader(
+        form = form_of(serializer, records=records)
+        reader = AsyncGroupReader(
             name,
             self.config,
             self._table,
@@ -234,6 +254,7 @@ class AsyncReaderGroup:
                 on_lost=on_lost,
             ),
         )
+        return reader if form is None else AsyncTypedGroupReader(reader, form)
 
     async def readers(self) -> list[str]:
         """Names of the readers in the group, sorted. Dead readers stay until their lease ends."""

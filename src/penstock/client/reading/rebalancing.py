@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 from penstock.client.reading.async_reading import AsyncBlockReader
 from penstock.client.reading.blocks import Block
@@ -20,6 +20,17 @@ from penstock.model.errors import InvalidArgumentError
 Callback: TypeAlias = Callable[[Sequence[SegmentKey]], Awaitable[None] | None]
 """Called with segments as (stream, segment), sorted. It may be a coroutine function for an asynchronous reader."""
 Kind: TypeAlias = Literal["assigned", "revoked", "lost"]
+
+
+class GroupReaderArguments(TypedDict, total=False):
+    """The keyword arguments of a group's ``reader``, but for its serializer."""
+
+    on_truncated: OnTruncated
+    auto_commit: bool
+    append_times: bool
+    on_assigned: Callback | None
+    on_revoked: Callback | None
+    on_lost: Callback | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

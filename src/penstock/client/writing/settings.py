@@ -22,6 +22,19 @@ class WriterOptions(TypedDict, total=False):
     deadline_s: float
 
 
+class GroupTransactionOptions(WriterOptions, total=False):
+    """The keyword arguments of a reader's ``transaction``, but for its serializer."""
+
+    lease_s: float
+    settings: WriterSettings | None
+
+
+class TransactionOptions(GroupTransactionOptions, total=False):
+    """The keyword arguments of a stream's ``transaction``, but for its serializer."""
+
+    writer: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSettings:
     """How a writer batches and how long it tries.

@@ -88,10 +88,8 @@ def test_constructors_take_few_parameters():
 
 
 def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines without the docstring, which of a command is its help."""
-    first = node.body[0]
-    help_lines = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node) is not None else 0
-    return (node.end_lineno or 0) - node.lineno + 1 - help_lines
+    """All its lines: parameters and docstring, which of a command are its options and its help, count too."""
+    return (node.end_lineno or 0) - node.lineno + 1
 
 
 def test_functions_fit_on_a_screen():

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from penstock.client.moments import BothServices
-from penstock.client.options import check_printable, cut_of, number, one_of
+from penstock.client.options import check_printable, cut_of, number
 from penstock.client.reading.cursor import resolve_cut
 from penstock.client.reading.group_reader import AsyncGroupReader
 from penstock.client.reading.group_state import GroupState, SegmentKey, initial_state
@@ -66,6 +66,13 @@ def retention_of(word: GroupRetention) -> ReaderGroupRetention:
     if found is None:
         raise InvalidArgumentError("retention of a reader group must be none, manual or automatic", retention=word)
     return found
+
+
+def _check_name(name: str) -> None:
+    """Raise InvalidArgumentError unless it is the name of a reader."""
+    if not name or not isinstance(name, str):
+        raise InvalidArgumentError("a reader has a name", name=repr(name)[:60])
+    check_printable("name", name)
 
 
 class AsyncReaderGroup:
@@ -228,12 +235,7 @@ class AsyncReaderGroup:
         Raises:
             InvalidArgumentError: Any other argument.
         """
-        if not name or not isinstance(name, str):
-            raise InvalidArgumentError("a reader has a name", name=repr(name)[:60])
-        check_printable("name", name)
-        one_of(on_truncated, "on_truncated", ("raise", "skip"))
-        if not isinstance(auto_commit, bool):
-            raise InvalidArgumentError("auto_commit is True or False", auto_commit=repr(auto_commit)[:60])
+        _check_name(name)
         form = form_of(serializer, records=records)
         reader = AsyncGroupReader(
             name,

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypedDict
 
+from penstock.client.options import one_of
 from penstock.client.reading.async_reading import AsyncBlockReader
 from penstock.client.reading.blocks import Block
 from penstock.client.reading.group_state import GroupState, SegmentKey
@@ -45,6 +46,9 @@ class GroupReaderOptions:
     on_lost: Callback | None = None
 
     def __post_init__(self) -> None:
+        one_of(self.on_truncated, "on_truncated", ("raise", "skip"))
+        if not isinstance(self.auto_commit, bool):
+            raise InvalidArgumentError("auto_commit is True or False", auto_commit=repr(self.auto_commit)[:60])
         for name in ("on_assigned", "on_revoked", "on_lost"):
             given = getattr(self, name)
             if given is not None and not callable(given):

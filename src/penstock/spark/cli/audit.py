@@ -29,33 +29,32 @@ if TYPE_CHECKING:
 _SHOWN = 20  # rows per table on the screen
 
 
+TargetArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[SCOPE[/STREAM]]", show_default=False, help="Only entries about this scope or stream.  [default: all]"
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help=f"{OUT} As a Parquet table, created or brought up to date; without it, only the sums are printed.",
+        show_default=False,
+    ),
+]
+SinceOption = Annotated[str | None, typer.Option("--since", metavar="TIME", help=SINCE, show_default=False)]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help=UNTIL, show_default=False)]
+KindOption = Annotated[list[str] | None, typer.Option("--kind", metavar="KIND", help=KIND)]
+
+
 def audit(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[SCOPE[/STREAM]]",
-            show_default=False,
-            help="Only entries about this scope or stream.  [default: all]",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help=f"{OUT} As a Parquet table, created or brought up to date; without it, only the sums are printed.",
-            show_default=False,
-        ),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help=SINCE, show_default=False),
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help=UNTIL, show_default=False)] = None,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option("--kind", metavar="KIND", help=KIND),
-    ] = None,
+    target: TargetArgument = None,
+    out: OutOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    kind: KindOption = None,
     option: SourceOption = None,
     controller: ControllerOption = None,
     master: MasterOption = "local[*]",

@@ -27,13 +27,14 @@ from penstock.core.cases.matching import Contains, JsonField
 from penstock.core.units import counted
 from penstock.model.errors import ConflictError, InvalidArgumentError
 from penstock.model.names import StreamName
-from penstock.spark.cli.lake import CatalogOption, StorageOption
-from penstock.spark.cli.session import ConfOption, MasterOption, pairs, spark_session
+from penstock.spark.cli.session import CatalogOption, ConfOption, MasterOption, StorageOption, pairs, spark_session
 from penstock.spark.matching import Match, Where
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.spark.jobs.erase import EraseReport
-    from penstock.spark.jobs.erase_tables import TableErasure
+    from penstock.spark.jobs.erase_tables import TableErasure, TableSettings
 
 AnywhereOption = Annotated[bool, typer.Option("--anywhere", help="Look for the values anywhere in the payload.")]
 ValuesOption = Annotated[
@@ -108,19 +109,18 @@ def erase(
       penstock spark erase demo/clicks --schema "user string, age int" --where "user = 'ann' and age < 18" --reason "r 18"
     """
     from penstock.spark.jobs.erase import erase as run
-    from penstock.spark.jobs.erase_tables import TableSettings, erase_in_tables
+    from penstock.spark.jobs.erase_tables import TableSettings
 
     settings = TableSettings(storage=pairs(storage, "--storage"), catalog=pairs(catalog, "--catalog"))
     match = match_of(json_field, anywhere, values, schema, where)
-    if not (dry_run or yes or sys.stdin.isatty()):
-        # A search takes long: refuse before it, not after.
-        raise refusal(f"erase events of {stream}", events="unknown before the search; use --dry-run to count them")
+    _check_may_ask(stream, asks=not (dry_run or yes))
+    address = controller or default_controller()
     with ProgressLine(quiet=json) as line, spark_session("erase", master=master, conf=conf) as spark:
         report = run(
             spark,
             stream,
             match,
-            controller=controller or default_controller(),
+            controller=address,
             who=owner_of(owner),
             why=reason,
             erasure=erasure,
@@ -128,20 +128,34 @@ def erase(
             confirm=None if yes else lambda found: _confirm(stream, found, line, as_json=json),
             progress=lambda state: line.show(state_line(state)),
         )
-        in_tables: Sequence[TableErasure] = ()
-        if tables and report.receipt is not None:
-            line.show("state tables")
-            name = StreamName.parse(stream)
-            address = controller or default_controller()
-            in_tables = erase_in_tables(spark, name, report.receipt["erasure"], controller=address, settings=settings)
-    if report.receipt is not None and tables:
-        _show_tables(report.receipt, in_tables, as_json=json)
-    else:
-        _show(report, as_json=json)
+        found = _in_tables(spark, report, line, address, settings) if tables else None
+    _show(report, found, as_json=json)
 
 
-def _show(report: EraseReport, *, as_json: bool) -> None:
-    if report.receipt is not None:
+def _check_may_ask(stream: str, *, asks: bool) -> None:
+    """Raise the refusal of a command that asks where nobody can answer. A search takes long: before it, not after."""
+    if asks and not sys.stdin.isatty():
+        raise refusal(f"erase events of {stream}", events="unknown before the search; use --dry-run to count them")
+
+
+def _in_tables(
+    spark: SparkSession, report: EraseReport, line: ProgressLine, controller: str, settings: TableSettings
+) -> Sequence[TableErasure]:
+    """Delete the events from the tables of the stream, if they are erased."""
+    from penstock.spark.jobs.erase_tables import erase_in_tables
+
+    if report.receipt is None:
+        return ()
+    line.show("state tables")
+    stream, erasure = StreamName.parse(report.stream), report.receipt["erasure"]
+    return erase_in_tables(spark, stream, erasure, controller=controller, settings=settings)
+
+
+def _show(report: EraseReport, tables: Sequence[TableErasure] | None, *, as_json: bool) -> None:
+    """``tables``: None, or how the erasure stands in each."""
+    if report.receipt is not None and tables is not None:
+        _show_tables(report.receipt, tables, as_json=as_json)
+    elif report.receipt is not None:
         print_receipt(report.receipt, as_json=as_json)
     elif report.state == "deferred":
         what = f"{counted(report.events, 'event')} of {report.stream}: {deferred_by(report.holds)}"

@@ -127,7 +127,12 @@ def fleet(
         report = run(spark, chosen, edit, at_ms=at_ms, out=out, overwrite=overwrite, on_progress=on_progress)
     for path in pictures:
         _draw(report, path, asked=path == png)
-    if json:
+    _show(report, by, as_json=json)
+
+
+def _show(report: FleetReport, by: str, *, as_json: bool) -> None:
+    """Print the report. Exits with 1 if rows could not be used."""
+    if as_json:
         print_json(report.as_json())
     else:
         print_report(report, by)

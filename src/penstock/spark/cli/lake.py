@@ -6,23 +6,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.common.options import DDL, DELETE_WHEN, FOLLOW, FORMAT, FROM, KEY_BY, PARTITION_BY, DryRunOption
+from penstock.app.cli.common.options import FOLLOW, FORMAT, FROM, KEY_BY, PARTITION_BY, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.core.units import counted, format_size
 from penstock.model.errors import InvalidArgumentError
 from penstock.spark.cli.session import (
+    CatalogOption,
     ConfOption,
     MasterOption,
+    SchemaOption,
     SourceOption,
+    StorageOption,
+    delete_when_option,
     pairs,
     show_progress,
     source_options,
     spark_session,
+    subscriber_option,
 )
 
 if TYPE_CHECKING:
-    from penstock.spark.jobs.lake.job import LakeReport
+    from penstock.spark.jobs.lake.job import LakeReport, LakeRequest
 
 TableArgument = Annotated[
     str,
@@ -34,15 +39,6 @@ TableArgument = Annotated[
 ]
 FormatOption = Annotated[
     str, typer.Option("--format", metavar="delta|iceberg|parquet", help=FORMAT, show_default=False)
-]
-SchemaOption = Annotated[
-    str | None,
-    typer.Option(
-        "--schema",
-        metavar="DDL",
-        help=f"{DDL} Of JSON events; without it, the table has the column event.",
-        show_default=False,
-    ),
 ]
 PartitionOption = Annotated[
     str | None,
@@ -65,15 +61,7 @@ KeyOption = Annotated[
         "--key-by", metavar="SQL", help=f"{KEY_BY} The table keeps the latest event of each key.", show_default=False
     ),
 ]
-DeleteWhenOption = Annotated[
-    str | None,
-    typer.Option(
-        "--delete-when",
-        metavar="SQL",
-        help=f"{DELETE_WHEN} Needs --key-by.",
-        show_default=False,
-    ),
-]
+DeleteWhenOption = Annotated[str | None, delete_when_option(" Needs --key-by.")]
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help=f"{FOLLOW} Runs until it is interrupted.")]
 EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", help="Pause between commits, with --follow.")]
 CompactOption = Annotated[
@@ -83,33 +71,7 @@ StartOption = Annotated[
     str | None,
     typer.Option("--from", metavar="POSITION", help=f"{FROM} For a new table only.", show_default=False),
 ]
-SubscriberOption = Annotated[
-    str | None,
-    typer.Option(
-        "--subscriber",
-        metavar="NAME",
-        help="Name of the table as a subscriber.  [default: lake-STREAM-TABLE]",
-        show_default=False,
-    ),
-]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage",
-        metavar="NAME=VALUE",
-        help="Setting of the object store, as aws_region=eu-west-1; repeatable. The environment (AWS_…) has the others.",
-        show_default=False,
-    ),
-]
-CatalogOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--catalog",
-        metavar="NAME=VALUE",
-        help="Property of the Iceberg catalog, as type=sql, uri=… or warehouse=…; repeatable. Without it: .pyiceberg.yaml.",
-        show_default=False,
-    ),
-]
+SubscriberOption = Annotated[str | None, subscriber_option("lake-STREAM-TABLE")]
 
 
 def lake(
@@ -149,7 +111,7 @@ def lake(
       penstock spark lake plant/turbine plant.turbine --format iceberg --catalog uri=sqlite:////lake/catalog.db \\
         --catalog warehouse=s3://lake/tables
     """
-    from penstock.spark.jobs.lake.job import LakeRequest, append_to_table, follow_with_table
+    from penstock.spark.jobs.lake.job import LakeRequest
     from penstock.spark.lake.opening import TableAddress
 
     if follow and (dry_run or every < 0):
@@ -169,17 +131,26 @@ def lake(
         bad_events=bad_events,
         compact_at=compact_at,
     ).checked()
-    with show_progress(quiet=json) as on_progress, spark_session("lake", master=master, conf=conf) as spark:
-        if follow:
-            follow_with_table(
-                spark,
-                request,
-                every_s=every,
-                on_commit=lambda report: _show(report, as_json=json),
-                on_progress=on_progress,
-            )
-        else:
-            _show(append_to_table(spark, request, on_progress=on_progress, dry_run=dry_run), as_json=json)
+    _run(request, every if follow else None, master=master, conf=conf, dry_run=dry_run, as_json=json)
+
+
+def _run(
+    request: LakeRequest, every_s: float | None, *, master: str, conf: list[str] | None, dry_run: bool, as_json: bool
+) -> None:
+    """``every_s``: None, or the pause between the commits of a run that follows the stream."""
+    from penstock.spark.jobs.lake.job import append_to_table, follow_with_table
+
+    with show_progress(quiet=as_json) as on_progress, spark_session("lake", master=master, conf=conf) as spark:
+        if every_s is None:
+            _show(append_to_table(spark, request, on_progress=on_progress, dry_run=dry_run), as_json=as_json)
+            return
+        follow_with_table(
+            spark,
+            request,
+            every_s=every_s,
+            on_commit=lambda report: _show(report, as_json=as_json),
+            on_progress=on_progress,
+        )
 
 
 def _show(report: LakeReport, *, as_json: bool) -> None:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.common.options import OPTION
+from penstock.app.cli.common.options import DDL, DELETE_WHEN, OPTION
 from penstock.app.cli.common.output import ProgressLine
 from penstock.app.cli.common.words import parse_moment
 from penstock.model import errors
@@ -48,6 +48,37 @@ SourceOption = Annotated[
         show_default=False,
     ),
 ]
+JSON_SCHEMA = f"{DDL} Of JSON events; without it, the table has the column event."
+SchemaOption = Annotated[str | None, typer.Option("--schema", metavar="DDL", help=JSON_SCHEMA, show_default=False)]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage",
+        metavar="NAME=VALUE",
+        help="Setting of the object store, as aws_region=eu-west-1; repeatable. The environment (AWS_…) has the others.",
+        show_default=False,
+    ),
+]
+CatalogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog",
+        metavar="NAME=VALUE",
+        help="Property of the Iceberg catalog, as type=sql, uri=… or warehouse=…; repeatable. Without it: .pyiceberg.yaml.",
+        show_default=False,
+    ),
+]
+
+
+def subscriber_option(name: str) -> Any:
+    """``--subscriber``, whose default is formed as ``name`` shows."""
+    help_text = f"Name of the table as a subscriber.  [default: {name}]"
+    return typer.Option("--subscriber", metavar="NAME", help=help_text, show_default=False)
+
+
+def delete_when_option(rest: str = "") -> Any:
+    """``--delete-when``. ``rest``: what its help says besides."""
+    return typer.Option("--delete-when", metavar="SQL", help=f"{DELETE_WHEN}{rest}", show_default=False)
 
 
 _LOG = Path(__file__).absolute().with_name("log4j2.properties")

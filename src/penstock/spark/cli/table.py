@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.common.options import DDL, DELETE_WHEN, KEY_BY, DryRunOption
+from penstock.app.cli.common.options import KEY_BY, DryRunOption
 from penstock.app.cli.common.output import print_facts, print_json
 from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller
 from penstock.core.units import counted, format_size
 from penstock.spark.cli.session import (
     ConfOption,
     MasterOption,
+    SchemaOption,
     SourceOption,
+    delete_when_option,
     show_progress,
     source_options,
     spark_session,
+    subscriber_option,
 )
 
 if TYPE_CHECKING:
@@ -25,33 +28,8 @@ if TYPE_CHECKING:
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the table.", show_default=False)]
 KeyOption = Annotated[str, typer.Option("--key-by", metavar="SQL", help=KEY_BY, show_default=False)]
-SchemaOption = Annotated[
-    str | None,
-    typer.Option(
-        "--schema",
-        metavar="DDL",
-        help=f"{DDL} Of JSON events; without it, the table has the column event.",
-        show_default=False,
-    ),
-]
-DeleteWhenOption = Annotated[
-    str | None,
-    typer.Option(
-        "--delete-when",
-        metavar="SQL",
-        help=DELETE_WHEN,
-        show_default=False,
-    ),
-]
-SubscriberOption = Annotated[
-    str | None,
-    typer.Option(
-        "--subscriber",
-        metavar="NAME",
-        help="Name of the table as a subscriber.  [default: table-STREAM-DIR]",
-        show_default=False,
-    ),
-]
+DeleteWhenOption = Annotated[str | None, delete_when_option()]
+SubscriberOption = Annotated[str | None, subscriber_option("table-STREAM-DIR")]
 BucketsOption = Annotated[
     int, typer.Option("--buckets", metavar="N", help="Number of files per version; the first run fixes it.")
 ]

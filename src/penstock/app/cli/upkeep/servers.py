@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -221,18 +221,9 @@ def standalone(
     settings = StandaloneSettings(
         store=EmbeddedSettings(
             data=data,
-            # Checked first: otherwise the error would name an embedded store's minimum, which is too small for a
-            # server.
-            memory_bytes=check_server_memory(parse_size(memory)),
-            log_bytes=parse_size(log),
-            retention_cycle_ms=parse_duration_ms(retention_cycle),
-            deletion_grace_ms=parse_duration_ms(deletion_grace),
-            scaling_minute_ms=parse_duration_ms(scaling_minute),
-            tier2=tier2,
-            tier2_endpoint=s3_endpoint,
-            tier2_unit_bytes=parse_size(tier2_unit),
-            tier2_wait_ms=parse_duration_ms(tier2_wait),
-            tier2_insecure=insecure,
+            **_sizes(memory, log),
+            **_times(retention_cycle, deletion_grace, scaling_minute),
+            **_tier2(tier2, s3_endpoint, tier2_unit, tier2_wait, insecure=insecure),
         ),
         host=host,
         controller_port=controller_port,
@@ -247,6 +238,49 @@ def standalone(
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
     run(settings, ready=_ready_json if json else _ready_text)
+
+
+class _Sizes(TypedDict):
+    memory_bytes: int
+    log_bytes: int
+
+
+def _sizes(memory: str, log: str) -> _Sizes:
+    # The memory is checked first: otherwise the error would name an embedded store's minimum, which is too small for a
+    # server.
+    return {"memory_bytes": check_server_memory(parse_size(memory)), "log_bytes": parse_size(log)}
+
+
+class _Times(TypedDict):
+    retention_cycle_ms: int
+    deletion_grace_ms: int
+    scaling_minute_ms: int
+
+
+def _times(retention_cycle: str, deletion_grace: str, scaling_minute: str) -> _Times:
+    return {
+        "retention_cycle_ms": parse_duration_ms(retention_cycle),
+        "deletion_grace_ms": parse_duration_ms(deletion_grace),
+        "scaling_minute_ms": parse_duration_ms(scaling_minute),
+    }
+
+
+class _Tier2(TypedDict):
+    tier2: str | None
+    tier2_endpoint: str | None
+    tier2_unit_bytes: int
+    tier2_wait_ms: int
+    tier2_insecure: bool
+
+
+def _tier2(place: str | None, endpoint: str | None, unit: str, wait: str, *, insecure: bool) -> _Tier2:
+    return {
+        "tier2": place,
+        "tier2_endpoint": endpoint,
+        "tier2_unit_bytes": parse_size(unit),
+        "tier2_wait_ms": parse_duration_ms(wait),
+        "tier2_insecure": insecure,
+    }
 
 
 def _access(auth: bool, config: Path | None) -> AccessSettings | None:

@@ -282,7 +282,7 @@ class AsyncStream:
         records: bool = False,
         **options: Unpack[WriterOptions],
     ) -> AsyncWriter | AsyncTypedWriter[Any]:
-        """A writer: use it in an ``async with`` block; without one, the first write opens it, and you close it.
+        """A writer: use it in a ``with`` or ``async with`` block; without one, the first write opens it, and you close it.
 
         Without ``settings``, ``options`` are its fields: ``block_bytes``, ``linger_s``, ``max_in_flight``,
         ``max_pending_bytes``, ``deadline_s``. With a ``serializer`` it writes values; with ``records`` too, each value

@@ -155,6 +155,7 @@ class Stream(Blocking[AsyncStream]):
         **options: Unpack[WriterOptions],
     ) -> TypedWriter[T]: ...
 
+    @described_by(AsyncStream.writer, returns="Writer | TypedWriter[Any]")
     def writer(
         self,
         settings: WriterSettings | None = None,
@@ -163,12 +164,6 @@ class Stream(Blocking[AsyncStream]):
         records: bool = False,
         **options: Unpack[WriterOptions],
     ) -> Writer | TypedWriter[Any]:
-        """A writer: use it in a ``with`` block; without one, the first write opens it, and you close it.
-
-        Without ``settings``, ``options`` are its fields: ``block_bytes``, ``linger_s``, ``max_in_flight``,
-        ``max_pending_bytes``, ``deadline_s``. With a ``serializer`` it writes values; with ``records`` too, each value
-        is that of a record with a key, headers and a time. Raises InvalidArgumentError for others.
-        """
         chosen = settings or settings_of(WriterSettings, "a writer", options)
         form = form_of(serializer, records=records)
         writer = Writer(self._thread, self._inner.layout(), self._inner.rng, chosen)

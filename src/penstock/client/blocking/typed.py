@@ -82,21 +82,12 @@ class TypedReader(Generic[T]):
         self.close()
 
 
-class TypedWriter(Generic[T]):
-    """Writes values of one type to a stream: ``stream.writer(serializer=...)``.
+class ValueWriter(Generic[T]):
+    """What typed writers and transactions share. ``out``: where the events of the values are written."""
 
-    A value is encoded before anything of it is written: a value that does not fit, a schema that the registry refuses,
-    or a registry without an answer raises an error, and nothing is written. With ``records=True`` each value becomes the
-    value of a record. Everything else is as for ``Writer``.
-    """
-
-    def __init__(self, writer: Writer, form: TypedForm[T]) -> None:
-        self.writer = writer
+    def __init__(self, out: Writer | Transaction, form: TypedForm[T]) -> None:
+        self._out = out
         self._form = form
-
-    def open(self) -> None:
-        """As ``Writer.open``."""
-        self.writer.open()
 
     def write(
         self,
@@ -110,18 +101,35 @@ class TypedWriter(Generic[T]):
         ``timestamp_ms`` need ``records=True``.
 
         Raises InvalidArgumentError (the value does not fit), IncompatibleSchemaError, SchemaRegistryUnavailableError,
-        SchemaRegistryRefusedError (nothing is written), and what ``Writer.write`` raises.
+        SchemaRegistryRefusedError (nothing is written), and what ``write`` of the writer or transaction raises.
         """
-        self.writer.write(*self._form.written(value, key, headers, timestamp_ms))
+        self._out.write(*self._form.written(value, key, headers, timestamp_ms))
 
     def write_many(self, values: Sequence[T], keys: Sequence[Given] | None = None) -> None:
         """Encode a list of values, and buffer their events in order: all of them, or none if one does not fit. ``keys``, if
         any, has one for each value. Raises as ``write``."""
-        self.writer.write_many(*self._form.written_many(values, keys))
+        self._out.write_many(*self._form.written_many(values, keys))
 
     def write_tombstone(self, key: Given) -> None:
         """Write a record without a value, which stands for the deletion of its key. Needs ``records=True``."""
-        self.writer.write(self._form.tombstone(key))
+        self._out.write(self._form.tombstone(key))
+
+
+class TypedWriter(ValueWriter[T]):
+    """Writes values of one type to a stream: ``stream.writer(serializer=...)``.
+
+    A value is encoded before anything of it is written: a value that does not fit, a schema that the registry refuses,
+    or a registry without an answer raises an error, and nothing is written. With ``records=True`` each value becomes the
+    value of a record. Everything else is as for ``Writer``.
+    """
+
+    def __init__(self, writer: Writer, form: TypedForm[T]) -> None:
+        super().__init__(writer, form)
+        self.writer = writer
+
+    def open(self) -> None:
+        """As ``Writer.open``."""
+        self.writer.open()
 
     def flush(self) -> None:
         """Return once every event written so far is durable. Raises the error that ended the writer."""
@@ -149,7 +157,7 @@ class TypedWriter(Generic[T]):
         self.writer.__exit__(kind, error, trace)
 
 
-class TypedTransaction(Generic[T]):
+class TypedTransaction(ValueWriter[T]):
     """Values of one type that become readable together, or not at all: ``stream.transaction(serializer=...)``.
 
     A value is encoded before anything of it is written, so a value that is refused leaves the transaction as it was.
@@ -157,8 +165,8 @@ class TypedTransaction(Generic[T]):
     """
 
     def __init__(self, transaction: Transaction, form: TypedForm[T]) -> None:
+        super().__init__(transaction, form)
         self.transaction = transaction
-        self._form = form
 
     @property
     def id(self) -> UUID:
@@ -168,27 +176,6 @@ class TypedTransaction(Generic[T]):
     def open(self) -> None:
         """As ``Transaction.open``."""
         self.transaction.open()
-
-    def write(
-        self,
-        value: T,
-        key: Given = None,
-        *,
-        headers: Mapping[str, Given] | Iterable[tuple[str, Given]] = (),
-        timestamp_ms: int | None = None,
-    ) -> None:
-        """Encode one value and write its event, as ``TypedWriter.write``. Raises as it, and as
-        ``Transaction.write``."""
-        self.transaction.write(*self._form.written(value, key, headers, timestamp_ms))
-
-    def write_many(self, values: Sequence[T], keys: Sequence[Given] | None = None) -> None:
-        """Encode a list of values, and write their events in order: all of them, or none if one does not fit. ``keys``, if
-        any, has one for each value. Raises as ``write``."""
-        self.transaction.write_many(*self._form.written_many(values, keys))
-
-    def write_tombstone(self, key: Given) -> None:
-        """Write a record without a value, which stands for the deletion of its key. Needs ``records=True``."""
-        self.transaction.write(self._form.tombstone(key))
 
     def flush(self) -> None:
         """As ``Transaction.flush``."""

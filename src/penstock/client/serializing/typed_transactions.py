@@ -10,6 +10,7 @@ from uuid import UUID
 from penstock.client.processing.group_transaction import AsyncGroupTransaction
 from penstock.client.retry import DEADLINE_S
 from penstock.client.serializing.events import TypedForm
+from penstock.client.serializing.typed_writer import AsyncValueWriter
 from penstock.client.writing.transaction import AsyncTransaction
 from penstock.model.names import StreamName
 from penstock.model.records import Given
@@ -17,7 +18,7 @@ from penstock.model.records import Given
 T = TypeVar("T")
 
 
-class AsyncTypedTransaction(Generic[T]):
+class AsyncTypedTransaction(AsyncValueWriter[T]):
     """Values of one type that become readable together, or not at all: ``stream.transaction(serializer=...)``.
 
     A value is encoded before anything of it is written, so a value that is refused leaves the transaction as it was.
@@ -25,8 +26,8 @@ class AsyncTypedTransaction(Generic[T]):
     """
 
     def __init__(self, transaction: AsyncTransaction, form: TypedForm[T]) -> None:
+        super().__init__(transaction, form)
         self.transaction = transaction
-        self._form = form
 
     @property
     def id(self) -> UUID:
@@ -36,29 +37,6 @@ class AsyncTypedTransaction(Generic[T]):
     async def open(self) -> None:
         """As ``AsyncTransaction.open``."""
         await self.transaction.open()
-
-    async def write(
-        self,
-        value: T,
-        key: Given = None,
-        *,
-        headers: Mapping[str, Given] | Iterable[tuple[str, Given]] = (),
-        timestamp_ms: int | None = None,
-    ) -> None:
-        """Encode one value and write its event, as ``AsyncTypedWriter.write``. Raises as it, and as
-        ``AsyncTransaction.write``."""
-        await self._form.look_up([value])
-        await self.transaction.write(*self._form.written(value, key, headers, timestamp_ms))
-
-    async def write_many(self, values: Sequence[T], keys: Sequence[Given] | None = None) -> None:
-        """Encode a list of values, and write their events in order: all of them, or none if one does not fit. ``keys``, if
-        any, has one for each value. Raises as ``write``."""
-        await self._form.look_up(values)
-        await self.transaction.write_many(*self._form.written_many(values, keys))
-
-    async def write_tombstone(self, key: Given) -> None:
-        """Write a record without a value, which stands for the deletion of its key. Needs ``records=True``."""
-        await self.transaction.write(self._form.tombstone(key))
 
     async def flush(self) -> None:
         """As ``AsyncTransaction.flush``."""

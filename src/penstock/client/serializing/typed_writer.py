@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from penstock.client.serializing.events import TypedForm
 from penstock.client.writing.writer import AsyncWriter
-from penstock.model.records import Given
+from penstock.model.records import Given, Record
 
 T = TypeVar("T")
 
 
-class AsyncTypedWriter(Generic[T]):
-    """Writes values of one type to a stream: ``stream.writer(serializer=...)``.
+class Output(Protocol):
+    """What takes events: a writer or a transaction."""
 
-    A value is encoded before anything of it is written: a value that does not fit, a schema that the registry refuses,
-    or a registry without an answer raises an error, and nothing is written. With ``records=True`` each value becomes the
-    value of a record. Everything else is as for ``AsyncWriter``.
-    """
+    async def write(self, event: bytes | Record, key: str | None = None) -> None: ...
+    async def write_many(self, events: Sequence[bytes | Record], keys: Sequence[str | None] | None = None) -> None: ...
 
-    def __init__(self, writer: AsyncWriter, form: TypedForm[T]) -> None:
-        self.writer = writer
+
+class AsyncValueWriter(Generic[T]):
+    """What typed writers and transactions share. ``out``: where the events of the values are written."""
+
+    def __init__(self, out: Output, form: TypedForm[T]) -> None:
+        self._out = out
         self._form = form
-
-    async def open(self) -> None:
-        """As ``AsyncWriter.open``."""
-        await self.writer.open()
 
     async def write(
         self,
@@ -41,20 +39,37 @@ class AsyncTypedWriter(Generic[T]):
         ``timestamp_ms`` need ``records=True``.
 
         Raises InvalidArgumentError (the value does not fit), IncompatibleSchemaError, SchemaRegistryUnavailableError,
-        SchemaRegistryRefusedError (nothing is written), and what ``AsyncWriter.write`` raises.
+        SchemaRegistryRefusedError (nothing is written), and what ``write`` of the writer or transaction raises.
         """
         await self._form.look_up([value])
-        await self.writer.write(*self._form.written(value, key, headers, timestamp_ms))
+        await self._out.write(*self._form.written(value, key, headers, timestamp_ms))
 
     async def write_many(self, values: Sequence[T], keys: Sequence[Given] | None = None) -> None:
         """Encode a list of values, and buffer their events in order: all of them, or none if one does not fit. ``keys``, if
         any, has one for each value. Raises as ``write``."""
         await self._form.look_up(values)
-        await self.writer.write_many(*self._form.written_many(values, keys))
+        await self._out.write_many(*self._form.written_many(values, keys))
 
     async def write_tombstone(self, key: Given) -> None:
         """Write a record without a value, which stands for the deletion of its key. Needs ``records=True``."""
-        await self.writer.write(self._form.tombstone(key))
+        await self._out.write(self._form.tombstone(key))
+
+
+class AsyncTypedWriter(AsyncValueWriter[T]):
+    """Writes values of one type to a stream: ``stream.writer(serializer=...)``.
+
+    A value is encoded before anything of it is written: a value that does not fit, a schema that the registry refuses,
+    or a registry without an answer raises an error, and nothing is written. With ``records=True`` each value becomes the
+    value of a record. Everything else is as for ``AsyncWriter``.
+    """
+
+    def __init__(self, writer: AsyncWriter, form: TypedForm[T]) -> None:
+        super().__init__(writer, form)
+        self.writer = writer
+
+    async def open(self) -> None:
+        """As ``AsyncWriter.open``."""
+        await self.writer.open()
 
     async def flush(self) -> None:
         """Return once every event written so far is durable. Raises the error that ended the writer."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from approval_world import DAY_MS, Call, at_once, by, requested
 from controller_world import STREAM, audit_entries, config, cut_at, name_of, opened, seg, with_stream
 from memory_segments import MemorySegments
 
 from penstock.controller.controller import Controller
-from penstock.model.callers import Caller, calling
 from penstock.model.errors import (
     ApprovalRequiredError,
     ConflictError,
@@ -24,7 +22,7 @@ from penstock.model.errors import (
     RetentionHoldError,
     StreamNotFoundError,
 )
-from penstock.model.identity import Action, Grant, Identity
+from penstock.model.identity import Action
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.net.native.calls import control_calls
@@ -32,30 +30,9 @@ from penstock.testing.fakes import FakeClock
 
 SEGMENT = seg(0, 0)
 NAME = name_of(SEGMENT)
-ALL = ("delete", "release", "shorten", "truncate")
+ALL = ("delete", "erase", "release", "shorten", "truncate")
 KEEPS = PolicyDocument(retain=Retain(min_age_s=1000))
 SHORT = PolicyDocument(retain=Retain(min_age_s=1))
-DAY_MS = 86_400_000
-
-Call = Callable[[Controller], Awaitable[object]]
-
-
-def at_once(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """The test without an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(**given: Any) -> None:
-        asyncio.run(test(**given))  # type: ignore[arg-type]
-
-    return run
-
-
-@contextmanager
-def by(name: str, *actions: Action) -> Iterator[None]:
-    """The caller is an identity with all rights, or with these on the store."""
-    grants = (Grant("/", frozenset(actions or Action)),)
-    with calling(Caller(why="a reason", identity=Identity(name=name, proof="password", grants=grants))):
-        yield
 
 
 async def prepared(controller: Controller, segments: MemorySegments, level: Any = "s") -> None:
@@ -65,12 +42,6 @@ async def prepared(controller: Controller, segments: MemorySegments, level: Any 
     await controller.holds.release("h", owner="legal")
     with by("al"):
         await controller.approvals.require(level, ALL)
-
-
-async def requested(controller: Controller, call: Call, who: str = "al") -> str:
-    with by(who), pytest.raises(ApprovalRequiredError) as caught:
-        await call(controller)
-    return str(caught.value.fields["request"])
 
 
 TRUNCATE: Call = lambda c: c.streams.truncate(STREAM, cut_at({SEGMENT: 10}))  # noqa: E731
@@ -299,12 +270,13 @@ REMOVING = {
     "holds.release": "release",
     "scopes.delete": "delete",
     "approvals.require": "require",
+    "erasures.erase": "erase",
+    "cases.open": "erase",
+    "tables.delete": "delete",
 }
 """Calls that pass the gate, with the action that may need approval."""
 
 OTHERS = {
-    "erasures.erase": "decided by the right to erase; a hold or a lock defers it",
-    "tables.delete": "key-value tables have no policy, hold or lock",
     "groups.delete": "removes no events; retention then follows the policy",
     "groups.update": "removes no events",
     "subscribers.publish": "states what was read; the policy decides what is deleted",
@@ -318,7 +290,7 @@ OTHERS = {
 HARMLESS = {
     "approvals": {"approve", "get", "list", "refuse", "required", "withdraw"},
     "batches": {"commit", "last"},
-    "cases": {"close", "get", "key", "list", "look", "open", "subject", "withdraw"},
+    "cases": {"close", "get", "key", "list", "look", "subject", "withdraw"},
     "cuts": {
         "before", "head", "is_valid", "measure", "note_time", "remove_writer", "segments_between", "tail", "time_window",
     },

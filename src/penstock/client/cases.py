@@ -156,6 +156,7 @@ class AsyncCases:
                 "ended": None if item.ended is None else as_json(item.ended),
             }
             for item in await self.list()
+            if item.state != "requested"
         ]
         holds = await retrying(lambda: self._controller.holds.list(None), self._rng)
         erasures = [

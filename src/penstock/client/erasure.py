@@ -341,7 +341,7 @@ async def _send_all(send: Callable[[int], Awaitable[Erasure]], count: int, event
                 raise
             refused[number] = error
         else:
-            if state.state == "gathering":
+            if state.state in ("gathering", "requested"):
                 gathered.append(number)
                 continue
             if state.request is not None and state.request.positions_sha256 == positions_sha256:

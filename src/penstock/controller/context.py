@@ -80,9 +80,20 @@ class Gate(Protocol):
     """What every removal that a person requests passes: it may need the approval of a second identity."""
 
     async def puts(
-        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any]
+        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any], *, targets: Sequence[str] | None = None
     ) -> Sequence[TablePut | TableCheck]:
-        """What the batch of the action must contain. Raises ApprovalRequiredError, ConflictError."""
+        """What the batch of the action must contain. Raises ApprovalRequiredError, ConflictError.
+
+        ``targets``: the streams and scopes of a case, or ``*``; the rules of all of them apply.
+        """
+        ...
+
+    async def needs(self, action: str, target: PolicyTarget, *, targets: Sequence[str] | None = None) -> bool:
+        """Whether the action needs approval now."""
+        ...
+
+    async def state(self, request: str) -> str | None:
+        """The state of a request for approval; None: it is not known any more."""
         ...
 
     async def check_segment(self, stream: StreamName) -> None:
@@ -94,9 +105,15 @@ class Open:
     """The gate before the controller has set its own."""
 
     async def puts(
-        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any]
+        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any], *, targets: Sequence[str] | None = None
     ) -> Sequence[TablePut | TableCheck]:
         return ()
+
+    async def needs(self, action: str, target: PolicyTarget, *, targets: Sequence[str] | None = None) -> bool:
+        return False
+
+    async def state(self, request: str) -> str | None:
+        return None
 
     async def check_segment(self, stream: StreamName) -> None:
         return

@@ -97,9 +97,9 @@ class Controller:
         self.cases = Cases(ctx, self.erasures)
         self.holds = Holds(ctx, self._hold_ended, partial(undo_holds, ctx))
         self.evidence = Evidence(ctx, self.erasures)
-        self.approvals = Approvals(ctx, partial(facts_of, ctx, self), partial(perform, self))
+        self.approvals = Approvals(ctx, partial(facts_of, ctx, self), partial(perform, self, self.erasures, self.cases))
         ctx.gate = self.approvals
-        self.tables = KeyValueTables(self.scopes, ctx.segments)
+        self.tables = KeyValueTables(self.scopes, ctx.segments, self.approvals.check_table)
         self._advancing = Advancing(ctx)
         sweeps = (self.evidence.sweep, self.approvals.sweep)
         self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams, sweeps)

@@ -90,6 +90,7 @@ def quota(name: StreamName) -> bytes:
 
 
 APPROVALS = b"approval/"
+APPROVAL_RULES = b"approval-rule/"
 
 
 def approval(request: str) -> bytes:

@@ -112,7 +112,7 @@ def run(
 def is_decided(store: Store, erasure: str) -> bool:
     """Whether the id belongs to a complete request. Repeating such a request blanks nothing more."""
     try:
-        return store.erasures().show(erasure).state != "gathering"
+        return store.erasures().show(erasure).state not in ("gathering", "requested")
     except NotFoundError:
         return False
 

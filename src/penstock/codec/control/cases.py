@@ -17,6 +17,7 @@ Searched: TypeAlias = Mapping[SegmentId, tuple[int, int]]
 class CaseState(enum.Enum):
     """See ``core.cases.case``."""
 
+    REQUESTED = "requested"
     OPEN = "open"
     DEFERRED = "deferred"
     PERFORMED = "performed"
@@ -53,9 +54,9 @@ class CaseRecord(JsonRecord):
     why: Annotated[str, Field("the reason, as free text")]
     opened_ms: Annotated[int, Field("wall clock, ms")]
     due_ms: Annotated[int, Field("wall clock, ms: when it should be verified")]
-    state: Annotated[CaseState, Field("`open`, `deferred`, `performed`, `verified`, `closed` or `withdrawn`")] = (
-        CaseState.OPEN
-    )
+    state: Annotated[
+        CaseState, Field("`requested`, `open`, `deferred`, `performed`, `verified`, `closed` or `withdrawn`")
+    ] = CaseState.OPEN
     performed_ms: Annotated[int | None, Field("wall clock, ms: when a search last found no more events")] = None
     verified_ms: Annotated[int | None, Field("wall clock, ms: when the second search ended")] = None
     ended: Annotated[
@@ -64,6 +65,7 @@ class CaseRecord(JsonRecord):
     key: Annotated[
         str | None, Field("digest of the key that made the digests (cases.md, `key`), hex", optional=True)
     ] = None
+    approval: Annotated[str | None, Field("the request for approval, once one was needed", optional=True)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

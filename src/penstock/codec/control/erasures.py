@@ -77,9 +77,10 @@ class ErasureRecord:
     """An erasure. ``asked`` holds who requested it, why, and the search criteria; ``receipt`` is present once it is
     done.
 
-    ``run`` names the run whose parts were decided. It is empty before the decision, and in records of earlier versions,
-    whose parts have no run in their keys. ``request`` is the digest of the decided request (docs/formats/erasure.md).
-    ``deferred`` is present in the state ``DEFERRED`` only; ``withdrawn`` (``who``, ``why``, ``at_ms``) in ``WITHDRAWN`` only.
+    ``run`` names the run whose parts were decided, or wait for approval in the state ``GATHERING``. It is empty before
+    that, and in records of earlier versions, whose parts have no run in their keys. ``request`` is the digest of the
+    complete request (docs/formats/erasure.md). ``deferred`` is present in the state ``DEFERRED`` only; ``withdrawn``
+    (``who``, ``why``, ``at_ms``) in ``WITHDRAWN`` only.
     """
 
     stream: str
@@ -92,6 +93,11 @@ class ErasureRecord:
     request: Mapping[str, Any] | None = None
     deferred: Deferral | None = None
     withdrawn: Mapping[str, Any] | None = None
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether all its pages have arrived, and it waits for the approval of a second identity."""
+        return self.state is ErasureState.GATHERING and bool(self.run)
 
     def encode(self) -> bytes:
         more: Fields = {} if self.deferred is None else {"deferred": self.deferred.fields()}
@@ -233,7 +239,11 @@ WITHOUT_ANNOTATIONS: Mapping[type, JsonValue] = {
             ("asked", "object", "who requested it, why, and the search"),
             ("asked_ms", "int", "wall clock, ms"),
             ("receipt", "object or null", "the receipt (erasure.md)"),
-            ("run", "text", "the run whose parts were decided; empty before the decision and in older records"),
+            (
+                "run",
+                "text",
+                "the run whose parts were decided, or (`gathering`) wait for approval; empty before and in older records",
+            ),
             ("request", "object or null", "digest of the decided request (erasure.md); null in older records"),
             (
                 "deferred",

@@ -37,6 +37,7 @@ from penstock.core.cases.case import (
     document_of,
     has_key,
     is_overdue,
+    level_of,
     matcher_of,
     with_key,
 )
@@ -45,6 +46,7 @@ from penstock.core.cases.matching import Contains, JsonField, KeyedField
 from penstock.model.answers.erasure import CaseHold, CaseProgress, ErasureCase
 from penstock.model.errors import (
     AlreadyExistsError,
+    ApprovalRequiredError,
     ConflictError,
     InvalidArgumentError,
     NotFoundError,
@@ -129,14 +131,62 @@ class Cases:
         found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
         if found.value is None:
             await self._check_targets(record.targets)
-            entry = _entry(AuditKind.CASE_OPENED, case, record, due_ms=record.due_ms)
-            await self._ctx.metadata.put(found.put(record), *self._ctx.audit.puts([entry]))
-            return record
+            return await self._put_open(case, found, record)
         same = ["targets", "subject", "who", "why"] + (["due_ms"] if is_due_given else [])
         differs = [name for name in same if getattr(found.value, name) != getattr(record, name)]
         if differs:
             raise AlreadyExistsError("another case has this id", case=case, differs=", ".join(differs))
+        if found.value.state is CaseState.REQUESTED:
+            return await self._put_open(case, found, found.value)
         return found.value
+
+    async def _put_open(self, case: str, found: Stored[CaseRecord], record: CaseRecord) -> CaseRecord:
+        """Open the case. Raises ApprovalRequiredError: it is kept, and waits for another identity."""
+        ctx, level = self._ctx, level_of(record.targets)
+        if await ctx.gate.needs("erase", level, targets=record.targets):
+            found = await self._wait_for_approval(found, record)
+        try:
+            gate = await ctx.gate.puts("erase", level, _arguments(case, record), targets=record.targets)
+        except ApprovalRequiredError as error:
+            request = error.fields.get("request")
+            if found.value is not None and request is None:
+                await ctx.metadata.remove(found.remove())
+            elif found.value is not None and found.value.approval != request:
+                await ctx.metadata.put(found.put(replace(found.value, approval=str(request))))
+            raise
+        now = replace(record, state=CaseState.OPEN)
+        entry = _entry(AuditKind.CASE_OPENED, case, now, due_ms=now.due_ms)
+        await ctx.metadata.put(found.put(now), *gate, *ctx.audit.puts([entry]))
+        return now
+
+    async def _wait_for_approval(self, found: Stored[CaseRecord], record: CaseRecord) -> Stored[CaseRecord]:
+        """Keep the case before its request for approval, which depends on this record."""
+        if found.value is not None:
+            return found
+        waiting = replace(record, state=CaseState.REQUESTED)
+        (version,) = await self._ctx.metadata.put(found.put(waiting))
+        return replace(found, value=waiting, version=version)
+
+    async def open_approved(self, case: str) -> None:
+        """Open the case that an approval names. Raises ConflictError: it does not wait any more."""
+        await changing(lambda: self._open_approved(case))
+        self._ctx.audit.soon()
+        self._wake.set()
+
+    async def _open_approved(self, case: str) -> None:
+        found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
+        if found.value is None or found.value.state is not CaseState.REQUESTED:
+            raise ConflictError("the case that was approved does not wait any more", case=case)
+        await self._put_open(case, found, found.value)
+
+    async def _end_request(self, case: str) -> None:
+        """Remove a case whose request for approval has ended without one: it was never opened."""
+        found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
+        record = found.value
+        if record is None or record.state is not CaseState.REQUESTED or record.approval is None:
+            return
+        if await self._ctx.gate.state(record.approval) not in ("requested", "approved"):
+            await self._ctx.metadata.remove(found.remove())
 
     async def get(self, case: str) -> ErasureCase:
         """See ``ports.control.erasures.Cases.get``."""
@@ -249,6 +299,9 @@ class Cases:
         async for case, record in self._all():
             if record.state.is_final:
                 continue
+            if record.state is CaseState.REQUESTED:
+                await changing(lambda case=case: self._end_request(case))  # type: ignore[misc]
+                continue
             self._remind(case, record)
             try:
                 await self._pass(case)
@@ -285,7 +338,7 @@ class Cases:
     async def _round(self, case: str) -> bool:
         """One search with erasure, and a proof if nothing is left to erase. Returns whether to go on at once."""
         record = await self._record(case)
-        if record.state.is_final:
+        if record.state.is_final or record.state is CaseState.REQUESTED:
             return False
         check_key(record, self._ctx.settings.erasure_key)
         one = Case(id=case, record=record, matcher=matcher_of(record.subject, self._ctx.settings.erasure_key))
@@ -410,6 +463,20 @@ def _present(case: str, found: Stored[CaseRecord]) -> CaseRecord:
     if found.value is None:
         raise NotFoundError("no such case", case=case[:ID_MAX])
     return found.value
+
+
+def _arguments(case: str, record: CaseRecord) -> dict[str, Any]:
+    """What an approval of a case names: no values, because the audit stream keeps it."""
+    return {
+        "case": case,
+        "targets": list(record.targets),
+        "by": record.subject["by"],
+        "field": record.subject.get("field"),
+        "values": len(record.subject.get("values") or record.subject["digests"]),
+        "who": record.who,
+        "why": record.why,
+        "due_ms": record.due_ms,
+    }
 
 
 def _check_id(case: str) -> None:

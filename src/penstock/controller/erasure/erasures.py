@@ -29,13 +29,13 @@ from penstock.codec.events import HEADER_BYTES
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.attempts import Attempts
-from penstock.controller.erasure.deferral import Deferrals, deferral_entry, judge, withdrawn_error
+from penstock.controller.erasure.decisions import Decisions
+from penstock.controller.erasure.deferral import Deferrals, judge, withdrawn_error
 from penstock.controller.erasure.parts import Parts
 from penstock.controller.erasure.repeats import Repeats
 from penstock.controller.erasure.subjects import (
     ID_MAX,
     Request,
-    check_complete,
     check_receipt_fits,
     checked_request,
     chunk_fields,
@@ -48,7 +48,7 @@ from penstock.controller.grace.deleted_records import kept_segments
 from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.tails import head_positions
-from penstock.controller.streams.workflows import exclusive, settled
+from penstock.controller.streams.workflows import exclusive
 from penstock.core.segments.erasure import Range, joined, size_of
 from penstock.core.segments.erasure_receipt import digest_of, sealed
 from penstock.model.answers.erasure import (
@@ -98,6 +98,7 @@ class Erasures:
         self._parts = Parts(ctx.metadata)
         self._repeats = Repeats(ctx.metadata)
         self._deferrals = Deferrals(ctx, self._perform_soon)
+        self._decisions = Decisions(ctx, self._parts, self._repeats)
 
     async def start(self) -> None:
         """Continue decided and deferred erasures; remove the marks of erasures that do not exist."""
@@ -140,7 +141,9 @@ class Erasures:
                 # The store crashed between the receipt and this step.
                 await self._ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
             case ErasureState.GATHERING:
-                if clock.now_ms() - clock.stamped_ms(record.asked_ms) > _GATHERED_MS:
+                # A complete request may wait for its approval, and for a sweep after that.
+                kept_ms = _GATHERED_MS + (self._ctx.settings.approval_ms if record.is_requested else 0)
+                if clock.now_ms() - clock.stamped_ms(record.asked_ms) > kept_ms:
                     await self._forget(erasure, record)
             case _:
                 assert_never(record.state)
@@ -160,6 +163,23 @@ class Erasures:
         request = checked_request(stream, asked, positions, is_whole=last and not page)
         _check_positions(positions)
         return await self._ctx.tasks.run(self._take(request, positions, page=page or 0, last=last))
+
+    async def erase_for_case(
+        self, stream: StreamName, asked: Mapping[str, Any], positions: Mapping[SegmentId, Sequence[int]]
+    ) -> Erasure:
+        """As ``erase`` in one page, without the gate: the case has passed it."""
+        request = replace(checked_request(stream, asked, positions, is_whole=True), of_case=True)
+        _check_positions(positions)
+        return await self._ctx.tasks.run(self._take(request, positions, page=0, last=True))
+
+    async def erase_approved(self, stream: StreamName, arguments: Mapping[str, Any]) -> Erasure:
+        """Decide the complete request that an approval names. Raises ConflictError: it is not the approved one."""
+        return await self._ctx.tasks.run(self._erase_approved(stream, arguments))
+
+    async def _erase_approved(self, stream: StreamName, arguments: Mapping[str, Any]) -> Erasure:
+        erasure = str(arguments["erasure"])
+        async with self._ctx.locks.hold(f"erasure/{erasure}"), exclusive(self._ctx, stream):
+            return self._status(erasure, await changing(lambda: self._decisions.approved(stream, arguments)))
 
     async def preview(self, stream: StreamName, positions: Mapping[SegmentId, Sequence[int]]) -> ErasurePreview:
         """See ``ControlPlane.erasures.preview``."""
@@ -201,7 +221,7 @@ class Erasures:
                 run = request.run(view.record.incarnation)
                 parts = [await self.part_of(view, segment, offsets) for segment, offsets in sorted(positions.items())]
                 if last and not page:
-                    check_receipt_fits(self._asked(request, view), parts)
+                    check_receipt_fits(self._decisions.asked(request, view), parts)
             known = await changing(lambda: self._begin(request, page))
             if known.state is not ErasureState.GATHERING:
                 # Another run has decided, or an earlier call whose answer was lost. A repeat is no second erasure.
@@ -211,7 +231,7 @@ class Erasures:
                 await ctx.metadata.put(overwrite(keys.erasure_part(erasure, run, page, part.segment), part))
             if last:
                 async with exclusive(ctx, stream):
-                    known = await changing(lambda: self._decide(request, positions))
+                    known = await changing(lambda: self._decisions.decide(request, positions))
             return self._status(erasure, known)
 
     async def _begin(self, request: Request, page: int) -> ErasureRecord:
@@ -232,43 +252,6 @@ class Erasures:
         )
         await ctx.metadata.put(found.put(begun), overwrite(keys.erasure_mark(erasure), ErasureMarkRecord()))
         return begun
-
-    async def _decide(self, request: Request, positions: Mapping[SegmentId, Sequence[int]]) -> ErasureRecord:
-        """Decide a complete request in one step, or defer it: see ``judge``."""
-        ctx, erasure = self._ctx, request.erasure
-        view = await settled(ctx, request.stream)
-        found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
-        if found.value is None:
-            raise ConflictError("erasure expired before its last page; run it again", erasure=erasure)
-        if found.value.state is ErasureState.WITHDRAWN:
-            raise withdrawn_error(erasure, found.value)
-        if found.value.state is not ErasureState.GATHERING:
-            await self._repeats.check(request, found.value, positions, last=True)
-            return found.value
-        run = request.run(view.record.incarnation)
-        parts = await self._parts.of_run(erasure, run)
-        check_complete(request, parts)
-        ends = ends_of(parts)
-        asked = self._asked(request, view)
-        check_receipt_fits(asked, parts)
-        judgement = await judge(ctx, view, ends)
-        decided = judgement.applied_to(asked, ends, now_ms=asked.asked_ms)
-        entries = [deferral_entry(AuditKind.ERASE_DEFERRED, erasure, decided)] if judgement.holds else []
-        await ctx.metadata.put(found.put(decided), *judgement.checks, *ctx.audit.puts(entries))
-        ctx.audit.soon()
-        return decided
-
-    def _asked(self, request: Request, view: StreamView) -> ErasureRecord:
-        """The record of the request once it is decided."""
-        return ErasureRecord(
-            stream=str(request.stream),
-            incarnation=view.record.incarnation,
-            state=ErasureState.ASKED,
-            asked=request.asked,
-            asked_ms=self._ctx.clock.now_ms(),
-            run=request.run(view.record.incarnation),
-            request=request.fields(),
-        )
 
     async def _forget(self, erasure: str, old: ErasureRecord) -> None:
         """Remove an erasure that was never decided, unless a run has started it again."""
@@ -301,7 +284,7 @@ class Erasures:
         return Erasure(
             erasure=erasure,
             stream=record.stream,
-            state=record.state.value,
+            state="requested" if record.is_requested else record.state.value,
             asked=record.asked,
             asked_ms=record.asked_ms,
             request=None if record.request is None else convert(record.request, ErasureDigest),

@@ -82,13 +82,14 @@ def chunk_fields(segment: SegmentId, item: ErasedChunk) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request of a caller. ``asked`` is stored and returned: plain JSON. ``attempt`` is the caller's token for this
-    run; ``events`` and ``positions_sha256`` define the complete set of its pages."""
+    run; ``events`` and ``positions_sha256`` define the complete set of its pages. ``of_case``: a case asks for it."""
 
     stream: StreamName
     asked: Mapping[str, Any]
     attempt: str
     events: int
     positions_sha256: str
+    of_case: bool = False
 
     @property
     def erasure(self) -> str:

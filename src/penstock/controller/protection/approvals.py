@@ -17,6 +17,7 @@ from penstock.codec.control.approvals import ApprovalRecord, ApprovalRuleRecord,
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, create, stored
+from penstock.core.cases.case import overlaps
 from penstock.core.policies.approvals import check_may_decide, checked_actions, request_digest, target_of
 from penstock.model.answers.approvals import ApprovalRequest
 from penstock.model.callers import Caller, calling, current_caller
@@ -29,7 +30,7 @@ from penstock.model.errors import (
     PermissionDeniedError,
 )
 from penstock.model.identity import Identity
-from penstock.model.names import StreamName
+from penstock.model.names import SYSTEM_SCOPE, StreamName
 from penstock.model.retention import PolicyTarget
 from penstock.ports.data.tables import TableCheck, TablePut
 
@@ -67,13 +68,13 @@ class Approvals:
     # --- the gate -----------------------------------------------------------------------------------------------
 
     async def puts(
-        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any]
+        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any], *, targets: Sequence[str] | None = None
     ) -> Sequence[TablePut | TableCheck]:
         """What the batch of the action must contain. Raises ApprovalRequiredError: nothing may be done; the request for
         approval is recorded. ConflictError: what was approved has changed meanwhile."""
         if isinstance(target, StreamName) and target.is_internal:
             return ()
-        needed, checks = await self._rules(target)
+        needed, checks = await (self._rules(target) if targets is None else self._rules_of_case(targets))
         if action != "require" and action not in needed:
             return checks
         digest = request_digest(action, text_of(target), arguments, await self._facts(action, target, arguments))
@@ -87,6 +88,16 @@ class Approvals:
         executed = replace(record, state=ApprovalState.EXECUTED)
         return [*checks, found.put(executed), *self._ctx.audit.puts([_entry(request, executed)])]
 
+    async def needs(self, action: str, target: PolicyTarget, *, targets: Sequence[str] | None = None) -> bool:
+        """Whether the action needs approval now."""
+        needed, _ = await (self._rules(target) if targets is None else self._rules_of_case(targets))
+        return action in needed
+
+    async def state(self, request: str) -> str | None:
+        """The state of a request; None: it is not known any more."""
+        found = (await self._load(request)).value
+        return None if found is None else self._shown(request, found).state
+
     async def check_segment(self, stream: StreamName) -> None:
         """For clients that remove data by segment. Raises ApprovalRequiredError, without a request."""
         needed, _ = await self._rules(stream)
@@ -95,6 +106,12 @@ class Approvals:
                 "removal by segment needs approval and cannot be requested; truncate or delete the stream instead",
                 stream=str(stream),
             )
+
+    async def check_table(self, scope: str, table: str) -> None:
+        """The gate of the deletion of a key-value table, whose record lies in another table than the request. So the request
+        stays approved until the deletion has ended. Raises ApprovalRequiredError, ConflictError."""
+        if scope != SYSTEM_SCOPE:
+            await self.puts("delete", scope, {"table": table})
 
     async def _rules(self, target: PolicyTarget) -> tuple[set[str], Sequence[TableCheck]]:
         """The actions that need approval at the level and above, and what the batch checks."""
@@ -110,6 +127,20 @@ class Approvals:
             if rule is not None and rule.incarnation == await self._incarnation(level):
                 needed.update(rule.actions)
         return needed, [TableCheck(key=entry.key, version=entry.version) for entry in entries]
+
+    async def _rules_of_case(self, targets: Sequence[str]) -> tuple[set[str], Sequence[TableCheck]]:
+        """As ``_rules``, for all levels that cover any stream of the targets, and those below."""
+        needed: set[str] = set()
+        checks: list[TableCheck] = []
+        async for entry in self._ctx.metadata.scan_all(keys.APPROVAL_RULES):
+            level = self._ctx.set_aside.text(entry, keys.APPROVAL_RULES)
+            rule = None if level is None else self._ctx.set_aside.read(entry, ApprovalRuleRecord)
+            if level is None or rule is None or not overlaps(targets, level):
+                continue
+            if rule.incarnation == await self._incarnation(target_of(level)):
+                needed.update(rule.actions)
+                checks.append(TableCheck(key=entry.key, version=entry.version))
+        return needed, checks
 
     async def _incarnation(self, level: PolicyTarget) -> int:
         if not isinstance(level, StreamName):

@@ -18,7 +18,7 @@ from penstock.core.cuts.order import at_or_after
 from penstock.core.policies.locks import Promise, promises
 from penstock.core.streams.history import StreamHistory
 from penstock.model.errors import InvalidNameError
-from penstock.model.names import parse_segment_name
+from penstock.model.names import TABLE_SUFFIX, parse_segment_name
 from penstock.model.retention import Level
 from penstock.ports.data.tables import TableCheck
 
@@ -103,6 +103,8 @@ async def check_removal(ctx: Context, segment: str, offset: int | None, *, by_cl
         return
     view = await ctx.streams.find(name)
     if view is None:
+        if by_client and name.stream.endswith(TABLE_SUFFIX):
+            await ctx.gate.check_segment(name)
         return
     history = await ctx.histories.of(view)
     guard = await guard_of(ctx, view)

@@ -9,9 +9,10 @@ import asyncio
 import enum
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from typing import TypeAlias
 
 from penstock.controller import keys
 from penstock.model.errors import (
@@ -34,6 +35,9 @@ from penstock.ports.control.tables import TableConfig
 from penstock.ports.data.tables import KEY_ABSENT, TableEntry, TableKind, TablePut, TableRemoval, Tables
 
 log = logging.getLogger(__name__)
+
+CheckDeletion: TypeAlias = Callable[[str, str], Awaitable[None]]
+"""Called with scope and table before a deletion begins. Raises ApprovalRequiredError, ConflictError."""
 
 _VERSION = 1
 _STATES_VERSION = 2
@@ -90,9 +94,10 @@ class KeyValueTables:
     other.
     """
 
-    def __init__(self, scopes: Scopes, segments: Tables) -> None:
+    def __init__(self, scopes: Scopes, segments: Tables, gate: CheckDeletion | None = None) -> None:
         self._scopes = scopes
         self._segments = segments
+        self._gate = gate
         self._locks: dict[bytes, asyncio.Lock] = {}
         self._using: dict[bytes, int] = {}
 
@@ -182,18 +187,14 @@ class KeyValueTables:
         return None if entry is None else TableRecord.decode(entry.value, entry.version)
 
     async def _entry(self, scope: str, name: str) -> TableEntry | None:
-        try:
-            (entry,) = await self._segments.table_get(RECORDS, [_key(scope, name)])
-        except SegmentNotFoundError:
-            return None
-        return None if entry.version == KEY_ABSENT else entry
+        return await _entry(self._segments, scope, name)
 
     async def delete(self, scope: str, name: str) -> None:
         """Delete the table, also if its record cannot be read. The record is deleted last, so that a repeat finds what is
         left.
 
         Raises: TableNotFoundError; VersionTooNewError (a newer version wrote the record); UnavailableError (another server
-        changed it).
+        changed it); ApprovalRequiredError (it waits for another identity). A deletion that has begun needs no approval.
         """
         async with self._alone(scope, name):
             entry = await self._entry(scope, name)
@@ -206,7 +207,9 @@ class KeyValueTables:
                     "a key-value table whose record cannot be read is deleted",
                     extra={"scope": scope, "table": name, "error": str(error)},
                 )
-                found = TableRecord(config=_LARGEST, state=TableState.DELETING, version=entry.version)
+                found = TableRecord(config=_LARGEST, state=TableState.ACTIVE, version=entry.version)
+            if self._gate is not None and found.state is not TableState.DELETING:
+                await self._gate(scope, name)
             deleting = replace(found, state=TableState.DELETING)
             version = await self._put(scope, name, deleting, found.version)
             await self._delete_segments(scope, name, found.config, version)
@@ -225,6 +228,20 @@ class KeyValueTables:
         except SegmentNotFoundError:
             return ()
         return tuple(entry.key.decode("utf-8", "backslashreplace").partition("/")[2] for entry in entries)
+
+
+async def _entry(segments: Tables, scope: str, name: str) -> TableEntry | None:
+    try:
+        (entry,) = await segments.table_get(RECORDS, [_key(scope, name)])
+    except SegmentNotFoundError:
+        return None
+    return None if entry.version == KEY_ABSENT else entry
+
+
+async def table_version(segments: Tables, scope: str, name: str) -> int | None:
+    """Identifies a table: another one of this name has another number. None: there is none."""
+    entry = await _entry(segments, scope, name)
+    return None if entry is None else entry.version
 
 
 def _changed_meanwhile(scope: str, name: str) -> UnavailableError:

@@ -1,8 +1,9 @@
 """What happens to a case next, and what a request for one must hold.
 
-A case is ``open`` while events are searched and erased, ``deferred`` while holds keep some of them, ``performed`` once
-a search up to the tail found no more, and ``verified`` once a second search from the head found none. An event that
-arrives later opens it again. ``closed`` and ``withdrawn`` are final. Source: docs/design/0056-erasure-cases.md.
+A case is ``requested`` while it waits for the approval of a second identity, ``open`` while events are searched and
+erased, ``deferred`` while holds keep some of them, ``performed`` once a search up to the tail found no more, and
+``verified`` once a second search from the head found none. An event that arrives later opens it again. ``closed`` and
+``withdrawn`` are final. Source: docs/design/0056-erasure-cases.md.
 """
 
 from __future__ import annotations
@@ -99,6 +100,22 @@ def checked_targets(targets: Sequence[str]) -> list[str]:
 def concerns(targets: Sequence[str], stream: StreamName) -> bool:
     """Whether the targets cover the stream. No case covers internal streams."""
     return not stream.is_internal and any(item in (EVERYTHING, stream.scope, str(stream)) for item in targets)
+
+
+def overlaps(targets: Sequence[str], level: str) -> bool:
+    """Whether a rule at the level (``scope/stream``, a scope, or empty for the store) covers some of the targets."""
+    if level == "" or EVERYTHING in targets:
+        return True
+    scope, is_stream, _ = level.partition("/")
+    return any(item == level or (item == scope if is_stream else item.partition("/")[0] == scope) for item in targets)
+
+
+def level_of(targets: Sequence[str]) -> StreamName | str | None:
+    """The lowest level that covers all targets: who approves a case must have the right there."""
+    if len(targets) == 1 and "/" in targets[0]:
+        return StreamName.parse(targets[0])
+    scopes = {item.partition("/")[0] for item in targets}
+    return None if len(scopes) > 1 or EVERYTHING in scopes else next(iter(scopes))
 
 
 def matcher_of(subject: Mapping[str, Any], key: bytes | None) -> Matcher:

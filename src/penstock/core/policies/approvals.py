@@ -18,7 +18,7 @@ from penstock.model.identity import Action, Identity
 from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, Level, OnExceed, PolicyTarget, Unsubscribed
 
-ACTIONS: Final = ("delete", "release", "shorten", "truncate")
+ACTIONS: Final = ("delete", "erase", "release", "shorten", "truncate")
 """What may need approval. ``require``, the change of these rules to less, always does."""
 
 

@@ -82,11 +82,12 @@ class ErasureProgress(Struct, frozen=True, kw_only=True):
 class Erasure(Struct, frozen=True, kw_only=True):
     """An erasure and how it stands.
 
-    ``state``: ``gathering``, ``deferred``, ``asked`` (decided), ``done`` or ``withdrawn``. ``asked``: ``erasure``, ``who``,
-    ``why``, ``looked_for`` as requested, at ``asked_ms`` (milliseconds since the Unix epoch). ``request``: None before the
-    decision, and for erasures of earlier versions. ``receipt``: None until it is done. UNSET where it does not apply:
-    ``deferred``; ``withdrawn``; while attempts fail ``waits_for`` (the last error, for people), ``cause`` (``no space``,
-    ``damage``, ``unavailable`` or ``error``) and ``tries`` without progress; ``progress`` while it is performed.
+    ``state``: ``gathering``, ``requested`` (it waits for approval), ``deferred``, ``asked`` (decided), ``done`` or
+    ``withdrawn``. ``asked``: ``erasure``, ``who``, ``why``, ``looked_for`` as requested, at ``asked_ms`` (milliseconds since
+    the Unix epoch). ``request``: None before it is complete, and for erasures of earlier versions. ``receipt``: None until
+    it is done. UNSET where it does not apply: ``deferred``; ``withdrawn``; while attempts fail ``waits_for`` (the last
+    error, for people), ``cause`` (``no space``, ``damage``, ``unavailable`` or ``error``) and ``tries`` without progress;
+    ``progress`` while it is performed.
     """
 
     erasure: str
@@ -170,7 +171,8 @@ class CaseEnd(Struct, frozen=True, kw_only=True):
 class ErasureCase(Struct, frozen=True, kw_only=True):
     """A case and how it stands. Times are milliseconds since the Unix epoch.
 
-    ``state``: ``open``, ``deferred`` (``holds`` cover events), ``performed``, ``verified``, ``closed`` or ``withdrawn``.
+    ``state``: ``requested`` (it waits for approval), ``open``, ``deferred`` (``holds`` cover events), ``performed``,
+    ``verified``, ``closed`` or ``withdrawn``.
     ``looked_for``: the search without its values. ``events``, ``bytes``: erased; ``late``: those of them that arrived
     after the first search. ``erasures``: ids of the erasures whose receipts prove it. ``defects``: what cannot be
     searched. ``verified_ms``: None until the second search has found nothing. ``waits_for``: the last error, while the

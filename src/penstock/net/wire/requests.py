@@ -289,7 +289,9 @@ class RequestHandlers:
         return c.SegmentCreated(command.rid, command.segment)
 
     async def _delete_table(self, command: t.DeleteTableSegment) -> Command:
-        await self._store.delete_table(command.segment, must_be_empty=command.must_be_empty)
+        # An empty table holds nothing that anybody protects: reader groups delete theirs in this way.
+        async with nullcontext() if command.must_be_empty else self._removal(command.segment, None):
+            await self._store.delete_table(command.segment, must_be_empty=command.must_be_empty)
         return c.SegmentDeleted(command.rid, command.segment)
 
     async def _wrong_offset(self, rid: int, segment: str, offset: int) -> Command:

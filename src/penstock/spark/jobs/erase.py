@@ -163,7 +163,7 @@ def _known(store: Store, erasure: str) -> Erasure | None:
         found = store.erasures().show(erasure)
     except NotFoundError:
         return None
-    return None if found.state == "gathering" else found
+    return None if found.state in ("gathering", "requested") else found
 
 
 def _repeated(store: Store, known: Erasure, asked: Mapping[str, Any], match: Match) -> EraseReport:

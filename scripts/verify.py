@@ -2,9 +2,9 @@
 
     python verify.py FILE... --public-key PUBLIC_KEY [--known CHECKPOINT]
 
-Files: checkpoints, exports of the audit log, proofs that one checkpoint continues another, and signed documents about
-erasures, removals and holds. The public key is what `penstock audit key` printed. Get it from someone you trust, not
-with the files. `--known`: a checkpoint that you have kept. Everything must continue it.
+Files: checkpoints, exports of the audit log, proofs that one checkpoint continues another, ledgers of erasures, and
+signed documents. The public key is what `penstock audit key` printed. Get it from someone you trust, not with the
+files. `--known`: a checkpoint that you have kept. Everything must continue it.
 Needs Python 3.11 and the package `cryptography`. Exit status: 0 all holds; 9 something does not hold; 2 wrong usage.
 The formats: docs/formats/evidence.md. Standards: RFC 6962 (Merkle tree), C2SP signed-note and tlog-checkpoint.
 """
@@ -21,6 +21,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 BAD_FILE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+KINDS = ("audit-export", "evidence", "consistency", "audit-keys", "erasure-ledger")
 REMOVALS = ("truncate", "expire", "evict", "delete", "release", "erase")
 
 
@@ -29,23 +30,15 @@ def need(condition, text):
         raise ValueError(text)
 
 
-def leaf_hash(entry):
-    return hashlib.sha256(b"\x00" + entry).digest()
-
-
-def node_hash(left, right):
-    return hashlib.sha256(b"\x01" + left + right).digest()
+def sha256(*parts):
+    return hashlib.sha256(b"".join(parts)).digest()
 
 
 def add_leaf(size, edge, leaf):
     edge = list(edge)  # roots of the complete subtrees, the largest first
     while size & 1:
-        leaf, size = node_hash(edge.pop(), leaf), size >> 1
+        leaf, size = sha256(b"\x01", edge.pop(), leaf), size >> 1
     return [*edge, leaf]
-
-
-def root_of(edge):
-    return reduce(lambda right, left: node_hash(left, right), edge[::-1] or [hashlib.sha256(b"").digest()])
 
 
 def included(leaf, number, size, proof):
@@ -54,8 +47,8 @@ def included(leaf, number, size, proof):
         return leaf
     left, sibling = 1 << ((size - 1).bit_length() - 1), proof.pop()
     if number < left:
-        return node_hash(included(leaf, number, left, proof), sibling)
-    return node_hash(sibling, included(leaf, number - left, size - left, proof))
+        return sha256(b"\x01", included(leaf, number, left, proof), sibling)
+    return sha256(b"\x01", sibling, included(leaf, number - left, size - left, proof))
 
 
 def continued(before, size, proof, old_root=None):
@@ -66,18 +59,17 @@ def continued(before, size, proof, old_root=None):
     left, sibling = 1 << ((size - 1).bit_length() - 1), proof.pop()
     if before <= left:
         old, new = continued(before, left, proof, old_root)
-        return old, node_hash(new, sibling)
+        return old, sha256(b"\x01", new, sibling)
     old, new = continued(before - left, size - left, proof)
-    return node_hash(sibling, old), node_hash(sibling, new)
+    return sha256(b"\x01", sibling, old), sha256(b"\x01", sibling, new)
 
 
 def parse_key(text):
     """Name, id and raw key of NAME+ID+BASE64. The id is the beginning of a digest over name and key."""
-    name, _, rest = text.strip().partition("+")
-    identifier, _, data = rest.partition("+")
+    name, identifier, data = [*text.strip().split("+", 2), "", ""][:3]
     raw = unbase64(data)
     need(re.fullmatch(r"[^\s+]{1,255}", name) and raw[:1] == b"\x01" and len(raw) == 33, "not a public key")
-    need(hashlib.sha256(name.encode() + b"\n" + raw).digest()[:4].hex() == identifier, "the public key was changed")
+    need(sha256(name.encode(), b"\n", raw)[:4].hex() == identifier, "the public key was changed")
     return name, bytes.fromhex(identifier), raw[1:]
 
 
@@ -140,46 +132,55 @@ class Verifier:
         line = text.split("\n", 1)[0]
         head = json.loads(line) if text.startswith("{") else None
         need(head is None or canonical(head).decode() == line, "it is not written as a store writes it")
-        items = head["rotations"] if head else []
-        self.rotations += [(item["old"] + "", item["new"] + "", item["signature"] + "") for item in items]
+        for item in head["rotations"] if head else []:
+            self.rotations.append((item["old"] + "", item["new"] + "", item["signature"] + ""))
         self.heads[name] = head
 
     def note(self, text):
         """Origin, size and root of a checkpoint that a trusted key of its log has signed."""
-        body, blank, below = text.rpartition("\n\n")
+        body, _, below = text.rpartition("\n\n")
         lines = body.split("\n")
-        need(blank and below.endswith("\n") and lines[0], "no checkpoint")
-        need(len(lines) >= 3 and re.fullmatch("0|[1-9][0-9]{0,18}", lines[1]), "no checkpoint")
+        need(len(lines) >= 3 and lines[0] and re.fullmatch("0|[1-9][0-9]{0,18}", lines[1]), "no checkpoint")
         root = unbase64(lines[2])
         need(len(root) == 32, "the root of the checkpoint is no hash")
-        signers = 0
-        for line in below[:-1].split("\n"):
-            name, _, data = line.removeprefix("\u2014 ").partition(" ")
-            raw = unbase64(data)
-            need(line.startswith("\u2014 ") and re.fullmatch(r"[^\s+]{1,255}", name) and len(raw) > 4, "no signature")
-            for key_name, identifier, public in self.trusted.values():
-                if key_name == name == lines[0] and identifier == raw[:4]:
-                    signers += is_signed(public, raw[4:], (body + "\n").encode())
-        need(signers, "its checkpoint is not signed by a key that you trust")
+        self.signed(lines[0], body, below)
         origin, size = lines[0], int(lines[1])
         need(self.roots.setdefault((origin, size), root) == root, "FORK: two logs of this size are signed")
         return origin, size
 
+    def signed(self, origin, body, below):
+        found = [re.fullmatch("\u2014 ([^\\s+]{1,255}) (.+)", line) for line in below[:-1].split("\n")]
+        need(below.endswith("\n") and all(found), "no signature")
+        notes, message = [(item[1], unbase64(item[2])) for item in found], f"{body}\n".encode()
+        need(all(len(raw) > 4 for _, raw in notes), "no signature")
+        own = [(raw, key) for name, raw in notes for key in self.trusted.values() if name == origin]
+        right = any(key[:2] == (origin, raw[:4]) and is_signed(key[2], raw[4:], message) for raw, key in own)
+        need(right, "it is not signed by a key that you trust")
+
+    def ledger(self, name, text):
+        """The note in the last line signs the number and the digest of all lines before it."""
+        start, _, last = text[:-1].rpartition("\n")
+        lines, digest = start.count("\n") + 1, sha256(f"{start}\n".encode("utf-8", "surrogateescape"))
+        end = {"kind": "end", "lines": lines, "note": json.loads(last)["note"], "sha256": digest.hex()}
+        body, _, below = end["note"].rpartition("\n\n")
+        origin = body.split("\n")[1]
+        said = f"penstock-erasure-ledger 1\n{origin}\n{lines}\n{b64encode(digest).decode()}"
+        need(f"{start}\n{canonical(end).decode()}\n" == text and body == said, "the ledger was changed or cut off")
+        self.signed(origin, body, below)
+        self.found.append((name, True, f"ledger of erasures of {origin} with {lines - 1} erasures and cases: signed"))
+
     def file(self, name, text, head):
         if head is None:
-            place = self.note(text)
+            self.stated.append(place := self.note(text))
             self.strict.add(place)
-            self.stated.append(place)
             return self.found.append((name, True, f"checkpoint of {place[0]} with {place[1]} entries: signed"))
         kind = head["penstock"]
-        need(
-            head["format"] == 1 and kind in ("audit-export", "evidence", "consistency", "audit-keys"),
-            "its kind or format is not known",
-        )
+        need(head["format"] == 1 and kind in KINDS, "its kind or format is not known")
+        if kind == "erasure-ledger":
+            return self.ledger(name, text)
         if kind == "audit-export":
             need(text.endswith("\n"), "its last line is cut off")
-            place = self.note(head["checkpoint"])
-            self.stated.append(place)
+            self.stated.append(place := self.note(head["checkpoint"]))
             return self.exports.append((name, head, text.split("\n")[1:-1], place))
         need(text.count("\n") == 1 and text.endswith("\n"), "a document is one line")
         if kind == "audit-keys":
@@ -194,16 +195,16 @@ class Verifier:
         passed, previous = set(), None
         for at, line in enumerate([*lines, None]):
             if (origin, size) in self.roots:
-                need(self.roots[origin, size] == root_of(edge), f"entries up to {size} are not those of a checkpoint")
+                root = reduce(lambda right, left: sha256(b"\x01", left, right), edge[::-1] or [sha256()])
+                need(self.roots[origin, size] == root, f"entries up to {size} are not those of a checkpoint")
                 passed.add((origin, size))
             if line is None:
                 break
-            entry = line.encode()
-            fields = json.loads(entry)
+            fields = json.loads(entry := line.encode())
             need(fields["n"] == size, f"entry {size} is missing, repeated or out of order")
             need(not at or fields["previous"] == previous, f"entry {size} does not continue the one before")
             need(size or fields["log"]["origin"] == origin, "the first entry is of another log")
-            leaf = leaf_hash(entry)
+            leaf = sha256(b"\x00", entry)
             edge, size, previous = add_leaf(size, edge, leaf), size + 1, leaf.hex()
         need(size == end, f"it has entries up to {size}, its checkpoint has {end}")
         self.links.append(passed)
@@ -220,8 +221,7 @@ class Verifier:
 
     def evidence(self, name, document):
         self.stated.append(place := self.note(document["checkpoint"]))
-        signature = document["signature"]
-        key = self.trusted.get(signature["key"])
+        key = self.trusted.get((signature := document["signature"])["key"])
         body = canonical({field: value for field, value in document.items() if field != "signature"})
         right = key and key[0] == place[0] and is_signed(key[2], signature["value"], b"penstock-evidence 1\n" + body)
         need(right, "the document was changed, or is not signed by a key that you trust")
@@ -229,7 +229,7 @@ class Verifier:
         for item in document["entries"]:
             fields, proof = json.loads(item["entry"]), list(map(unbase64, item["proof"]))
             need(before < fields["n"] < place[1], "an entry is repeated or behind the end of the log")
-            before, root = fields["n"], included(leaf_hash(item["entry"].encode()), fields["n"], place[1], proof)
+            before, root = fields["n"], included(sha256(b"\x00", item["entry"].encode()), fields["n"], place[1], proof)
             need(root == self.roots[place] and not proof, f"entry {before} is not in the log")
             entries.append(fields)
         said = document["statement"]
@@ -256,12 +256,9 @@ def follows(kind, said, entries):
     if kind == "erasure":
         receipt = said["receipt"]
         body = canonical({field: value for field, value in receipt.items() if field != "sha256"})
-        about = (
-            hashlib.sha256(body).hexdigest() == receipt.get("sha256")
-            and len(entries) == len(said) == 1
-            and entries[0].get("kind") == "erase"
-        )
-        return about and all(entries[0].get(name) == receipt.get(name) for name in ("erasure", "sha256", "sequence"))
+        whole = sha256(body).hex() == receipt.get("sha256") and len(entries) == len(said) == 1
+        wanted = {"kind": "erase", **{name: receipt.get(name) for name in ("erasure", "sha256", "sequence")}}
+        return whole and all(entries[0].get(name) == value for name, value in wanted.items())
     if kind == "disposal":
         target, start, end = said["target"], said["from_ms"], said["to_ms"]
         for entry in entries:
@@ -292,10 +289,9 @@ def main():
         verifier = Verifier([key if "+" in key else Path(key).read_text() for key in given.key])
     except (OSError, ValueError) as error:
         parser.error(f"--public-key: {error}; give what `penstock audit key` prints, or a file with it")
-    found = verifier.run(files, known)
-    for name, verdict, text in found:
+    for name, verdict, text in verifier.run(files, known):
         print(f"{ {True: 'holds', False: 'DOES NOT HOLD', None: 'not shown'}[verdict] }: {name}: {text}")
-    verdicts = [verdict for _, verdict, _ in found]
+    verdicts = [verdict for _, verdict, _ in verifier.found]
     return 9 if False in verdicts or True not in verdicts else 0
 
 

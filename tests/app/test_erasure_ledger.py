@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from erasure_events import SECRET, events_of, files_with, fill, hits_of
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
-from penstock.app.erasure.ledger import PENDING, read_ledger
+from penstock.app.erasure.ledger import PENDING, read_ledger, write_ledger
 from penstock.core.cases.ledger import Ledger, ledger_lines, ledger_of
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, VersionTooNewError
 
@@ -26,7 +27,8 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory):
-    """A store with erasures by a case with digests and by position, its ledger, and a backup and a copy from before."""
+    """A store with erasures by a case with digests and by position, its ledger, its public key, and a backup and a copy
+    from before."""
     place = tmp_path_factory.mktemp("copies")
     data = place / "data"
     with penstock.open(data) as store:
@@ -35,6 +37,8 @@ def copies(tmp_path_factory):
         with people.writer() as writer:
             for number in range(60):
                 writer.write(json.dumps({"user": f"user-{number % 6}", "n": number}), key=str(number))
+        store._thread.call(store._inner.controller.evidence.log())  # from now on a copy can verify ledgers
+        store._thread.call(store._inner.controller.drain_audit())
         store._thread.call(store._inner.segments.flush())  # a rebuild has tier 2 only
     shutil.copytree(data, place / "copy")
     assert run("backup", "create", place / "backup", "--data", data).exit_code == 0
@@ -43,6 +47,7 @@ def copies(tmp_path_factory):
         stream.erase(hits_of(events_of(stream)), **WHO, erasure="e")
         store.cases().open("s/people", ["user-3"], json_field="user", keep_values=False, case="c", **WHO)
         store.cases().wait("c")
+        (place / "key").write_text(store.audit().log().key)
     assert run("erase", "ledger", "export", place / "ledger", "--data", data).exit_code == 0
     return place
 
@@ -104,11 +109,35 @@ def test_a_ledger_that_was_cut_or_changed_is_refused(copies, tmp_path):
             ledger_of(wrong)
     newer = ledger_lines(Ledger(exported_ms=1))
     with pytest.raises(VersionTooNewError):
-        ledger_of([newer[0].replace(b'"ledger":1', b'"ledger":2'), *newer[1:]])
+        ledger_of([newer[0].replace(b'"format":1', b'"format":2'), *newer[1:]])
     (tmp_path / "cut").write_bytes(b"\n".join(lines[:-1]))
     refused = run("restore", copies / "backup", "--data", tmp_path / "data", "--ledger", tmp_path / "cut")
     assert isinstance(refused.exception, PenstockError)
     assert not (tmp_path / "data").exists()
+
+
+def test_a_ledger_that_no_trusted_key_has_signed_is_refused(copies, tmp_path):
+    own = (copies / "key").read_text()
+    with penstock.open(tmp_path / "other") as store:
+        store.create_stream("s/t", create_scope=True)
+        foreign, key = store.cases().ledger(), store.audit().log().key
+    write_ledger(tmp_path / "foreign", foreign)
+    unsigned = replace(foreign, note="")
+    write_ledger(tmp_path / "unsigned", unsigned)
+    changed = replace(read_ledger(copies / "ledger"), exported_ms=1)
+    write_ledger(tmp_path / "changed", changed)
+    # Each has a digest that fits; only the signature does not.
+    for name, words in {"foreign": "another store", "unsigned": "not signed", "changed": "changed after"}.items():
+        with pytest.raises(CorruptDataError, match=words):
+            read_ledger(tmp_path / name, [own])
+    refused = run("restore", copies / "backup", "--data", tmp_path / "data", "--ledger", tmp_path / "foreign")
+    assert isinstance(refused.exception, CorruptDataError)
+    assert "another store" in str(refused.exception)
+    assert not (tmp_path / "data").exists()
+    assert read_ledger(tmp_path / "foreign", [key]) == foreign
+    report = run("verify", copies / "ledger", "--public-key", own)
+    assert report.exit_code == 0, report.output
+    assert run("verify", tmp_path / "changed", "--public-key", own).exit_code == 9
 
 
 @pytest.mark.parametrize("seed", range(1, 6))

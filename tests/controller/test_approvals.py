@@ -296,7 +296,7 @@ HARMLESS = {
     },
     "erasures": {"get", "list", "part", "preview", "withdraw"},
     "evidence": {
-        "checkpoint", "checkpoints", "consistency", "disposal", "erasure", "export", "hold", "log", "rotate_key",
+        "checkpoint", "checkpoints", "consistency", "disposal", "erasure", "export", "hold", "ledger", "log", "rotate_key",
     },
     "groups": {"create", "get", "list"},
     "holds": {"add", "extend", "list"},

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 from base64 import b64encode
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,11 +15,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from penstock.codec.notes import VerifierKey, checkpoint_text, signed_note
+from penstock.core.cases.ledger import Ledger, LedgerErasure, ledger_lines, signed_text
 from penstock.core.evidence import documents as d
 from penstock.core.evidence.audit_log import chained, new_log
 from penstock.core.evidence.merkle import Edge, Nodes, leaf_hash
 from penstock.core.evidence.verify import verify
 from penstock.core.segments.erasure_receipt import sealed
+from penstock.model.names import StreamName
+from penstock.model.segments import SegmentId
 
 VERIFY = Path(__file__).parents[2] / "scripts" / "verify.py"
 SHORT, LONG = "hold", "erasure"
@@ -143,6 +147,33 @@ class Log:
         numbers = self.numbers(d.HOLDS)
         return self.evidence("hold", d.hold_statement([json.loads(self.entries[n]) for n in numbers]), numbers)
 
+    def ledger(self) -> bytes:
+        """A ledger of the erasures in the log, and of a case."""
+        found = Ledger(
+            exported_ms=7,
+            erasures=[
+                LedgerErasure(
+                    erasure=item["erasure"],
+                    stream=StreamName("s", "1"),
+                    who="ann",
+                    why="request\u2028 17",
+                    sha256=item["sha256"],
+                    ranges={SegmentId(0): [(8, 13)]},
+                )
+                for item in self.receipts
+            ],
+            cases=[
+                {
+                    "case": "c", "targets": ["s"], "subject": {"by": "payload contains", "left_out": 1}, "who": "ann",
+                    "why": "request 17", "opened_ms": 1, "due_ms": 2, "state": "open", "ended": None,
+                }
+            ],
+            rotations=self.rotations,
+        )  # fmt: skip
+        text = signed_text(found, self.origin)
+        note = signed_note(text, self.key, self._secret[-1].sign(text.encode()))
+        return b"".join(line + b"\n" for line in ledger_lines(replace(found, note=note)))
+
     def everything(self, before: int) -> dict[str, bytes]:
         """All that a store gives an auditor: with checkpoints of now and of an earlier time."""
         return {
@@ -153,4 +184,5 @@ class Log:
             "erasure": self.erasure(),
             "disposal": self.disposal(),
             "hold": self.hold(),
+            "ledger": self.ledger(),
         }

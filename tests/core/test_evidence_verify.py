@@ -5,12 +5,14 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from evidence_world import VERIFY, Log, verdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.core.cases.ledger import ledger_lines, ledger_of
 from penstock.core.evidence import documents as d
 from penstock.core.evidence.verify import verify
 from penstock.model.errors import InvalidArgumentError
@@ -133,8 +135,24 @@ def twice(log, rng):
     return {**log, "disposal": d.line(document).encode()}
 
 
+def change_ledger(log, rng):
+    """An erasure less, or another one, in a ledger whose own digest fits."""
+    found = ledger_of(log["ledger"].splitlines())
+    kept = list(found.erasures)
+    other = kept.pop(rng.randrange(len(kept)))
+    if rng.random() < 0.5:
+        kept.append(replace(other, who="bob"))
+    return {**log, "ledger": b"".join(line + b"\n" for line in ledger_lines(replace(found, erasures=kept)))}
+
+
+def cut_ledger(log, rng):
+    found = lines(log["ledger"])
+    del found[rng.randrange(len(found) - 1)]
+    return {**log, "ledger": b"\n".join(found)}
+
+
 TAMPERED = [
-    edit, flip, drop, reorder, repeat, truncate, cut_end, cut_head, back_date, restate, omit_proof, twice
+    change_ledger, cut_ledger, edit, flip, drop, reorder, repeat, truncate, cut_end, cut_head, back_date, restate, omit_proof, twice
 ]  # fmt: skip
 
 

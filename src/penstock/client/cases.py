@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from penstock.client.erasure import AsyncErasures
 from penstock.client.retention import When, ms_of
 from penstock.client.retry import retrying
-from penstock.codec.answers import as_json
-from penstock.core.cases.ledger import Ledger, LedgerErasure
+from penstock.core.cases.ledger import Ledger, ledger_digest, ledger_from
 from penstock.model.answers.erasure import ErasureCase
-from penstock.model.errors import InvalidArgumentError
-from penstock.model.names import StreamName
+from penstock.model.errors import ConflictError, InvalidArgumentError
 from penstock.ports.clock import Clock
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
@@ -21,7 +22,7 @@ from penstock.ports.rng import Rng
 
 _POLL_S = 0.1
 _POLL_MAX_S = 2.0
-_CASE = ("case", "targets", "who", "why", "opened_ms", "due_ms", "state")
+_EXPORTS = 5  # attempts to export a ledger while erasures end
 _ENDS = ("verified", "closed", "withdrawn")
 
 
@@ -146,35 +147,32 @@ class AsyncCases:
     async def ledger(self, *, with_values: bool = False) -> Ledger:
         """All that the store has erased, with its cases and holds: what a store from an older copy must erase again.
 
-        Without ``with_values`` it holds no values: keyed digests stand for those of fields, and values that are
-        searched for in whole payloads are left out. Raises UnavailableError.
+        The store signs it with the key of its audit log. Without ``with_values`` it holds no values: keyed digests stand for
+        those of fields, and values that are searched for in whole payloads are left out. Raises ConflictError (the
+        store erases all the time, or the caller may not see all of it), NotFoundError (the store has no private key),
+        UnavailableError.
         """
-        cases = [
-            {
-                **{name: value for name, value in as_json(item).items() if name in _CASE},
-                "subject": dict(await self.subject(item.case, with_values=with_values)),
-                "ended": None if item.ended is None else as_json(item.ended),
-            }
-            for item in await self.list()
-            if item.state != "requested"
-        ]
+        for _ in range(_EXPORTS - 1):
+            with suppress(ConflictError):
+                return await self._signed(with_values=with_values)
+        return await self._signed(with_values=with_values)
+
+    async def _signed(self, *, with_values: bool) -> Ledger:
+        rotations = (await retrying(self._controller.evidence.log, self._rng)).rotations
         holds = await retrying(lambda: self._controller.holds.list(None), self._rng)
-        erasures = [
-            LedgerErasure(
-                erasure=item.erasure,
-                stream=StreamName.parse(item.stream),
-                who=item.asked["who"],
-                why=item.asked["why"],
-                sha256=item.receipt["sha256"],
-                ranges=(await self._erasures.details(item.erasure))[0],
-            )
-            for item in await retrying(lambda: self._controller.erasures.list(None), self._rng)
-            if item.receipt is not None
-        ]
-        return Ledger(
+        erasures = await retrying(lambda: self._controller.erasures.list(None), self._rng)
+        ledger = ledger_from(
             exported_ms=self._clock.now_ms(),
-            erasures=erasures,
-            cases=cases,
+            cases=[(item, await self.subject(item.case, with_values=with_values)) for item in await self.list()],
+            erasures=[(item, (await self._erasures.details(item.erasure))[0]) for item in erasures if item.receipt],
             holds=[item.id for item in holds],
             key=await retrying(self._controller.cases.key, self._rng),
+            rotations=[{"old": item.old, "new": item.new, "signature": item.signature} for item in rotations],
         )
+        sign = partial(
+            self._controller.evidence.ledger,
+            exported_ms=ledger.exported_ms,
+            with_values=with_values,
+            sha256=ledger_digest(ledger),
+        )
+        return replace(ledger, note=await retrying(sign, self._rng))

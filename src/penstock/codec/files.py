@@ -153,6 +153,13 @@ FILES = (
         ends="the first start, once all is erased",
     ),
     Entry(
+        key="erasures.ledger.keys",
+        value="public keys that may have signed the ledger, one a line",
+        one_for="each such directory whose restore or rebuild was given a public key",
+        writers=("app.erasure.ledger",),
+        ends="the first start, once all is erased",
+    ),
+    Entry(
         key="MANIFEST.json",
         value="JSON: the contents of the backup ([backup.md](backup.md)); its files are in `data/`",
         one_for="each backup",

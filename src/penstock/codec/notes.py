@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
@@ -15,6 +16,7 @@ from penstock.model.errors import CorruptDataError, InvalidArgumentError
 _MARK = "\u2014 "  # an em dash and a space begin a signature
 _ED25519 = b"\x01"
 _PUBLIC_BYTES, _SIGNATURE_BYTES, _HASH_BYTES, _ID_BYTES = 32, 64, 32, 4
+LEDGER = "penstock-erasure-ledger 1"
 _SIZE = re.compile("0|[1-9][0-9]{0,18}")
 _NAME = re.compile(r"[^\s+]{1,255}")
 
@@ -85,6 +87,11 @@ def checkpoint_text(origin: str, size: int, root: bytes) -> str:
     return f"{origin}\n{size}\n{b64encode(root).decode()}\n"
 
 
+def ledger_text(origin: str, lines: int, digest: bytes) -> str:
+    """The text under an erasure ledger of so many lines, to be signed. No checkpoint begins like this."""
+    return f"{LEDGER}\n{origin}\n{lines}\n{b64encode(digest).decode()}\n"
+
+
 def signed_note(text: str, key: VerifierKey, signature: bytes) -> str:
     """The note: the text, an empty line, and the signature."""
     return f"{text}\n{_MARK}{key.name} {b64encode(key.id + signature).decode()}\n"
@@ -92,18 +99,37 @@ def signed_note(text: str, key: VerifierKey, signature: bytes) -> str:
 
 def parse_checkpoint(note: str) -> Checkpoint:
     """The checkpoint in a note; the signatures are not verified. Raises CorruptDataError."""
-    text, blank, below = note.rpartition("\n\n")
-    lines = text.split("\n")
     try:
-        if not blank or not below.endswith("\n") or len(lines) < 3 or not lines[0] or not _SIZE.fullmatch(lines[1]):
+        text, signatures = _parts(note)
+        lines = text.split("\n")
+        if len(lines) < 4 or not lines[0] or not _SIZE.fullmatch(lines[1]):
             raise ValueError("it has not the lines of a checkpoint")
         root = from_base64(lines[2])
         if len(root) != _HASH_BYTES:
             raise ValueError("its root is no hash")
-        signatures = tuple(_signature(line) for line in below[:-1].split("\n"))
     except ValueError as error:
         raise CorruptDataError("checkpoint cannot be read", reason=str(error)) from error
-    return Checkpoint(origin=lines[0], size=int(lines[1]), root=root, text=text + "\n", signatures=signatures)
+    return Checkpoint(origin=lines[0], size=int(lines[1]), root=root, text=text, signatures=signatures)
+
+
+def parse_ledger_note(note: str) -> tuple[str, str, Sequence[Signature]]:
+    """The origin, the text, and the signatures under an erasure ledger; nothing is verified. Raises CorruptDataError."""
+    try:
+        text, signatures = _parts(note)
+        lines = text.split("\n")
+        if len(lines) != 5 or lines[0] != LEDGER:
+            raise ValueError("it has not the lines of a note under a ledger")
+    except ValueError as error:
+        raise CorruptDataError("signature of the ledger cannot be read", reason=str(error)) from error
+    return lines[1], text, signatures
+
+
+def _parts(note: str) -> tuple[str, tuple[Signature, ...]]:
+    """The signed text, which ends with a line feed, and the signatures below it. Raises ValueError."""
+    text, blank, below = note.rpartition("\n\n")
+    if not blank or not below.endswith("\n"):
+        raise ValueError("it has no signatures")
+    return text + "\n", tuple(_signature(line) for line in below[:-1].split("\n"))
 
 
 def _signature(line: str) -> Signature:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -96,7 +96,7 @@ class Controller:
         self.erasures = Erasures(ctx)
         self.cases = Cases(ctx, self.erasures)
         self.holds = Holds(ctx, self._hold_ended, partial(undo_holds, ctx))
-        self.evidence = Evidence(ctx, self.erasures)
+        self.evidence = Evidence(ctx, self.erasures, self.cases, lambda: self.holds.list(None))
         self.approvals = Approvals(ctx, partial(facts_of, ctx, self), partial(perform, self, self.erasures, self.cases))
         ctx.gate = self.approvals
         self.tables = KeyValueTables(self.scopes, ctx.segments, self.approvals.check_table)
@@ -168,6 +168,10 @@ class Controller:
         """Erase again what the ledger of the original lists: see ``controller.erasure.reapply``. Call it in a store
         from an older copy, before the first read. Repeatable."""
         return await self.cases.reapply(ledger)
+
+    async def audit_keys(self) -> Sequence[str]:
+        """The public keys of the store's audit logs, for documents that it has signed."""
+        return await self.evidence.public_keys()
 
     async def drain_audit(self) -> int:
         """Append the waiting entries to the audit stream now; returns how many."""

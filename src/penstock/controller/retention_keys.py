@@ -39,6 +39,9 @@ def gap_reported(life: str) -> bytes:
     return f"audit-told/{life}".encode()
 
 
+AUDIT_KEYS = b"audit-keys/"
+
+
 def audit_keys(log: str) -> bytes:
     return f"audit-keys/{log}".encode()
 

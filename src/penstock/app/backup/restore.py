@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -60,6 +61,7 @@ async def restore_backup(
     *,
     ledger: Path | None = None,
     key: Path | None = None,
+    keys: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Manifest:
     """Create a store from the backup in ``data``, which must be new or empty. The backup is not changed.
@@ -70,13 +72,15 @@ async def restore_backup(
     directory is complete, it is called ``data.restoring``.
 
     ``ledger``: a ledger of the original. All that it lists is erased again before this returns; in a store of several
-    workers, before its first start serves anybody. ``key``: the original's key, for digests in it.
+    workers, before its first start serves anybody. ``key``: the original's key, for digests in it. ``keys``: public keys that
+    may have signed it; none: those of the backup.
 
-    Raises InvalidArgumentError (no backup, or ``data`` is not empty), CorruptDataError (a file differs from the manifest),
+    Raises InvalidArgumentError (no backup, or ``data`` is not empty), CorruptDataError (a file differs from the manifest, or
+    the ledger is not as it was signed),
     VersionTooNewError, StorageFullError, OSError.
     """
     manifest, copied = load_manifest(backup), CopiedFiles(progress=progress)
-    erased = None if ledger is None else read_ledger(ledger)
+    erased = None if ledger is None else read_ledger(ledger, keys)
     offload = ThreadOffload()
     try:
         with staged_directory(data, suffix="restoring", what="a restored store") as staging:
@@ -89,7 +93,7 @@ async def restore_backup(
                 write_key(staging / ERASURE_KEY, read_key(staging / ERASURE_KEY))  # with its mode
             write_marker(staging, backup_ms=manifest.began_ms, rng=RealRng())
             if erased is not None:
-                leave_ledger(staging, erased, key)
+                leave_ledger(staging, erased, key, keys=keys)
             if manifest.workers is None:
                 await _settle(staging)
         return manifest

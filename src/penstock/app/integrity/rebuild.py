@@ -122,6 +122,7 @@ async def rebuild(
     insecure: bool = False,
     ledger: Path | None = None,
     key: Path | None = None,
+    keys: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> RebuildReport:
     """Make a store in ``data``, which must be new or empty, from the data in ``place`` (see ``open_source``).
@@ -129,6 +130,7 @@ async def rebuild(
     ``place`` is not changed. Until the directory is complete, it is called ``data.rebuilding``.
     ``tier2``: where the new store keeps its chunks; None: in ``data``. The first opening moves all streams to new segments,
     and erases again what the ``ledger`` lists before it serves anybody. ``key``: of the original, for digests in it.
+    ``keys``: public keys that may have signed it; none: those of the source.
 
     Raises: InvalidArgumentError (``backup.places.new_place``), CorruptDataError (there is no catalogue), DirectoryInUseError,
     UnavailableError, StorageFullError, OSError.
@@ -145,8 +147,9 @@ async def rebuild(
                 tier2=tier2,
                 endpoint=endpoint,
                 insecure=insecure,
-                erased=None if ledger is None else read_ledger(ledger),
+                erased=None if ledger is None else read_ledger(ledger, keys),
                 key=key or _key_in(place),
+                keys=keys,
                 progress=progress,
             )
     finally:
@@ -163,16 +166,18 @@ async def rebuild_source(
     insecure: bool = False,
     erased: Ledger | None = None,
     key: Path | None = None,
+    keys: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> RebuildReport:
-    """The same from an open source, which is borrowed. ``erased``: the ledger. ``key``: the file that it needs."""
+    """The same from an open source, which is borrowed. ``erased``: the ledger. ``key``: the file that it needs. ``keys``:
+    one of them has signed it."""
     data, staging = new_place(data, suffix=_SUFFIX, what=_WHAT)
     try:
         report = await _Rebuild(source, staging, offload, progress).run(tier2, endpoint, insecure)
         if key is not None:
             write_key(staging / ERASURE_KEY, read_key(key))
         if erased is not None:
-            leave_ledger(staging, erased)
+            leave_ledger(staging, erased, keys=keys)
     except BaseException:
         if tier2 is None:
             shutil.rmtree(staging, ignore_errors=True)

@@ -302,6 +302,13 @@ class Erasures:
         """See ``ControlPlane.erasures.part``."""
         return await self._parts.answer(erasure, part)
 
+    async def ranges(self, erasure: str) -> Mapping[SegmentId, Sequence[Range]]:
+        """The blanked payloads of an erasure, by segment. Raises NotFoundError."""
+        record = (await self._ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
+        if record is None:
+            raise NotFoundError("no such erasure", erasure=erasure[:ID_MAX])
+        return _ranges_of(await self._parts.of_run(erasure, record.run))
+
     async def list(self, stream: StreamName | None = None) -> Sequence[Erasure]:
         """See ``ControlPlane.erasures.list``."""
         found: list[Erasure] = []
@@ -357,9 +364,7 @@ class Erasures:
         stream = StreamName.parse(record.stream)
         await self._parts.drop_other_runs(erasure, record.run)
         parts = await self._parts.of_run(erasure, record.run)
-        wanted: dict[SegmentId, list[Range]] = {}
-        for part in parts:
-            wanted[part.segment] = joined(wanted.get(part.segment, ()), part.ranges)
+        wanted = _ranges_of(parts)
         view = await self._view(record)
         # The segments of a deleted stream that can be restored are searched in full: its head is kept with it.
         kept = [] if view is not None else await kept_segments(ctx, stream, record.incarnation)
@@ -445,6 +450,13 @@ class Erasures:
         link = ErasureChainRecord(sequence=receipt["sequence"], erasure=erasure, sha256=receipt["sha256"])
         await ctx.metadata.put(found.put(done), chain.put(link), *ctx.audit.puts([entry]))
         await ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
+
+
+def _ranges_of(parts: Sequence[ErasurePartRecord]) -> dict[SegmentId, list[Range]]:
+    found: dict[SegmentId, list[Range]] = {}
+    for part in parts:
+        found[part.segment] = joined(found.get(part.segment, ()), part.ranges)
+    return found
 
 
 def _check_positions(positions: Mapping[SegmentId, Sequence[int]]) -> None:

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec import convert
 
+from penstock.codec.control.audit_log import AuditKeysRecord
+from penstock.codec.notes import VerifierKey, signed_note
+from penstock.controller import retention_keys
 from penstock.controller.context import Context
+from penstock.controller.erasure.cases import Cases
 from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.evidence.signing import LogKey, Signing
 from penstock.controller.settings import DAY_MS
+from penstock.core.cases.ledger import ledger_digest, ledger_from, signed_text
 from penstock.core.evidence import documents as d
-from penstock.core.evidence.audit_log import TILE, LogState
+from penstock.core.evidence.audit_log import ORIGIN_PREFIX, TILE, LogState
 from penstock.core.evidence.merkle import Nodes
 from penstock.model.answers.evidence import AuditCheckpoint, AuditExport, AuditLogInfo, EvidenceDocument, KeyRotation
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError, SegmentNotFoundError
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    SegmentNotFoundError,
+)
 from penstock.model.names import StreamName, check_name
+from penstock.model.retention import HoldInfo
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +42,13 @@ ENTRIES_MAX = 10_000  # entries of one document: about 10 MB
 class Evidence:
     """See ``ports.control.evidence.Evidence``. ``sweep`` signs a checkpoint once a day, if entries were added."""
 
-    def __init__(self, ctx: Context, erasures: Erasures) -> None:
+    def __init__(
+        self, ctx: Context, erasures: Erasures, cases: Cases, holds: Callable[[], Awaitable[Sequence[HoldInfo]]]
+    ) -> None:
         self._ctx = ctx
         self._erasures = erasures
+        self._cases = cases
+        self._holds = holds
         self._signing = Signing(ctx)
         self._since_ms: int | None = None
         """When the log was last signed, or looked at and found unchanged."""
@@ -140,6 +156,39 @@ class Evidence:
             lambda entries: {"receipt": receipt},
             digest,
         )
+
+    async def ledger(self, *, exported_ms: int, with_values: bool, sha256: str) -> str:
+        """See ``ports.control.evidence.Evidence.ledger``."""
+        state, key = await self._now()
+        cases = [
+            (item, await self._cases.subject(item.case, with_values=with_values)) for item in await self._cases.list()
+        ]
+        erasures = [
+            (item, await self._erasures.ranges(item.erasure)) for item in await self._erasures.list() if item.receipt
+        ]
+        ledger = ledger_from(
+            exported_ms=exported_ms,
+            cases=cases,
+            erasures=erasures,
+            holds=[item.id for item in await self._holds()],
+            key=await self._cases.key(),
+            rotations=key.rotations,
+        )
+        text = signed_text(ledger, state.origin)
+        if ledger_digest(ledger) != sha256:
+            raise ConflictError("the ledger is not what the store has now; export it again", sha256=sha256[:64])
+        return signed_note(text, key.verifier, key.sign(text.encode()))
+
+    async def public_keys(self) -> Sequence[str]:
+        """The keys of all logs that this store has had, earlier ones included: a copy has those of its original."""
+        ctx, found = self._ctx, dict[str, None]()
+        async for entry in ctx.metadata.scan_all(retention_keys.AUDIT_KEYS):
+            identifier = ctx.set_aside.text(entry, retention_keys.AUDIT_KEYS)
+            record = ctx.set_aside.read(entry, AuditKeysRecord)
+            if identifier is not None and record is not None:
+                found.update(dict.fromkeys(str(item["old"]) for item in record.rotations))
+                found[VerifierKey(name=ORIGIN_PREFIX + identifier, public=record.public).text] = None
+        return list(found)
 
     async def disposal(
         self, target: StreamName | str, *, from_ms: int = 0, to_ms: int | None = None

@@ -308,6 +308,7 @@ _CONTROL: Mapping[str, Mapping[str, Rule]] = {
         "erasure": _by("erasure", Action.ERASE, Action.AUDIT),
         "disposal": _targets(Action.AUDIT),
         "hold": _store(Action.AUDIT),
+        "ledger": _store(Action.AUDIT, Action.ERASE),
     },
     "approvals": {
         "require": _targets(Action.RETAIN),

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.codec.notes import ledger_text
 from penstock.codec.store.erased import decode_ranges, encode_ranges
 from penstock.core.segments.erasure import Range
 from penstock.core.segments.erasure_receipt import canonical
+from penstock.model.answers.erasure import Erasure, ErasureCase
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
@@ -23,6 +25,8 @@ from penstock.model.segments import SegmentId
 __all__ = ["Ledger", "LedgerErasure"]
 
 FORMAT = 1
+LEDGER = "erasure-ledger"
+"""The field ``penstock`` of the first line, as in other signed documents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +75,56 @@ class LedgerErasure:
 class Ledger:
     """All that was erased. ``holds``: ids of the holds in force when it was exported; others had ended by then.
     ``cases``: each with ``case``, ``targets``, ``subject``, ``who``, ``why``, ``opened_ms``, ``due_ms``, ``state`` and
-    ``ended``. ``key``: digest of the key of the digests in them."""
+    ``ended``. ``key``: digest of the key of the digests in them. ``note``: signs all lines before the last; empty: it is
+    not signed yet. ``rotations``: of the key that signed it, oldest first."""
 
     exported_ms: int
     erasures: Sequence[LedgerErasure] = ()
     cases: Sequence[Mapping[str, Any]] = ()
     holds: Sequence[str] = field(default=())
     key: str | None = None
+    rotations: Sequence[Mapping[str, str]] = ()
+    note: str = ""
+
+
+def ledger_from(
+    *,
+    exported_ms: int,
+    cases: Iterable[tuple[ErasureCase, Mapping[str, Any]]],
+    erasures: Iterable[tuple[Erasure, Mapping[SegmentId, Sequence[Range]]]],
+    holds: Iterable[str],
+    key: str | None,
+    rotations: Iterable[Mapping[str, str]],
+) -> Ledger:
+    """The ledger of what a store has: cases with their subjects, and erasures that are done with the blanked ranges.
+
+    A case that waits for approval was never opened, so it is left out.
+    """
+    return Ledger(
+        exported_ms=exported_ms,
+        cases=[_case_fields(item, subject) for item, subject in cases if item.state != "requested"],
+        erasures=[
+            LedgerErasure(
+                erasure=item.erasure,
+                stream=StreamName.parse(item.stream),
+                who=item.asked["who"],
+                why=item.asked["why"],
+                sha256=item.receipt["sha256"],
+                ranges=ranges,
+            )
+            for item, ranges in erasures
+            if item.receipt is not None
+        ],
+        holds=sorted(holds),
+        key=key,
+        rotations=list(rotations),
+    )
+
+
+def _case_fields(item: ErasureCase, subject: Mapping[str, Any]) -> dict[str, Any]:
+    ended = None if item.ended is None else {name: getattr(item.ended, name) for name in ("who", "why", "at_ms")}
+    given = {name: getattr(item, name) for name in ("case", "who", "why", "opened_ms", "due_ms", "state")}
+    return {**given, "targets": list(item.targets), "subject": dict(subject), "ended": ended}
 
 
 def key_digest(key: bytes) -> str:
@@ -85,31 +132,61 @@ def key_digest(key: bytes) -> str:
     return hashlib.sha256(b"erasure.key of penstock\n" + key).hexdigest()
 
 
-def ledger_lines(ledger: Ledger) -> list[bytes]:
-    """The lines of the file, without line feeds. The last one holds the digest of those before it."""
-    head = {"ledger": FORMAT, "exported_ms": ledger.exported_ms, "holds": list(ledger.holds), "key": ledger.key}
+def _body(ledger: Ledger) -> list[bytes]:
+    head = {
+        "penstock": LEDGER,
+        "format": FORMAT,
+        "exported_ms": ledger.exported_ms,
+        "holds": list(ledger.holds),
+        "key": ledger.key,
+        "rotations": list(ledger.rotations),
+    }
     lines = [canonical(head)]
     lines += [canonical({"kind": "erasure", **item.fields()}) for item in ledger.erasures]
-    lines += [canonical({"kind": "case", **item}) for item in ledger.cases]
-    return [*lines, canonical({"kind": "end", "lines": len(lines), "sha256": _digest(lines)})]
+    return lines + [canonical({"kind": "case", **item}) for item in ledger.cases]
+
+
+def signed_text(ledger: Ledger, origin: str) -> str:
+    """What the key of the log ``origin`` signs: the number and the digest of all lines but the last."""
+    lines = _body(ledger)
+    return ledger_text(origin, len(lines), bytes.fromhex(_digest(lines)))
+
+
+def ledger_digest(ledger: Ledger) -> str:
+    """SHA-256 of all lines but the last, in hex."""
+    return _digest(_body(ledger))
+
+
+def ledger_lines(ledger: Ledger) -> list[bytes]:
+    """The lines of the file, without line feeds. The last one holds the digest of those before it, and its signature."""
+    lines = _body(ledger)
+    end = {"kind": "end", "lines": len(lines), "sha256": _digest(lines), "note": ledger.note}
+    return [*lines, canonical(end)]
 
 
 def ledger_of(lines: Sequence[bytes]) -> Ledger:
     """Inverse of ``ledger_lines``. Raises CorruptDataError, VersionTooNewError."""
     try:
         head, *rest = [json.loads(line) for line in lines]
-        if int(head["ledger"]) > FORMAT:
-            raise VersionTooNewError("ledger of erasures was written by a newer version", version=head["ledger"])
+        if head["penstock"] != LEDGER:
+            raise CorruptDataError("this is no ledger of erasures", kind=str(head["penstock"])[:40])
+        if int(head["format"]) > FORMAT:
+            raise VersionTooNewError("ledger of erasures was written by a newer version", version=head["format"])
         end = rest.pop()
         if end.get("kind") != "end" or end["sha256"] != _digest(lines[:-1]):
             raise CorruptDataError("ledger of erasures is incomplete or was changed", lines=len(lines))
-        return Ledger(
+        ledger = Ledger(
             exported_ms=int(head["exported_ms"]),
             holds=[str(item) for item in head["holds"]],
             key=head["key"],
+            rotations=[{name: str(item[name]) for name in ("old", "new", "signature")} for item in head["rotations"]],
+            note=str(end["note"]),
             erasures=[LedgerErasure.of(item) for item in rest if item["kind"] == "erasure"],
             cases=[_case_of(item) for item in rest if item["kind"] == "case"],
         )
+        if ledger_lines(ledger) != list(lines):
+            raise CorruptDataError("ledger of erasures is not written as a store writes it", lines=len(lines))
+        return ledger
     except (ValueError, LookupError, TypeError, AttributeError, binascii.Error, RecursionError) as error:
         raise CorruptDataError("ledger of erasures cannot be read", reason=str(error)[:80]) from error
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.codec.notes import Checkpoint, VerifierKey, from_base64, parse_checkpoint
+from penstock.core.cases.ledger import LEDGER, ledger_of
 from penstock.core.evidence import documents as d
 from penstock.core.evidence.merkle import Edge, leaf_hash, root_of_inclusion, roots_of_consistency
+from penstock.core.evidence.signers import check_signed, handed_over, has_signer, is_signed
 from penstock.core.segments.erasure_receipt import canonical, receipt_problems
 from penstock.core.units import counted, format_size
-from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
 
 _UNREADABLE = (
     ValueError,
@@ -122,18 +124,7 @@ class _Verifier:
     # --- keys -----------------------------------------------------------------------------------------------------
 
     def _trust(self, heads: Sequence[Mapping[str, Any]]) -> None:
-        """Trust the keys that a trusted key has handed over to."""
-        rotations = [(item["old"], item["new"], item["signature"]) for head in heads for item in head["rotations"]]
-        for _ in rotations:
-            for old, new, signature in rotations:
-                if old in self.trusted and new not in self.trusted:
-                    key = _key(new)
-                    if (
-                        key is not None
-                        and key.name == self.trusted[old].name
-                        and is_signed(self.trusted[old].public, signature, d.rotation_bytes(old, new))
-                    ):
-                        self.trusted[new] = key
+        self.trusted = handed_over(self.trusted, [item for head in heads for item in head["rotations"]])
 
     def _note(self, file: str, note: str) -> Checkpoint | None:
         """The checkpoint, if a trusted key of its log has signed it."""
@@ -143,13 +134,7 @@ class _Verifier:
         except _UNREADABLE as error:
             self.report.add(file, False, f"its checkpoint cannot be read: {str(error)[:120]}")
             return None
-        signers = [
-            key
-            for key in self.trusted.values()
-            for one in found.signatures
-            if key.name == one.name == found.origin and key.id == one.key and is_signed(key.public, one.value, message)
-        ]
-        if not signers:
+        if not has_signer(self.trusted, found.origin, found.signatures, message):
             self.report.add(file, False, "its checkpoint is not signed by a key that you trust")
             return None
         place = (found.origin, found.size)
@@ -173,6 +158,8 @@ class _Verifier:
             self.report.add(name, False, f"its format {str(version)[:20]} is not known to this version")
         elif kind == d.EXPORT:
             self._begin_export(name, head, text)
+        elif kind == LEDGER:
+            self._ledger(name, text)
         elif text.count("\n") > 1 or not text.endswith("\n"):
             self.report.add(name, False, "a document is one line")
         elif kind == d.EVIDENCE:
@@ -187,6 +174,16 @@ class _Verifier:
             )
         else:
             self.report.add(name, False, f"this kind of document is not known: {str(kind)[:40]}")
+
+    def _ledger(self, name: str, text: str) -> None:
+        try:
+            found = ledger_of(text.encode("utf-8", "surrogateescape").splitlines())
+            origin = check_signed(found, self.trusted)
+        except PenstockError as error:
+            self.report.add(name, False, error.message)
+        else:
+            things = f"{counted(len(found.erasures), 'erasure')} and {counted(len(found.cases), 'case')}"
+            self.report.add(name, text.endswith("\n"), f"ledger of {origin} with {things}: signed")
 
     def _states(self, found: Checkpoint) -> None:
         self.newest[found.origin] = max(found.size, self.newest.get(found.origin, 0))
@@ -303,26 +300,6 @@ class _Verifier:
                 holds = False if places & self.strict else None
                 text = f"nothing proves that the checkpoints with {sizes} entries belong to the log of {max(group)[1]}"
                 self.report.add("all files", holds, text)
-
-
-def is_signed(public: bytes, signature: bytes | str, message: bytes) -> bool:
-    """Whether the Ed25519 signature, raw or in base64, is that of the key over the message."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    try:
-        raw = from_base64(signature) if isinstance(signature, str) else signature
-        Ed25519PublicKey.from_public_bytes(public).verify(raw, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-def _key(text: str) -> VerifierKey | None:
-    try:
-        return VerifierKey.parse(text)
-    except InvalidArgumentError:
-        return None
 
 
 def _head(text: str) -> Mapping[str, Any] | None:

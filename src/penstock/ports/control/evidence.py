@@ -54,6 +54,14 @@ class Evidence(Protocol):
         since the Unix epoch; None: now), and by which rule. Raises InvalidArgumentError: more than 10,000 removals."""
         ...
 
+    async def ledger(self, *, exported_ms: int, with_values: bool, sha256: str) -> str:
+        """Sign the ledger of erasures that the caller has put together, and return the note for its last line.
+
+        The store makes the same ledger from what it has now, and compares the digest of the lines (hex). Raises
+        ConflictError: something was erased, opened or held meanwhile, or the caller may not see all of it.
+        """
+        ...
+
     async def hold(self, hold_id: str) -> EvidenceDocument:
         """All audit entries of a hold: placed, extended, lifted. Raises NotFoundError."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from penstock.app.cli.common.options import DATA
 from penstock.app.cli.common.output import say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.core.units import counted
+from penstock.model.errors import InvalidArgumentError
 
 app = typer.Typer(
     help="The ledger of erasures: kept outside of the store, applied to restored copies of it.", no_args_is_help=True
@@ -36,6 +38,25 @@ KeyOption = Annotated[
         exists=True,
     ),
 ]
+PublicKeyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--public-key",
+        metavar="KEY",
+        help="Verify the ledger with this key of penstock audit key, or a file with it. Default: the copy's own key.",
+        show_default=False,
+    ),
+]
+
+
+def public_keys(given: Sequence[str] | None) -> list[str]:
+    """The keys of the option: each is a key or names a file with one. Raises InvalidArgumentError."""
+    try:
+        return [item if "+" in item else Path(item).read_text().strip() for item in given or ()]
+    except OSError as error:
+        raise InvalidArgumentError("no public key, and no file with one", reason=str(error)) from error
+
+
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 
 
@@ -52,7 +73,8 @@ def export(
     """Write all erasures and cases of the store to FILE, for copies of the store that are restored later.
 
     Run it after each erasure, and keep FILE apart from the store. It holds positions and digests. It holds values only
-    with --with-values; without them, cases that look anywhere in payloads are applied by position only.
+    with --with-values; without them, cases that look anywhere in payloads are applied by position only. The store signs
+    FILE with the key of its audit log: a changed or cut ledger, or one of another store, is refused.
 
     \b
     penstock erase ledger export /safe/erasures.ledger
@@ -74,6 +96,7 @@ def apply(
         Path, typer.Option("--data", metavar="DIR", help=f"{DATA} An older copy.", show_default=False, exists=True)
     ],
     key: KeyOption = None,
+    public_key: PublicKeyOption = None,
     json: JsonOption = False,
 ) -> None:
     """Erase again, in an older copy of a data directory, what FILE lists. Stop the server of the directory first.
@@ -90,10 +113,11 @@ def apply(
     from penstock.app.erasure.ledger import leave_ledger, read_ledger
     from penstock.storage.machine.data_directory import DataDirectory
 
-    ledger = read_ledger(file)
+    keys = public_keys(public_key)
+    ledger = read_ledger(file, keys)
     directory = DataDirectory.look(data)
     try:
-        leave_ledger(data, ledger, key)
+        leave_ledger(data, ledger, key, keys=keys)
     finally:
         directory.close()
 

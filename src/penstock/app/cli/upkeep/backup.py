@@ -12,7 +12,7 @@ from penstock.app.cli.common.options import DATA, EndpointOption, InsecureOption
 from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.common.words import moment
-from penstock.app.cli.erasure.ledger import KeyOption, LedgerOption
+from penstock.app.cli.erasure.ledger import KeyOption, LedgerOption, PublicKeyOption, public_keys
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS
 from penstock.core.units import counted, format_size
 
@@ -95,6 +95,7 @@ def restore(
     ],
     ledger: LedgerOption = None,
     key: KeyOption = None,
+    public_key: PublicKeyOption = None,
     json: JsonOption = False,
 ) -> None:
     """Create a store in the new directory from a backup. Every file is verified; BACKUP is not changed.
@@ -113,7 +114,14 @@ def restore(
 
     with ProgressLine(quiet=json) as line:
         manifest = asyncio.run(
-            restore_backup(backup, data, ledger=ledger, key=key, progress=lambda so_far: line.show(_so_far(so_far)))
+            restore_backup(
+                backup,
+                data,
+                ledger=ledger,
+                key=key,
+                keys=public_keys(public_key),
+                progress=lambda so_far: line.show(_so_far(so_far)),
+            )
         )
     if json:
         print_json({"data": str(data), **manifest.as_json()})

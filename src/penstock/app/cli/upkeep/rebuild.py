@@ -12,7 +12,7 @@ from penstock.app.cli.common.options import DATA, SOURCE, TIER2, EndpointOption,
 from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.common.words import moment
-from penstock.app.cli.erasure.ledger import KeyOption, LedgerOption
+from penstock.app.cli.erasure.ledger import KeyOption, LedgerOption, PublicKeyOption, public_keys
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
 from penstock.core.units import counted, format_size
 
@@ -41,6 +41,7 @@ def rebuild(
     insecure: InsecureOption = False,
     ledger: LedgerOption = None,
     key: KeyOption = None,
+    public_key: PublicKeyOption = None,
     json: JsonOption = False,
 ) -> None:
     """Rebuild a store in a new directory from tier 2 alone, after the log or metadata is lost. The source is not changed.
@@ -64,6 +65,7 @@ def rebuild(
                 insecure=insecure,
                 ledger=ledger,
                 key=key,
+                keys=public_keys(public_key),
                 progress=lambda so_far: line.show(_so_far_line(so_far)),
             )
         )

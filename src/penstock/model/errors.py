@@ -300,6 +300,10 @@ class StorageFullError(UnavailableError):
     """The disk or its budget is full. Truncation, deletion and reads still work."""
 
 
+class NotEnoughBookiesError(UnavailableError):
+    """Fewer bookies can be written to than the log needs. Fields: ``registered``, ``refused``: names of bookies."""
+
+
 class ErasureWaitsError(UnavailableError):
     """The erasure is decided, and several attempts to perform it failed. The store keeps trying; wait, or fix the
     cause.

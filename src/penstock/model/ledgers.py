@@ -1,0 +1,40 @@
+"""Replicated ledgers as values: where they lie, and how they are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bookie:
+    """A server that takes entries. ``host``: bookies of one host are lost together; ``zone``: the operator's word for
+    what else is; empty if unknown."""
+
+    name: str
+    host: str
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerSpec:
+    """How a ledger is kept: on ``copies`` bookies; an entry is acknowledged once ``acks`` of them have synced it.
+
+    ``labels``: pairs by which tools find the ledger's owner, such as ``("container", b"3")``.
+    """
+
+    copies: int = 3
+    acks: int = 2
+    labels: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerInfo:
+    """What is known about a ledger. ``last`` (-1: no entry) and ``size_bytes`` are final if ``closed``; else they are
+    -1 and 0."""
+
+    ledger: int
+    closed: bool
+    last: int
+    size_bytes: int
+    bookies: tuple[str, ...]
+    labels: tuple[tuple[str, bytes], ...]

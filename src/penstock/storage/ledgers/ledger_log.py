@@ -1,0 +1,469 @@
+"""Tier 1 on replicated ledgers. Source: docs/design/0062-log-on-bookkeeper.md."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from penstock.codec.store.ledger_entries import (
+    FrameJoiner,
+    LedgerHeader,
+    ListedLedger,
+    LogRecord,
+    below,
+    decode_header,
+    encode_header,
+    parts_of,
+)
+from penstock.model.errors import (
+    ContainerOfflineError,
+    CorruptDataError,
+    FencedError,
+    InternalError,
+    InvalidArgumentError,
+    NotEnoughBookiesError,
+    PenstockError,
+    StorageFullError,
+    UnavailableError,
+    UnsupportedError,
+)
+from penstock.model.ledgers import LedgerSpec
+from penstock.ports.cluster.ledgers import Ledgers, LedgerWriter
+from penstock.ports.cluster.nodes import Nodes
+from penstock.ports.durable_log import LogAddress
+from penstock.ports.files import Buffer
+from penstock.ports.rng import Rng
+from penstock.storage.ledgers.log_record import HeldRecord
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_COPIES_MIN = 2
+"""Copies below which the log does not go by itself: with one, the loss of a bookie would lose acknowledged data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLogLimits:
+    """Sizes in bytes, times in seconds.
+
+    A ledger ends at ``ledger_bytes`` or after ``ledger_age_s`` with frames, so that truncation frees space.
+    ``in_flight_bytes``: frames that are not acknowledged; further callers wait. ``retry_s``: first and longest pause between
+    attempts to begin a ledger. ``close_s``: how long closing waits for bookies that do not answer.
+    """
+
+    frame_max_bytes: int = 17 << 20
+    entry_max_bytes: int = 4 << 20
+    ledger_bytes: int = 256 << 20
+    ledger_age_s: float = 600.0
+    in_flight_bytes: int = 32 << 20
+    retry_s: tuple[float, float] = (0.1, 2.0)
+    close_s: float = 10.0
+
+
+@asynccontextmanager
+async def open_ledger_log(
+    ledgers: Ledgers,
+    nodes: Nodes,
+    *,
+    path: str,
+    rng: Rng,
+    spec: LedgerSpec | None = None,
+    limits: LedgerLogLimits | None = None,
+) -> AsyncIterator[LedgerLog]:
+    """Open the log whose record is the node ``path`` for the duration of the block; see ``LedgerLog.open``."""
+    opened = await LedgerLog.open(
+        ledgers, nodes, path=path, rng=rng, spec=spec or LedgerSpec(), limits=limits or LedgerLogLimits()
+    )
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    """A frame that is not acknowledged. ``entry``: its last entry in the current ledger; 0: it is not in it."""
+
+    address: int
+    data: bytes
+    done: asyncio.Future[LogAddress]
+    entry: int = 0
+
+
+class LedgerLog:
+    """Implements ``ports.durable_log.DurableLog``. Opened by ``open``, closed by ``close``.
+
+    The record of the log lists its ledgers. An opening freezes the record (a new epoch), fences the newest ledger, and
+    after ``replay`` extends the list by a ledger of its own. When bookies fail, appends wait until another ledger is
+    begun, for as long as it takes.
+    """
+
+    def __init__(self, ledgers: Ledgers, held: HeldRecord, spec: LedgerSpec, limits: LedgerLogLimits) -> None:
+        self._ledgers = ledgers
+        self._held = held
+        self._spec = spec
+        self._limits = limits
+        self._last = 0
+        self._next = 1
+        self._writer: LedgerWriter | None = None
+        self._entries = 0
+        """Entries of ours in the current ledger, behind its header."""
+        self._ledger_bytes = 0
+        self._ledger_since_s = 0.0
+        self._unacknowledged: deque[_Frame] = deque()
+        self._in_flight_bytes = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._rolling: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._closing = False
+        self._replaying = self._replayed = False
+
+    @classmethod
+    async def open(
+        cls, ledgers: Ledgers, nodes: Nodes, *, path: str, rng: Rng, spec: LedgerSpec, limits: LedgerLogLimits
+    ) -> LedgerLog:
+        """Freeze and fence: from here on, no earlier opening acknowledges anything. The order keeps the list from growing
+        while its ledgers are fenced.
+
+        Raises: CorruptDataError, VersionTooNewError, ContainerOfflineError (a later opening was faster),
+        UnavailableError: bookies or coordinator do not answer.
+        """
+        held = await HeldRecord.take(nodes, path, rng=rng)
+        newest = held.record.ledgers[-1] if held.record.ledgers else None
+        if newest is not None and newest.last is None:
+            found = await ledgers.take_over(newest.ledger)
+            await held.change(lambda record: _with_last(record, found.last))
+        return cls(ledgers, held, spec, limits)
+
+    @property
+    def epoch(self) -> int:
+        return self._held.record.epoch
+
+    @property
+    def uid(self) -> str:
+        """Identifies the log; drawn when it was made."""
+        return self._held.record.uid
+
+    @property
+    def last(self) -> LogAddress:
+        return LogAddress(self._last)
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return self._limits.frame_max_bytes
+
+    async def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
+        """As the port says. At its end, the log has a new ledger for appends."""
+        if self._replaying:
+            raise InternalError("log was already replayed by this opening", epoch=self.epoch)
+        self._replaying = True
+        record = self._held.record
+        empty: list[int] = []
+        self._next = record.ledgers[0].first if record.ledgers else 1
+        for listed in record.ledgers:
+            if listed.first != self._next or listed.last is None:
+                raise CorruptDataError("ledgers of the log leave a gap", ledger=listed.ledger, expected=self._next)
+            joiner = FrameJoiner(listed.ledger, listed.first)
+            async for entry, data in self._ledgers.read(listed.ledger, 0, listed.last):
+                if entry == 0:
+                    _check_header(data, listed)
+                    continue
+                frame = joiner.add(data)
+                if frame is not None and frame[0] > record.truncated:
+                    yield LogAddress(frame[0]), frame[1]
+            if joiner.next_address == listed.first:
+                empty.append(listed.ledger)
+            self._next = joiner.next_address
+        self._last = self._next - 1
+        # An owner that dies at each start would leave a ledger each time. The newest stays: it knows the last address.
+        await self._drop(empty[:-1])
+        await self._begin_ledger(None)
+        self._replayed = True
+
+    async def append(self, parts: Sequence[Buffer], *, vital: bool = False) -> LogAddress:
+        """As the port says. The parts are copied."""
+        data = b"".join(parts)
+        if len(data) > self._limits.frame_max_bytes:
+            raise InvalidArgumentError(
+                "frame is larger than the limit of the log",
+                size_bytes=len(data),
+                limit_bytes=self._limits.frame_max_bytes,
+            )
+        if self._failure is None and not self._closing and not self._replayed:
+            raise InternalError("log was not replayed before an append", epoch=self.epoch)
+        await self._room(len(data))
+        if self._failure is not None or self._closing:
+            raise self._offline()
+        frame = _Frame(self._next, data, asyncio.get_running_loop().create_future())
+        self._next += 1
+        self._unacknowledged.append(frame)
+        self._in_flight_bytes += len(data)
+        self._send(frame)
+        self._roll_if_due()
+        return await frame.done
+
+    def append_in_place(self, frames: Sequence[Sequence[Buffer]]) -> Sequence[LogAddress] | None:
+        """As the port says: never, because bookies are asked over the network."""
+        return None
+
+    def refuse_waits(self, error: StorageFullError | None) -> None:
+        """As the port says: this log has no limit of its own."""
+
+    async def truncate(self, upto: LogAddress) -> None:
+        """As the port says. Ledgers that the record no longer names are deleted; if that fails, they stay as orphans."""
+        if self._failure is not None or self._closing:
+            raise self._offline()
+        gone: list[ListedLedger] = []
+
+        def shorten(record: LogRecord) -> LogRecord:
+            truncated = max(record.truncated, upto)
+            gone[:] = below(record.ledgers, truncated)
+            left = tuple(one for one in record.ledgers if one not in gone)
+            return replace(record, truncated=truncated, ledgers=left)
+
+        try:
+            await self._held.change(shorten)
+        except ContainerOfflineError as error:
+            self._fail(error)
+            raise
+        for listed in gone:
+            await self._delete(listed.ledger)
+
+    async def begin_wipe(self) -> LogAddress:
+        """Raises UnsupportedError: bookies free bytes late, and overwrite none."""
+        raise UnsupportedError("a log on BookKeeper cannot be wiped: bookies keep deleted bytes until they compact")
+
+    async def end_wipe(self) -> bool:
+        """Raises UnsupportedError, as ``begin_wipe``."""
+        raise UnsupportedError("a log on BookKeeper cannot be wiped: bookies keep deleted bytes until they compact")
+
+    async def close(self) -> None:
+        """Wait for appends in flight, then close the ledger, so that the next opening finds nothing to fence.
+
+        What does not answer within ``close_s`` is left to the next opening.
+        """
+        if self._closing:
+            return
+        self._closing = True
+        self._wake_all()
+        try:
+            async with asyncio.timeout(self._limits.close_s):
+                await asyncio.gather(*(one.done for one in self._unacknowledged), return_exceptions=True)
+                if self._rolling is not None:
+                    await asyncio.shield(asyncio.gather(self._rolling, return_exceptions=True))
+                writer, self._writer = self._writer, None
+                if writer is not None and self._failure is None:
+                    last = await writer.close()
+                    await self._held.change(lambda record: _with_last(record, last))
+        except (TimeoutError, UnavailableError, FencedError) as error:
+            _log.warning("ledger was left open", extra={"epoch": self.epoch, "error": repr(error)})
+        finally:
+            if self._rolling is not None:
+                self._rolling.cancel()
+                await asyncio.gather(self._rolling, return_exceptions=True)
+            self._fail(ContainerOfflineError("log is closed", epoch=self.epoch))
+
+    # --- appends
+
+    async def _room(self, size_bytes: int) -> None:
+        """Return when it is the caller's turn and there is room, or when the log has ended."""
+        if not self._waiting and not self._is_full(size_bytes):
+            return
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        try:
+            while self._waiting[0] is not place or self._is_full(size_bytes):
+                if self._failure is not None or self._closing:
+                    return
+                await place
+                index = self._waiting.index(place)
+                place = self._waiting[index] = asyncio.get_running_loop().create_future()
+        finally:
+            self._waiting.remove(place)
+            self._wake_first()
+
+    def _is_full(self, size_bytes: int) -> bool:
+        return bool(self._unacknowledged) and self._in_flight_bytes + size_bytes > self._limits.in_flight_bytes
+
+    def _send(self, frame: _Frame) -> None:
+        """Add the frame to the current ledger; while there is none, it waits for the next."""
+        writer = self._writer
+        if writer is None:
+            return
+        if self._entries == 0:
+            self._ledger_since_s = asyncio.get_running_loop().time()
+        for entry in parts_of(frame.address, frame.data, entry_max_bytes=self._limits.entry_max_bytes):
+            added = asyncio.ensure_future(writer.add(entry))
+            self._entries += 1
+        frame.entry = self._entries
+        self._ledger_bytes += len(frame.data)
+        added.add_done_callback(lambda one: self._added(writer, frame, one))
+
+    def _added(self, writer: LedgerWriter, frame: _Frame, added: asyncio.Future[int]) -> None:
+        if added.cancelled() or self._failure is not None or writer is not self._writer:
+            return  # an answer of a ledger that is being closed acknowledges nothing
+        if added.exception() is not None:
+            self._start_roll()
+            return
+        self._acknowledge(frame.address)
+        if writer.failed:
+            self._start_roll()
+
+    def _acknowledge(self, upto: int) -> None:
+        while self._unacknowledged and self._unacknowledged[0].address <= upto:
+            frame = self._unacknowledged.popleft()
+            self._in_flight_bytes -= len(frame.data)
+            self._last = frame.address
+            if not frame.done.done():
+                frame.done.set_result(LogAddress(frame.address))
+        self._wake_first()
+
+    # --- ledgers
+
+    def _roll_if_due(self) -> None:
+        age_s = asyncio.get_running_loop().time() - self._ledger_since_s
+        if self._ledger_bytes >= self._limits.ledger_bytes or age_s >= self._limits.ledger_age_s:
+            self._start_roll()
+
+    def _start_roll(self) -> None:
+        if self._rolling is None and self._failure is None and self._writer is not None:
+            self._rolling = asyncio.get_running_loop().create_task(self._roll())
+
+    async def _roll(self) -> None:
+        """End the current ledger, begin another, and send again what is not acknowledged. Every step can be repeated."""
+        writer = self._writer
+        try:
+            if writer is not None:
+                self._writer = None
+                last = await self._until_done(lambda: self._end_ledger(writer), "ledger cannot be closed")
+                await self._begin_ledger(last)
+        except (PenstockError, asyncio.CancelledError) as error:
+            self._fail(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self._rolling = None
+
+    async def _end_ledger(self, writer: LedgerWriter) -> int:
+        """The last entry of the ledger, which is closed. A fence is a question: BookKeeper's own recovery fences too."""
+        try:
+            return await writer.close()
+        except FencedError:
+            await self._held.check()
+            return (await self._ledgers.take_over(writer.ledger)).last
+
+    async def _begin_ledger(self, last: int | None) -> None:
+        """Extend the list by a ledger of our own. ``last``: the last entry of the one before, which we wrote."""
+        if last is not None:
+            inside = [frame.address for frame in self._unacknowledged if 0 < frame.entry <= last]
+            self._acknowledge(max(inside, default=0))
+        for frame in self._unacknowledged:
+            frame.entry = 0
+        first = self._unacknowledged[0].address if self._unacknowledged else self._next
+        header = encode_header(LedgerHeader(epoch=self.epoch, first=first))
+        if last is None:
+            writer = await self._create(header)
+        else:
+            writer = await self._until_done(lambda: self._create(header), "no ledger can be begun")
+        listed = ListedLedger(ledger=writer.ledger, first=first)
+
+        def extend(record: LogRecord) -> LogRecord:
+            if listed in record.ledgers:
+                return record
+            known = record if last is None else _with_last(record, last)
+            return replace(known, ledgers=(*known.ledgers, listed))
+
+        try:
+            await self._until_done(lambda: self._held.change(extend), "log's record cannot be changed")
+        except ContainerOfflineError:
+            await self._delete(writer.ledger)
+            raise
+        self._writer, self._entries, self._ledger_bytes = writer, 0, 0
+        for frame in self._unacknowledged:
+            self._send(frame)
+
+    async def _create(self, header: bytes) -> LedgerWriter:
+        """A ledger with all copies, or with two if only two bookies can be written to."""
+        try:
+            return await self._ledgers.create(self._spec, header)
+        except NotEnoughBookiesError:
+            if self._spec.copies <= _COPIES_MIN:
+                raise
+        _log.warning("log continues with fewer copies", extra={"copies": _COPIES_MIN, "wanted": self._spec.copies})
+        return await self._ledgers.create(replace(self._spec, copies=_COPIES_MIN, acks=_COPIES_MIN), header)
+
+    async def _until_done(self, attempt: Callable[[], Awaitable[_T]], problem: str) -> _T:
+        """Repeat the attempt while bookies or coordinator do not answer. Appends wait meanwhile."""
+        pause_s, longest_s = self._limits.retry_s
+        while True:
+            try:
+                return await attempt()
+            except UnavailableError as error:
+                _log.warning("log waits", extra={"problem": problem, "epoch": self.epoch, "error": str(error)})
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+
+    async def _drop(self, ledgers: Sequence[int]) -> None:
+        """Take ledgers without frames off the list, and delete them."""
+        if not ledgers:
+            return
+        await self._held.change(
+            lambda record: replace(record, ledgers=tuple(one for one in record.ledgers if one.ledger not in ledgers))
+        )
+        for ledger in ledgers:
+            await self._delete(ledger)
+
+    async def _delete(self, ledger: int) -> None:
+        try:
+            await self._ledgers.delete(ledger)
+        except UnavailableError as error:
+            _log.warning("ledger was not deleted", extra={"ledger": ledger, "error": str(error)})
+
+    # --- its end
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            if not self._closing:
+                _log.error("log is offline", extra={"epoch": self.epoch, "error": repr(error)})
+        while self._unacknowledged:
+            frame = self._unacknowledged.popleft()
+            if not frame.done.done():
+                frame.done.set_exception(self._offline())
+                frame.done.exception()  # a caller that has left is no reason for a warning
+        self._in_flight_bytes = 0
+        self._wake_all()
+
+    def _wake_first(self) -> None:
+        if self._waiting and not self._waiting[0].done():
+            self._waiting[0].set_result(None)
+
+    def _wake_all(self) -> None:
+        for place in self._waiting:
+            if not place.done():
+                place.set_result(None)
+
+    def _offline(self) -> ContainerOfflineError:
+        reason = str(self._failure) if self._failure is not None else "closed"
+        error = ContainerOfflineError("log is offline; open it again", epoch=self.epoch, reason=reason)
+        error.__cause__ = self._failure
+        return error
+
+
+def _with_last(record: LogRecord, last: int) -> LogRecord:
+    """The record once the newest ledger is known to end with the entry ``last``."""
+    *before, newest = record.ledgers
+    return replace(record, ledgers=(*before, replace(newest, last=last)))
+
+
+def _check_header(data: bytes, listed: ListedLedger) -> None:
+    header = decode_header(data, ledger=listed.ledger)
+    if header.first != listed.first:
+        raise CorruptDataError(
+            "ledger is not the one that the log's record names", ledger=listed.ledger, first=header.first
+        )

@@ -1,0 +1,97 @@
+"""The record of a log on ledgers, as one opening holds it: changed by compare-and-set only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from penstock.codec.store.ledger_entries import LogRecord, decode_record, encode_record
+from penstock.model.errors import (
+    AlreadyExistsError,
+    ConditionFailedError,
+    ContainerOfflineError,
+    NotConnectedError,
+    NotFoundError,
+    UnavailableError,
+)
+from penstock.ports.cluster.nodes import Nodes
+from penstock.ports.rng import Rng
+
+_TRIES = 20
+"""Openings that overtake this one while it begins; each of them ends somebody else's."""
+
+
+class HeldRecord:
+    """``record`` is what this opening knows. Another opening raises the epoch; then every change fails."""
+
+    def __init__(self, nodes: Nodes, path: str, record: LogRecord, version: int) -> None:
+        self.record = record
+        self._nodes = nodes
+        self._path = path
+        self._version = version
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    async def take(cls, nodes: Nodes, path: str, *, rng: Rng) -> HeldRecord:
+        """Begin the next epoch: from here on, every earlier opening can change nothing. Makes the record of a new log.
+
+        Raises: CorruptDataError, VersionTooNewError, UnavailableError (others open it all the time, or the coordinator
+        does not answer: the epoch may have begun).
+        """
+        owner = str(rng.uuid())
+        for _ in range(_TRIES):
+            try:
+                data, version = await nodes.read(path)
+            except NotFoundError:
+                with suppress(AlreadyExistsError):
+                    await nodes.create(path, encode_record(LogRecord(uid=str(rng.uuid()))))
+                continue
+            record = decode_record(data)
+            held = replace(record, epoch=record.epoch + 1, owner=owner)
+            try:
+                return cls(nodes, path, held, await nodes.set(path, encode_record(held), version=version))
+            except ConditionFailedError:
+                continue
+        raise UnavailableError("log is opened by several owners at once", path=path, tries=_TRIES)
+
+    async def change(self, changed: Callable[[LogRecord], LogRecord]) -> None:
+        """Replace the record by ``changed`` of it. One change at a time.
+
+        Raises: ContainerOfflineError: a later opening owns the log. NotConnectedError: the outcome is unknown; repeat,
+        the same change is recognized.
+        """
+        async with self._lock:
+            wanted = changed(self.record)
+            try:
+                version = await self._nodes.set(self._path, encode_record(wanted), version=self._version)
+            except ConditionFailedError:
+                version = await self._recognize(wanted)
+            except NotFoundError as error:
+                raise self._lost("record of the log was deleted") from error
+            self.record, self._version = wanted, version
+
+    async def check(self) -> None:
+        """Raise ContainerOfflineError if a later opening owns the log. Raises NotConnectedError."""
+        try:
+            data, _ = await self._nodes.read(self._path)
+        except NotFoundError as error:
+            raise self._lost("record of the log was deleted") from error
+        if decode_record(data).owner != self.record.owner:
+            raise self._lost("log was fenced by a later opening")
+
+    async def _recognize(self, wanted: LogRecord) -> int:
+        """The version, if the record is as an earlier attempt of ours left it: its answer was lost."""
+        data, version = await self._nodes.read(self._path)
+        found = decode_record(data)
+        if found.owner != self.record.owner:
+            raise self._lost("log was fenced by a later opening")
+        if found != wanted:
+            # Ours, but another change whose answer was lost: repeat this one on top of it.
+            self.record, self._version = found, version
+            raise NotConnectedError("an earlier change of the log's record is only known now; repeat", path=self._path)
+        return version
+
+    def _lost(self, why: str) -> ContainerOfflineError:
+        return ContainerOfflineError(why, path=self._path, epoch=self.record.epoch)

@@ -1,25 +1,45 @@
-"""What TLS costs: single durable events, and events in bulk, with TLS and without, in turns of one run."""
+"""What TLS and tokens cost: single durable events, and events in bulk, with and without them, in turns of one run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import penstock
 from bench.measure import Figure, figure, percentile
 from bench.store import payloads
+from penstock.core.access.resources import parse_grant
+from penstock.model.credentials import Credentials
+from penstock.storage.access.passwords import hash_password
+from penstock.storage.access.users_file import User, change_users, users_path
 from penstock.testing.server import ServerProcess
-from tests.certificates import Authority
+from tests.certificates import Authority, Files
 
 _SINGLE = 2_000  # events
+_IN_A_ROW = 50
+"""Single events with one server before those with the next: a slow moment of the disk meets all of them."""
 _BULK = 400_000  # events
 _EVENT_BYTES = 100
+_PASSWORD = "correct horse"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How a server and its client are protected."""
+
+    name: str
+    tls: bool
+    tokens: bool
+
+
+_KINDS = (_Kind("plain", False, False), _Kind("TLS 1.3", True, False), _Kind("TLS 1.3 and tokens", True, True))
 
 
 class TlsBench:
-    """Two servers, which differ in TLS alone, and a client for each."""
+    """Servers that differ in their protection alone, and a client for each."""
 
     def __init__(self, directory: Path, runs: int, scale: float) -> None:
         self._directory = directory
@@ -28,54 +48,74 @@ class TlsBench:
         self._bulk = payloads(_EVENT_BYTES, max(10_000, int(_BULK * scale)))
 
     def run(self) -> Iterator[Figure]:
-        """Alternate the two in each run, so that a change of the machine's load meets both."""
-        single: dict[str, list[float]] = {"plain": [], "TLS": []}
-        bulk: dict[str, list[float]] = {"plain": [], "TLS": []}
+        """Take turns in each run, so that a change of the machine's load meets all kinds."""
+        single: dict[str, list[float]] = {kind.name: [] for kind in _KINDS}
+        bulk: dict[str, list[float]] = {kind.name: [] for kind in _KINDS}
         with ExitStack() as stack:
             self._directory.mkdir(parents=True, exist_ok=True)
             root = Authority()
             files, ca = root.issue(self._directory), root.write(self._directory / "ca.pem")
-            stores: dict[str, penstock.Store] = {}
-            for kind in single:
-                server = ServerProcess(self._directory / kind, *(files.options() if kind == "TLS" else ()))
-                stack.enter_context(server)
-                store = (
-                    penstock.connect(f"tls://{server.address}", tls_ca=ca)
-                    if kind == "TLS"
-                    else penstock.connect(server.address)
-                )
-                stores[kind] = stack.enter_context(store)
-                stores[kind].create_scope("bench")
+            stores = {kind.name: self._open(stack, kind, files, ca) for kind in _KINDS}
             for turn in range(self._runs + 1):
-                for kind, store in stores.items():
-                    p50_us, per_s = self._one(store, f"bench/turn-{turn}")
+                streams = {
+                    name: store.create_stream(f"bench/turn-{turn}", segments=1) for name, store in stores.items()
+                }
+                times = self._singles(streams)
+                for name, stream in streams.items():
+                    per_s = self._in_bulk(stream)
                     if turn:  # the first one warms up
-                        single[kind].append(p50_us)
-                        bulk[kind].append(per_s)
-        for name, work, unit, values, target in (
+                        single[name].append(percentile(times[name], 0.5))
+                        bulk[name].append(per_s)
+        for row, work, unit, values, target in (
             ("T1", "one durable event, p50", "us", single, "<= 1.1"),
             ("T2", "durable events in bulk", "events/s", bulk, ">= 0.9"),
         ):
-            plain = figure(f"{name}-plain", f"{work}, plain", unit, values["plain"])
+            plain = figure(f"{row}-plain", f"{work}, plain", unit, values["plain"])
             yield plain
-            yield figure(
-                f"{name}-tls", f"{work}, TLS 1.3", unit, values["TLS"], limit=("plain", plain.median), target=target
-            )
+            for kind, mark in zip(_KINDS[1:], ("tls", "tls-tokens"), strict=True):
+                limit = ("plain", plain.median)
+                yield figure(
+                    f"{row}-{mark}", f"{work}, {kind.name}", unit, values[kind.name], limit=limit, target=target
+                )
 
-    def _one(self, store: penstock.Store, name: str) -> tuple[float, float]:
-        """The median time of a single event in microseconds, and events per second in bulk."""
-        stream = store.create_stream(name, segments=1)
-        times: list[float] = []
-        with stream.writer() as writer:
-            for event in self._single:
-                began = time.perf_counter()
-                writer.write(event, key="k")
-                writer.flush()
-                times.append((time.perf_counter() - began) * 1e6)
+    def _open(self, stack: ExitStack, kind: _Kind, files: Files, ca: Path) -> penstock.Store:
+        data = self._directory / kind.name.replace(" ", "-")
+        options = [*(files.options() if kind.tls else ()), *(("--auth",) if kind.tokens else ())]
+        if kind.tokens:
+
+            def add(users: dict[str, User]) -> None:
+                users["ann"] = User(name="ann", password=hash_password(_PASSWORD), grants=(parse_grant("/=*"),))
+
+            change_users(users_path(data), add)
+        server = stack.enter_context(ServerProcess(data, *options))
+        credentials = Credentials.basic("ann", _PASSWORD) if kind.tokens else None
+        if kind.tls:
+            store = penstock.connect(f"tls://{server.address}", tls_ca=ca, credentials=credentials)
+        else:
+            store = penstock.connect(server.address)
+        stack.enter_context(store)
+        store.create_scope("bench")
+        return store
+
+    def _singles(self, streams: dict[str, penstock.Stream]) -> dict[str, list[float]]:
+        """Times of single events in microseconds."""
+        times: dict[str, list[float]] = {name: [] for name in streams}
+        with ExitStack() as stack:
+            writers = {name: stack.enter_context(stream.writer()) for name, stream in streams.items()}
+            for first in range(0, len(self._single), _IN_A_ROW):
+                for name, writer in writers.items():
+                    for event in self._single[first : first + _IN_A_ROW]:
+                        began = time.perf_counter()
+                        writer.write(event, key="k")
+                        writer.flush()
+                        times[name].append((time.perf_counter() - began) * 1e6)
+        return times
+
+    def _in_bulk(self, stream: penstock.Stream) -> float:
+        """Events per second."""
         began = time.perf_counter()
         with stream.writer() as writer:
             for event in self._bulk:
                 writer.write(event, key="k")
             writer.flush()
-        per_s = len(self._bulk) / (time.perf_counter() - began)
-        return percentile(times, 0.5), per_s
+        return len(self._bulk) / (time.perf_counter() - began)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from penstock.model.errors import ProtocolError
 from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.appends import AppendSide
 from penstock.net.wire.arena import SMALL_BYTES, ArenaPool
-from penstock.net.wire.frames import FrameReceiver
+from penstock.net.wire.frames import FrameReceiver, Outbox
 from penstock.ports.data.segments import NO_EVENT, Appended
 from penstock.ports.telemetry import NoTelemetry
 
@@ -174,3 +175,43 @@ def test_an_arena_is_not_begun_again_while_a_frame_in_it_is_looked_at():
                 if number % 50 == 0:
                     kept.append((target.payload, payload))
         assert all(view == payload for view, payload in kept)
+
+
+class Wire:
+    """A transport that keeps what it is given, one item for each call."""
+
+    def __init__(self, *, encrypts):
+        self.encrypts, self.calls = encrypts, []
+
+    def get_extra_info(self, name, default=None):
+        return self if name == "ssl_object" and self.encrypts else default
+
+    def is_closing(self):
+        return False
+
+    def write(self, data):
+        self.calls.append([data])
+
+    def writelines(self, parts):
+        self.calls.append(list(parts))
+
+
+@pytest.mark.parametrize("encrypts", [False, True])
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.one_of(st.integers(1, 300), st.integers(1, 400_000)), min_size=1, max_size=40))
+def test_queued_frames_leave_in_order_and_are_encrypted_in_few_calls(encrypts, sizes):
+    parts = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    loop = asyncio.new_event_loop()
+    try:
+        wire_end = Wire(encrypts=encrypts)
+        outbox = Outbox(loop, wire_end)
+        outbox.put_parts([memoryview(part) if len(part) > 9000 else part for part in parts])
+        outbox.flush()
+    finally:
+        loop.close()
+    assert b"".join(bytes(part) for call in wire_end.calls for part in call) == b"".join(parts)
+    if encrypts:
+        # TLS encrypts each part that it is given in a call of its own.
+        assert sum(map(len, wire_end.calls)) <= 1 + sum(sizes) // (256 << 10)
+    else:
+        assert len(wire_end.calls) == 1

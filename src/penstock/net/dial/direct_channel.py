@@ -90,13 +90,20 @@ class TlsChannel(PlainChannel):
 
     def take(self, timeout_s: float) -> bytes:
         while True:
-            found = self._decrypted()
-            if found is not None:
-                return found
+            # An attempt in vain costs OpenSSL and an exception, as much as an attempt that finds an answer.
+            if self._has_input:
+                found = self._decrypted()
+                if found is not None:
+                    return found
             received = super().take(timeout_s)
             if not received:
                 return b""
             self._incoming.write(received)
+
+    @property
+    def _has_input(self) -> bool:
+        """Whether bytes were received that have not been decrypted, or decrypted and not read."""
+        return self._incoming.pending > 0 or (self._tls is not None and self._tls.pending() > 0)
 
     def _encrypted(self, data: bytes) -> bytes:
         view = memoryview(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import select
 import shutil
 import subprocess
@@ -55,9 +56,20 @@ def build() -> str:
 class JavaClient:
     """One Java process that runs scenarios after each other. A scenario that hangs ends it; the next one starts another."""
 
-    def __init__(self, classpath: str, server: ServerProcess, log: Path, trust: Path | None = None) -> None:
-        """``trust``: authorities of a server with TLS, whose certificate has the name localhost."""
+    def __init__(
+        self,
+        classpath: str,
+        server: ServerProcess,
+        log: Path,
+        trust: Path | None = None,
+        *,
+        credentials: tuple[str, str] | None = None,
+    ) -> None:
+        """``trust``: authorities of a server with TLS, whose certificate has the name localhost. ``credentials``: a user
+        and the password that all users have."""
         self.server = server
+        names = ("COMPAT_USER", "COMPAT_PASSWORD")
+        self._environment = os.environ | dict(zip(names, credentials or (), strict=False))
         self._log = log
         self._command = [
             *("java", "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath),
@@ -71,7 +83,12 @@ class JavaClient:
         if self._process is None:
             with self._log.open("ab") as errors:
                 self._process = subprocess.Popen(
-                    self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=self._environment,
                 )
         deadline = time.monotonic() + patience_s
         line = self._ask(scenario, deadline)

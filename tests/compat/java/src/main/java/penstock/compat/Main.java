@@ -79,6 +79,9 @@ public final class Main {
         SCENARIOS.put("event-batches", Edges::batches);
         SCENARIOS.put("many-writers", Edges::manyWriters);
         SCENARIOS.put("many-readers", Edges::manyReaders);
+        SCENARIOS.put("secured-refused", Secured::refused);
+        SCENARIOS.put("secured-renewed", Secured::renewed);
+        SCENARIOS.put("secured-rested", Secured::rested);
         SCENARIOS.put("restart", Restart::restart);
         SCENARIOS.put("restart-state", Restart::state);
     }

@@ -24,6 +24,7 @@ import io.pravega.client.stream.Serializer;
 import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.StreamConfiguration;
 import io.pravega.client.stream.impl.UTF8StringSerializer;
+import io.pravega.shared.security.auth.DefaultCredentials;
 import java.net.URI;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -47,6 +48,9 @@ final class Session implements AutoCloseable {
         String step(Map<String, Object> step) throws Exception;
     }
 
+    /** Of all users of a server with users. */
+    static final String PASSWORD = System.getenv("COMPAT_PASSWORD");
+
     static final Serializer<String> TEXT = new UTF8StringSerializer();
     static final long READ_MS = 1000;
     static final long PATIENCE_S = 60;
@@ -62,17 +66,22 @@ final class Session implements AutoCloseable {
         this.address = address;
         this.scope = "java-" + scenario;
         this.dialogue = dialogue;
-        // A file of authorities to trust, in PEM: the server has TLS.
-        String trust = System.getProperty("compat.trust");
-        this.config = trust == null
-                ? ClientConfig.builder().controllerURI(URI.create("tcp://" + address)).build()
-                : ClientConfig.builder()
-                        .controllerURI(URI.create("tls://" + address))
-                        .trustStore(trust)
-                        .validateHostName(true)
-                        .build();
+        this.config = configured(address, System.getenv("COMPAT_USER"), PASSWORD);
         this.streams = open(StreamManager.create(config));
         this.streams.createScope(scope);
+    }
+
+    /** How to connect. {@code user}: null without credentials. */
+    static ClientConfig configured(String address, String user, String password) {
+        var config = ClientConfig.builder();
+        // A file of authorities to trust, in PEM: the server has TLS.
+        String trust = System.getProperty("compat.trust");
+        if (trust == null) {
+            config.controllerURI(URI.create("tcp://" + address));
+        } else {
+            config.controllerURI(URI.create("tls://" + address)).trustStore(trust).validateHostName(true);
+        }
+        return user == null ? config.build() : config.credentials(new DefaultCredentials(password, user)).build();
     }
 
     <T extends AutoCloseable> T open(T resource) {

@@ -1,7 +1,9 @@
 """``penstock txn`` on a data directory without a server."""
 
+import getpass
 import io
 import json
+import os
 import sys
 from uuid import UUID
 
@@ -9,6 +11,7 @@ import pytest
 
 from penstock import open as open_store
 from penstock.app.cli.main import main
+from penstock.codec.audit import decode_entry
 from penstock.model.errors import InvalidArgumentError, TransactionNotFoundError, TransactionStateError
 
 UNKNOWN = str(UUID(int=7))
@@ -93,3 +96,27 @@ def test_a_program_describes_and_aborts_a_transaction_of_another(tmp_path):
         for wrong in ("first", 7, None):
             with pytest.raises(InvalidArgumentError):
                 stream.describe_transaction(wrong)
+
+
+def test_an_abort_of_a_user_without_a_name_is_audited(penstock, tmp_path, monkeypatch):
+    with open_store(tmp_path / "data") as store:
+        stream = store.create_stream("s/t", create_scope=True)
+        left = stream.transaction(lease_s=600)
+        left.open()
+        txn = str(left.id)
+        store.call(lambda _: left._inner.abandon())
+
+    def nameless():
+        raise OSError("no such user")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    assert "unknown" in penstock("list", "s/t")[1]
+    status, _, err = penstock("abort", "s/t", txn, "--yes")
+    assert (status, err) == (0, "")
+    # The next opening of the store completes the audit stream.
+    with open_store(tmp_path / "data") as store, store.stream("_system/audit").reader() as reader:
+        while (event := reader.read(timeout_s=20)) is not None:
+            entry = decode_entry(event.data)
+            if entry["kind"] == "abort":
+                break
+    assert (entry["transaction"], entry["caller"]) == (txn, {"who": f"uid {os.getuid()}", "via": "cli"})

@@ -142,3 +142,18 @@ def test_the_audit_names_who_asked_over_grpc_and_why() -> None:
         assert silent["caller"] == {"via": "grpc", "peer": "127.0.0.1"}
 
     play(scene)
+
+
+def test_an_abort_over_http_is_audited_though_neither_program_has_a_name() -> None:
+    async def scene(run: Running) -> None:
+        await with_events(run, 1)
+        txn = (await run.controller.transactions.create(S, lease_ms=30_000)).id
+        (listed,) = (await run.expect(200, "GET", f"{STREAM}/transactions"))["transactions"]
+        assert (listed["id"], listed["writer"]) == (str(txn), "")
+        await run.expect(204, "DELETE", f"{STREAM}/transactions/{txn}")
+        (entry,) = await audit_entries(run, "abort")
+        assert entry["transaction"] == str(txn)
+        assert entry["caller"]["via"] == "http"
+        assert not entry["caller"].get("who")
+
+    play(scene)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -135,12 +136,14 @@ def _restore_hint(store: Store) -> Iterator[None]:
 def open_target(
     controller: str | None, data: Path | None, *, create: bool = False, who: str | None = None, why: str = ""
 ) -> Iterator[Store]:
-    """The store that the options name. Its audit entries name ``who`` (default: the user) and ``why``.
+    """The store that the options name. Its audit entries name ``who`` (default: the user, or the number of a user without
+    a name) and ``why``.
 
     Raises InvalidArgumentError if both options are given, or if the directory holds no store and ``create`` is false;
     DirectoryInUseError, which explains how to reach a server.
     """
-    by = Caller(who=(_user() or "") if who is None else who, why=why, via="cli")
+    # Never empty: the abort of another writer's transaction is audited only if its caller states something.
+    by = Caller(who=(_user() or f"uid {os.getuid()}") if who is None else who, why=why, via="cli")
     if controller is not None and data is not None:
         raise InvalidArgumentError("give --controller or --data, not both")
     import penstock

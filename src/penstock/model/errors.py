@@ -138,6 +138,15 @@ class SubscriberNotFoundError(NotFoundError):
     """The reader group is not a subscriber of the stream."""
 
 
+class ClusterNotFoundError(NotFoundError):
+    """The coordinator holds no cluster at this root, or one whose creation was not finished. Correct the root, or create
+    the cluster. Fields: ``root``."""
+
+
+class NodeNotFoundError(NotFoundError):
+    """The coordinator has no such node, or none above the one to create. Fields: ``node``, its path."""
+
+
 class SchemaNotFoundError(NotFoundError):
     """The schema registry has no such schema or subject. Fields: ``id`` or ``subject``."""
 
@@ -185,6 +194,18 @@ class ConditionFailedError(ConflictError):
 
 class BadKeyVersionError(ConflictError):
     """A conditional table change expected another version of a key."""
+
+
+class WrongClusterError(ConflictError):
+    """The coordinator holds another cluster at this root. Nothing was changed. Fields: ``root``; ``expected`` and
+    ``found``, the ids of the clusters."""
+
+
+class NodeChangedError(ConflictError):
+    """A node of the coordinator has another version than expected: somebody else changed it first. Nothing was changed.
+
+    Fields: ``node``, its path; ``expected``, the version.
+    """
 
 
 class WriterFencedError(ConflictError):
@@ -292,6 +313,17 @@ class NotConnectedError(UnavailableError):
     """The connection is lost. Requests in flight may or may not have happened; writer ids make a retry safe."""
 
 
+class CoordinatorUnavailableError(UnavailableError):
+    """The coordinator does not answer. Nothing was changed."""
+
+
+class UnknownOutcomeError(UnavailableError):
+    """The connection to the coordinator was lost during a change. It may have happened, may still happen, or never will.
+
+    Read, then decide again.
+    """
+
+
 class ThrottledError(UnavailableError):
     """A bounded resource is full. Fields: ``resource``; ``limit``."""
 
@@ -341,6 +373,11 @@ class FencedError(PenstockError):
 class ContainerOfflineError(FencedError):
     """The container stopped after a failed write or sync. The outcome of unacknowledged requests is unknown; recover
     first."""
+
+
+class SessionEndedError(FencedError):
+    """The session with the coordinator ended, and its registrations are deleted. A change in flight may or may not have
+    happened. Open a new session. Fields: ``session``."""
 
 
 class ForkedError(PenstockError):

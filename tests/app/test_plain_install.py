@@ -114,3 +114,14 @@ except penstock.errors.MissingExtraError as error:
 """
     done = run(absent, code, cwd=tmp_path)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, extra, "")
+
+
+def test_zookeeper_names_the_extra(tmp_path: Path) -> None:
+    code = """
+from penstock.model.errors import MissingExtraError
+try:
+    import penstock.storage.cluster.zookeeper
+except MissingExtraError as error:
+    print(error.fields["extra"])
+"""
+    assert run("kazoo", code, cwd=tmp_path).stdout == "cluster\n"

@@ -1,4 +1,4 @@
-"""The wall clock of this machine."""
+"""The clocks of this machine."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ class RealClock:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+def boot_seconds() -> float:
+    """Seconds since the machine started, including those for which it slept. It never jumps, and no one sets it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -106,7 +106,7 @@ def _check_place(tree: Tree, path: str) -> None:
 
 
 class MemoryCoordinator:
-    """The tree that several sessions share, and who wants to know of its changes."""
+    """The tree that several sessions share, and the listeners to its changes."""
 
     def __init__(self) -> None:
         self.tree: Tree = {}

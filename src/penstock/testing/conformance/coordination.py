@@ -157,7 +157,7 @@ class CoordinationLaws:
                 await self.expire(one)
                 while not (done := await outcome(waiting)):  # it may stand for no change
                     waiting = asyncio.ensure_future(anext(notices))
-                check(done is SessionEndedError, "who waits for a notice learns of the end", done=done)
+                check(done is SessionEndedError, "a task that waits for a notice learns of the end", done=done)
 
     async def law_a_closed_session_is_ended(self) -> None:
         async with self.open() as one:
@@ -179,7 +179,7 @@ class CoordinationLaws:
                         if (await one.read("a")).version == version + 1:
                             break
 
-    async def law_no_change_is_missed_by_who_reads_after_each_notice(self) -> None:
+    async def law_reading_after_each_notice_misses_no_change(self) -> None:
         last = 50
         async with self.open() as one, self.open() as other:
             await other.create("a", b"")

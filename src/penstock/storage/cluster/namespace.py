@@ -1,0 +1,125 @@
+"""The root of a cluster in ZooKeeper: created once, then checked by each session before it does anything."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from penstock.model.errors import ClusterNotFoundError, InvalidArgumentError, UnknownOutcomeError, WrongClusterError
+from penstock.ports.cluster.coordination import check_path
+from penstock.ports.offload import Offload
+from penstock.storage.cluster.kazoo_line import KazooLine, LostAnswerError, Request, refusal
+
+CLUSTER = "_cluster"
+"""Node that holds the id of the cluster. It is created with the root in one step, so a root without it is not ours."""
+SESSIONS = "_sessions"
+"""Node above one registration per session, which names the session's last change."""
+
+
+def check_root(root: str) -> None:
+    """Raise InvalidArgumentError unless ``root`` is an absolute path, such as ``/penstock/flights``."""
+    if not root.startswith("/") or root == "/":
+        raise InvalidArgumentError("the root of a cluster in ZooKeeper is a path such as /penstock/NAME", root=root)
+    check_path(root[1:])
+
+
+async def create_namespace(
+    address: str, root: str, *, cluster: str, offload: Offload, session_s: float = 4.0, patience_s: float = 15.0
+) -> None:
+    """Create the root of a cluster with its id, in one step. Nothing happens if it exists with this id.
+
+    Args:
+        address: Servers, ``host:port`` with commas between. root: Absolute path; missing parents are created. cluster:
+            Id of the cluster. patience_s: How long the whole may take.
+    Raises:
+        WrongClusterError: The root belongs to another cluster, or to another program. CoordinatorUnavailableError:
+        Nothing was created, except parents. UnknownOutcomeError: Call again. InvalidArgumentError.
+    """
+    check_root(root)
+    line = KazooLine(address, root, session_s=session_s, patience_s=patience_s, offload=offload)
+    await line.connect()
+    try:
+        deadline = asyncio.get_running_loop().time() + patience_s
+        while True:
+            await line.until_connected(deadline)
+            try:
+                if await _created(line, root, cluster, deadline):
+                    return
+            except LostAnswerError as error:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise UnknownOutcomeError("ZooKeeper did not confirm the creation", root=root) from error
+    finally:
+        await line.close()
+
+
+async def _created(line: KazooLine, root: str, cluster: str, deadline: float) -> bool:
+    """Whether the namespace exists now. False: somebody else was faster, look again."""
+    found = await cluster_at(line, root, deadline)
+    if found is not None:
+        if found != cluster:
+            raise WrongClusterError(
+                "ZooKeeper holds another cluster at this root", root=root, expected=cluster, found=found
+            )
+        return True
+    names = [name for name in root.split("/") if name]
+    for depth in range(1, len(names)):
+        try:
+            await line.call(_creation("/" + "/".join(names[:depth])), deadline)
+        except NodeExistsError:
+            continue
+    try:
+        below = await line.call(lambda client: client.get_children_async(root), deadline)
+    except NoNodeError:
+        below = None
+    if below:
+        raise WrongClusterError(
+            "the root in ZooKeeper holds nodes that belong to no cluster: choose another root, or delete it",
+            root=root,
+            expected=cluster,
+            found=None,
+        )
+
+    def everything(client: KazooClient) -> object:
+        step = client.transaction()
+        if below is None:
+            step.create(root)
+        step.create(f"{root}/{CLUSTER}", cluster.encode())
+        step.create(f"{root}/{SESSIONS}")
+        return step.commit_async()
+
+    refused = refusal(await line.call(everything, deadline))
+    if refused is not None and not isinstance(refused[1], NodeExistsError):
+        raise refused[1]
+    return refused is None
+
+
+def _creation(path: str) -> Request:
+    return lambda client: client.create_async(path)
+
+
+async def cluster_at(line: KazooLine, root: str, deadline: float) -> str | None:
+    """The id of the cluster at the root, or None."""
+    try:
+        data, _ = await line.call(lambda client: client.get_async(f"{root}/{CLUSTER}"), deadline)
+    except NoNodeError:
+        return None
+    return bytes(data).decode()
+
+
+async def check_namespace(line: KazooLine, root: str, cluster: str | None, deadline: float) -> None:
+    """Raise ClusterNotFoundError or WrongClusterError unless the root is that of the cluster; None: of any cluster."""
+    found = await cluster_at(line, root, deadline)
+    if found is None:
+        there = await line.call(lambda client: client.exists_async(root), deadline)
+        raise ClusterNotFoundError(
+            "ZooKeeper has no node at this root: create the cluster first, or correct the root"
+            if there is None
+            else "the node at this root in ZooKeeper names no cluster: its creation was not finished, or it is not ours",
+            root=root,
+        )
+    if cluster is not None and found != cluster:
+        raise WrongClusterError(
+            "ZooKeeper holds another cluster at this root", root=root, expected=cluster, found=found
+        )

@@ -1,0 +1,132 @@
+"""The map of a cluster: which store owns which container.
+
+Every controller that sees a change computes the next map and offers it by compare-and-set. Equal facts give equal maps,
+so it does not matter which one succeeds. Source: docs/design/0061-coordination.md, "The map".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+MOVE_PAUSE_MS = 10_000
+"""Pause between moves that only balance: each one costs the container a pause of some 0.3 s."""
+FLAP_WINDOW_MS = 600_000
+"""Time within which losses of a store are counted, and for which it must then stay without a loss."""
+FLAP_LOSSES = 3
+"""Losses within the window after which a store gets no containers: each loss is a takeover of all that it owns."""
+
+Owners = Mapping[int, str]
+"""The store of each container that has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """A store that is registered now.
+
+    ``draining``: the operator wants its containers elsewhere. ``losses_ms``: when its registration was lost before, in
+    milliseconds since the Unix epoch, oldest first.
+    """
+
+    name: str
+    draining: bool = False
+    losses_ms: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The map that holds now, and when to decide again without any news. None: only after news."""
+
+    owners: Owners
+    moved: bool
+    """Whether a container of a live store moved: the pause between moves begins."""
+    again_at_ms: int | None
+
+
+def place(before: Owners, stores: Sequence[StoreFacts], *, containers: int, now_ms: int, moved_at_ms: int) -> Placement:
+    """The next map.
+
+    Containers without a live owner are placed at once, each with the store that has the fewest; no other container moves
+    in that step. Otherwise one container moves, if the last such move is ``MOVE_PAUSE_MS`` ago: first away from a
+    draining store, else from the store with the most to that with the fewest if they differ by more than one. A store
+    that flaps or drains receives a container only if no other store is alive. Ties: the first name, the lowest
+    container. Without stores, the map stays as it is.
+
+    Args:
+        before: The last map. stores: Those registered now, in any order. containers: Their fixed number, from 0 on.
+        now_ms: Wall clock. moved_at_ms: When the last container of a live store moved.
+    """
+    alive = {store.name: store for store in sorted(stores, key=lambda store: store.name)}
+    kept = {number: before[number] for number in range(containers) if before.get(number) in alive}
+    orphans = [number for number in range(containers) if number not in kept]
+    targets = _targets(alive, now_ms)
+    if not targets:
+        return Placement(owners=dict(before), moved=False, again_at_ms=None)
+    for number in orphans:
+        kept[number] = _fewest(kept, targets)
+    move = None if orphans else _move(kept, alive, targets)
+    quiet_at_ms = min((end for store in alive.values() if (end := _flaps_until_ms(store, now_ms))), default=None)
+    if move is None:
+        # After orphans, balance may be wanting: it waits for its pause.
+        again = [moved_at_ms + MOVE_PAUSE_MS] if orphans and _move(kept, alive, targets) else []
+    elif now_ms - moved_at_ms < MOVE_PAUSE_MS:
+        again, move = [moved_at_ms + MOVE_PAUSE_MS], None
+    else:
+        number, target = move
+        kept[number] = target
+        again = [now_ms + MOVE_PAUSE_MS] if _move(kept, alive, targets) else []
+    again += [quiet_at_ms] if quiet_at_ms is not None else []
+    owners = dict(sorted(kept.items()))
+    return Placement(owners=owners, moved=move is not None, again_at_ms=max(now_ms, min(again)) if again else None)
+
+
+def flaps(store: StoreFacts, *, now_ms: int) -> bool:
+    """Whether the store was lost so often that it must first stay for a whole window."""
+    return _flaps_until_ms(store, now_ms) is not None
+
+
+def _flaps_until_ms(store: StoreFacts, now_ms: int) -> int | None:
+    """When the store will have been quiet for long enough. None: it does not flap."""
+    losses = store.losses_ms
+    if not losses or now_ms - losses[-1] >= FLAP_WINDOW_MS:
+        return None
+    # Three losses within one window, and no quiet window since the third.
+    for start, last in enumerate(losses[FLAP_LOSSES - 1 :]):
+        after = losses[start + FLAP_LOSSES - 1 :]
+        is_quiet = any(later - earlier >= FLAP_WINDOW_MS for earlier, later in pairwise(after))
+        if last - losses[start] < FLAP_WINDOW_MS and not is_quiet:
+            return losses[-1] + FLAP_WINDOW_MS
+    return None
+
+
+def _targets(alive: Mapping[str, StoreFacts], now_ms: int) -> Sequence[str]:
+    """Stores that may receive containers, sorted: the best kind of which there is one."""
+    steady = [name for name, store in alive.items() if not store.draining and not flaps(store, now_ms=now_ms)]
+    return steady or [name for name, store in alive.items() if not store.draining] or list(alive)
+
+
+def _move(kept: Owners, alive: Mapping[str, StoreFacts], targets: Sequence[str]) -> tuple[int, str] | None:
+    """The container that should move next, and where to."""
+    least = _fewest(kept, targets)
+    drained = [number for number, name in sorted(kept.items()) if alive[name].draining and name not in targets]
+    if drained:
+        return drained[0], least
+    counts = _counts(kept, list(alive))
+    most = min(alive, key=lambda name: (-counts[name], name))
+    if counts[most] - counts[least] <= 1:
+        return None
+    return min(number for number, name in kept.items() if name == most), least
+
+
+def _fewest(kept: Owners, names: Sequence[str]) -> str:
+    counts = _counts(kept, names)
+    return min(names, key=lambda name: (counts[name], name))
+
+
+def _counts(kept: Owners, names: Sequence[str]) -> dict[str, int]:
+    counts = dict.fromkeys(names, 0)
+    for name in kept.values():
+        if name in counts:
+            counts[name] += 1
+    return counts

@@ -82,11 +82,12 @@ def add(
     names = tuple(map(certificate_name, certificate or ()))
     grants = _grants(grant or ())
     User(name=name)
+    # Before anybody types a password.
+    _check_new(load_users(users_path(data)), name)
     password = _password(password_file, asks=not names)
 
     def change(users: dict[str, User]) -> None:
-        if name in users:
-            raise AlreadyExistsError("the user exists; use penstock user passwd or grant", name=name)
+        _check_new(users, name)
         known = {certificate_name(one) for user in users.values() for one in user.certificates}
         taken = [one for one in names if one in known]
         if taken:
@@ -105,6 +106,8 @@ def list_users(data: DataOption = Path("./store"), json: JsonOption = False) -> 
     penstock user list
     """
     users = load_users(users_path(data)).values()
+    if not users:
+        print(f"no users in {users_path(data)}; add one with penstock user add, or name --data", file=sys.stderr)
     rows = [
         [
             user.name,
@@ -234,6 +237,11 @@ def _change_rights(data: Path, name: str, added: tuple[Grant, ...] = (), removed
         users[name] = with_grants(_known(users, name), added, removed)
 
     change_users(users_path(data), change)
+
+
+def _check_new(users: Users, name: str) -> None:
+    if name in users:
+        raise AlreadyExistsError("the user exists; use penstock user passwd or grant", name=name)
 
 
 def _known(users: Users, name: str) -> User:

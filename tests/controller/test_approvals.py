@@ -294,7 +294,7 @@ HARMLESS = {
     "cuts": {
         "before", "head", "is_valid", "measure", "note_time", "remove_writer", "segments_between", "tail", "time_window",
     },
-    "erasures": {"get", "list", "part", "preview", "withdraw"},
+    "erasures": {"get", "list", "note_table", "part", "preview", "withdraw"},
     "evidence": {
         "checkpoint", "checkpoints", "consistency", "disposal", "erasure", "export", "hold", "ledger", "log", "rotate_key",
     },

@@ -23,8 +23,14 @@ def test_a_catalog_that_does_not_answer_keeps_no_rows_in_the_other_tables(
     state = table.create(DEFINITION, SCHEMA, cut_at(0))
     table.commit(state, Change(cut=cut_at(30), added=written(table, state, rows_of(range(3)))))
     registered = ["iceberg plant.turbine", address_of("parquet", tmp_path).registered()]
-    answers: list[Any] = [{SegmentId(0): [10]}, registered]
-    server = SimpleNamespace(ask=lambda _: answers.pop(0))
+    answers: list[Any] = [{SegmentId(0): [10]}, registered, None]
+    asked: list[Any] = []
+
+    def ask(call: Any) -> Any:
+        asked.append(call)
+        return answers.pop(0)
+
+    server = SimpleNamespace(ask=ask)
     monkeypatch.setattr(erase_tables, "link", lambda *_: SimpleNamespace(served=lambda: server))
     monkeypatch.setattr(erase_tables, "on_spark", lambda _: run_here)
     away = {"type": "sql", "uri": f"sqlite:///{tmp_path}/absent/catalog.db", "warehouse": str(tmp_path)}
@@ -35,3 +41,6 @@ def test_a_catalog_that_does_not_answer_keeps_no_rows_in_the_other_tables(
     assert "\n" not in found[0].why
     assert "unexpected error" in caplog.text
     assert table.read().column("n").to_pylist() == [0, 2]
+    # The store is asked to note the table that is done, and no other.
+    assert asked[-1].args == ("request-17", registered[1], 1)
+    assert not answers

@@ -123,12 +123,14 @@ class AsyncCases:
             await asyncio.sleep(pause_s)
             pause_s = min(_POLL_MAX_S, 1.5 * pause_s)
 
-    async def close(self, case: str, *, who: str, why: str) -> ErasureCase:
+    async def close(self, case: str, *, who: str, why: str, pending_tables: bool = False) -> ErasureCase:
         """Close a verified case, after a last search. Events that arrive later are kept. ``who`` and ``why`` are recorded.
 
-        Raises NotFoundError, ConflictError (it is not verified, or was withdrawn), InvalidArgumentError.
+        ``pending_tables``: close it also while tables have rows of its events; the end then names them. Raises
+        NotFoundError, ConflictError (it is not verified, was withdrawn, or is pending in tables), InvalidArgumentError.
         """
-        return await retrying(lambda: self._controller.cases.close(case, who=who, why=why), self._rng)
+        close = partial(self._controller.cases.close, case, who=who, why=why, pending_tables=pending_tables)
+        return await retrying(close, self._rng)
 
     async def withdraw(self, case: str, *, who: str, why: str) -> ErasureCase:
         """End a case without its proof. What it has erased stays erased. ``who`` and ``why`` are recorded.

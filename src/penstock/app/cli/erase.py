@@ -222,6 +222,11 @@ def show(
         print(f"erasure {erasure} of {found.stream}: {state_of(found)}; no receipt")
     else:
         print_receipt(found.receipt, as_json=False)
+        if found.tables is not UNSET and found.tables:
+            print("tables:")
+            for item in found.tables:
+                done = "" if item.at_ms is None else f", {counted(item.rows or 0, 'row')} deleted {moment(item.at_ms)}"
+                print(f"  {item.table}: {item.state}{done}")
 
 
 @app.command()

@@ -9,7 +9,7 @@ import base64
 import binascii
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -80,7 +80,8 @@ class ErasureRecord:
     ``run`` names the run whose parts were decided, or wait for approval in the state ``GATHERING``. It is empty before
     that, and in records of earlier versions, whose parts have no run in their keys. ``request`` is the digest of the
     complete request (docs/formats/erasure.md). ``deferred`` is present in the state ``DEFERRED`` only; ``withdrawn``
-    (``who``, ``why``, ``at_ms``) in ``WITHDRAWN`` only.
+    (``who``, ``why``, ``at_ms``) in ``WITHDRAWN`` only. ``tables``: by name, the tables in which it was performed too, each
+    with ``rows`` and ``at_ms``.
     """
 
     stream: str
@@ -93,6 +94,7 @@ class ErasureRecord:
     request: Mapping[str, Any] | None = None
     deferred: Deferral | None = None
     withdrawn: Mapping[str, Any] | None = None
+    tables: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_requested(self) -> bool:
@@ -103,6 +105,8 @@ class ErasureRecord:
         more: Fields = {} if self.deferred is None else {"deferred": self.deferred.fields()}
         if self.withdrawn is not None:
             more["withdrawn"] = dict(self.withdrawn)
+        if self.tables:
+            more["tables"] = dict(self.tables)
         return dump_record(
             {
                 **more,
@@ -134,6 +138,10 @@ class ErasureRecord:
             request=None if fields.get("request") is None else _as_stored(fields["request"], ErasureDigest),
             deferred=None if fields.get("deferred") is None else Deferral.of(fields["deferred"]),
             withdrawn=None if fields.get("withdrawn") is None else _as_stored(fields["withdrawn"], ErasureWithdrawal),
+            tables={
+                str(name): {"rows": int(of["rows"]), "at_ms": int(of["at_ms"])}
+                for name, of in fields.get("tables", {}).items()
+            },
         )
 
 
@@ -251,6 +259,11 @@ WITHOUT_ANNOTATIONS: Mapping[type, JsonValue] = {
                 "why it waits (erasure.md), and `ends`: by segment, where the last range ends; in the state `deferred` only",
             ),
             ("withdrawn", "object", "`who`, `why`, `at_ms` of the withdrawal; in the state `withdrawn` only"),
+            (
+                "tables",
+                "object",
+                "by name, tables in which it was performed too: `rows` and `at_ms`; absent: there are none",
+            ),
         ),
     ),
     ErasurePartRecord: JsonValue(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from msgspec import UNSET, convert
 
 from penstock.codec.control.cases import CaseRecord, CaseStreamRecord
+from penstock.codec.control.erasures import ErasureRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.case_search import erasure_id, holds_of_erasure
 from penstock.controller.erasure.erasures import Erasures
-from penstock.controller.retention.facts import load_subscribers
+from penstock.controller.metadata import stored
 from penstock.core.cases.case import is_overdue, matcher_of
-from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.answers.erasure import CaseDefect, CaseEnd, CaseHold, CaseProgress, CaseTable, ErasureCase
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.names import StreamName
@@ -95,14 +95,22 @@ class CaseAnswers:
     async def _tables(self, case: str, name: StreamName, record: CaseStreamRecord) -> Sequence[CaseTable]:
         """The tables that are subscribers of the stream. Without an erasure in the stream none has to change."""
         erasures = await self._erasures_of(case, name, record)
-        view = await self._ctx.streams.find(name)
-        if view is None or not erasures:
+        if not erasures:
             return []
-        known = await load_subscribers(self._ctx, view)
-        tables = sorted(
-            item.query.removeprefix(TABLE_PREFIX) for item in known.values() if item.query.startswith(TABLE_PREFIX)
-        )
-        return [CaseTable(stream=str(name), table=table, state="pending", erasures=erasures) for table in tables]
+        entries = await self._ctx.metadata.entries([keys.erasure(item) for item in erasures])
+        done = [stored(entry, ErasureRecord).value for entry in entries]
+        found = []
+        for table in await self._erasures.tables.names(name):
+            lacks = [item for item, of in zip(erasures, done, strict=True) if of is None or table not in of.tables]
+            state = "pending" if lacks else "done"
+            found.append(CaseTable(stream=str(name), table=table, state=state, erasures=lacks))
+        return found
+
+    async def pending_tables(self, case: str) -> Sequence[str]:
+        """The tables that lack an erasure of the case."""
+        streams = await self._by_stream(case)
+        found = [one for name, item in streams.items() for one in await self._tables(case, name, item)]
+        return [one.table for one in found if one.state == "pending"]
 
     async def _erasures_of(self, case: str, name: StreamName, record: CaseStreamRecord) -> Sequence[str]:
         """The erasures of the case in the stream. A crash before one was asked for leaves a number without one."""

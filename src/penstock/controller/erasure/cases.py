@@ -31,6 +31,7 @@ from penstock.core.cases.case import (
     EVERYTHING,
     after_proof,
     after_search,
+    approval_arguments,
     check_key,
     checked_targets,
     concerns,
@@ -146,7 +147,7 @@ class Cases:
         if await ctx.gate.needs("erase", level, targets=record.targets):
             found = await self._wait_for_approval(found, record)
         try:
-            gate = await ctx.gate.puts("erase", level, _arguments(case, record), targets=record.targets)
+            gate = await ctx.gate.puts("erase", level, approval_arguments(case, record), targets=record.targets)
         except ApprovalRequiredError as error:
             request = error.fields.get("request")
             if found.value is not None and request is None:
@@ -203,13 +204,22 @@ class Cases:
         await self._ctx.tasks.run(self._pass(case))
         return await self.get(case)
 
-    async def close(self, case: str, *, who: str, why: str) -> ErasureCase:
+    async def close(self, case: str, *, who: str, why: str, pending_tables: bool = False) -> ErasureCase:
         """See ``ports.control.erasures.Cases.close``."""
         check_text("closing a case needs who and why", who=who, why=why)
         record = await self._record(case)
+        tables: Sequence[str] = ()
         if not record.state.is_final:
             await self._ctx.tasks.run(self._pass(case))
-        await self._end(case, CaseState.CLOSED, who, why)
+            tables = await self._answers.pending_tables(case)
+            if tables and not pending_tables:
+                raise ConflictError(
+                    "tables still have rows of the case's events; erase them there (penstock spark erase --tables), "
+                    "or close the case with pending tables",
+                    case=case,
+                    tables=", ".join(tables)[:500],
+                )
+        await self._end(case, CaseState.CLOSED, who, why, tables)
         self._ctx.audit.soon()
         return await self.get(case)
 
@@ -247,12 +257,12 @@ class Cases:
         key = self._ctx.settings.erasure_key
         return None if key is None else key_digest(key)
 
-    async def _end(self, case: str, state: CaseState, who: str, why: str) -> None:
+    async def _end(self, case: str, state: CaseState, who: str, why: str, tables: Sequence[str] = ()) -> None:
         # A pass that runs asks for an erasure either before this or not at all.
         async with self._ctx.locks.hold(asking(case)):
-            await changing(lambda: self._put_end(case, state, who, why))
+            await changing(lambda: self._put_end(case, state, who, why, tables))
 
-    async def _put_end(self, case: str, state: CaseState, who: str, why: str) -> None:
+    async def _put_end(self, case: str, state: CaseState, who: str, why: str, tables: Sequence[str]) -> None:
         found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
         record = _present(case, found)
         if record.state is state:
@@ -261,7 +271,9 @@ class Cases:
             raise ConflictError(
                 "a case is closed once it is verified, and ends once", case=case, state=record.state.value
             )
-        ended = {"who": who, "why": why, "at_ms": self._ctx.clock.now_ms()}
+        ended: dict[str, Any] = {"who": who, "why": why, "at_ms": self._ctx.clock.now_ms()}
+        if tables:
+            ended["tables"] = list(tables)
         kind = AuditKind.CASE_CLOSED if state is CaseState.CLOSED else AuditKind.CASE_WITHDRAWN
         now = replace(record, state=state, ended=ended)
         entry = _entry(kind, case, record, who=who, why=why)
@@ -463,20 +475,6 @@ def _present(case: str, found: Stored[CaseRecord]) -> CaseRecord:
     if found.value is None:
         raise NotFoundError("no such case", case=case[:ID_MAX])
     return found.value
-
-
-def _arguments(case: str, record: CaseRecord) -> dict[str, Any]:
-    """What an approval of a case names: no values, because the audit stream keeps it."""
-    return {
-        "case": case,
-        "targets": list(record.targets),
-        "by": record.subject["by"],
-        "field": record.subject.get("field"),
-        "values": len(record.subject.get("values") or record.subject["digests"]),
-        "who": record.who,
-        "why": record.why,
-        "due_ms": record.due_ms,
-    }
 
 
 def _check_id(case: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, assert_never
 
-from msgspec import UNSET, convert
+from msgspec import UNSET, convert, structs
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.erasures import (
@@ -44,6 +44,7 @@ from penstock.controller.erasure.subjects import (
     remains_of,
     where_of,
 )
+from penstock.controller.erasure.tables import ErasedTables
 from penstock.controller.grace.deleted_records import kept_segments
 from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.stream_view import StreamView
@@ -98,6 +99,7 @@ class Erasures:
         self._parts = Parts(ctx.metadata)
         self._repeats = Repeats(ctx.metadata)
         self._deferrals = Deferrals(ctx, self._perform_soon)
+        self.tables = ErasedTables(ctx)
         self._decisions = Decisions(ctx, self._parts, self._repeats)
 
     async def start(self) -> None:
@@ -274,7 +276,15 @@ class Erasures:
         found = (await self._ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
         if found is None:
             raise NotFoundError("no such erasure", erasure=erasure[:ID_MAX])
-        return self._status(erasure, found)
+        return await self._with_tables(erasure, found)
+
+    async def note_table(self, erasure: str, table: str, *, rows: int) -> Erasure:
+        """See ``ControlPlane.erasures.note_table``."""
+        return await self._with_tables(erasure, await self.tables.note(erasure, table, rows=rows))
+
+    async def _with_tables(self, erasure: str, record: ErasureRecord) -> Erasure:
+        status = self._status(erasure, record)
+        return status if record.receipt is None else structs.replace(status, tables=await self.tables.of(record))
 
     def _status(self, erasure: str, record: ErasureRecord) -> Erasure:
         if record.state is ErasureState.ASKED:

@@ -293,6 +293,7 @@ _CONTROL: Mapping[str, Mapping[str, Rule]] = {
         "get": _by("erasure", Action.ERASE, Action.AUDIT),
         "part": _by("erasure", Action.ERASE, Action.AUDIT),
         "withdraw": _by("erasure", Action.ERASE),
+        "note_table": _by("erasure", Action.ERASE),
         "list": Rule(_erasures_of, shows="erasure"),
     },
     "cases": {

@@ -118,6 +118,20 @@ def level_of(targets: Sequence[str]) -> StreamName | str | None:
     return None if len(scopes) > 1 or EVERYTHING in scopes else next(iter(scopes))
 
 
+def approval_arguments(case: str, record: CaseRecord) -> dict[str, Any]:
+    """What an approval of a case names: no values, because the audit stream keeps it."""
+    return {
+        "case": case,
+        "targets": list(record.targets),
+        "by": record.subject["by"],
+        "field": record.subject.get("field"),
+        "values": len(record.subject.get("values") or record.subject["digests"]),
+        "who": record.who,
+        "why": record.why,
+        "due_ms": record.due_ms,
+    }
+
+
 def matcher_of(subject: Mapping[str, Any], key: bytes | None) -> Matcher:
     """The matcher that a document describes: ``by`` (``json field`` or ``payload contains``), ``field``, and ``values``
     or, as hex, ``digests``. ``key``: of the digests.

@@ -22,6 +22,7 @@ __all__ = [
     "ErasurePart",
     "ErasurePreview",
     "ErasureProgress",
+    "ErasureTable",
     "ErasureWithdrawal",
 ]
 
@@ -71,6 +72,16 @@ class ErasureWithdrawal(Struct, frozen=True, kw_only=True):
     at_ms: int
 
 
+class ErasureTable(Struct, frozen=True, kw_only=True):
+    """A table with copies of the stream's events. ``state``: ``done``, or ``pending``: rows of the events may be there.
+    ``rows``: deleted at ``at_ms``, milliseconds since the Unix epoch; both None while it is pending."""
+
+    table: str
+    state: str
+    rows: int | None = None
+    at_ms: int | None = None
+
+
 class ErasureProgress(Struct, frozen=True, kw_only=True):
     """``phase``: ``chunks``, then ``log``. ``segments``: done ones, ``of`` how many."""
 
@@ -87,7 +98,7 @@ class Erasure(Struct, frozen=True, kw_only=True):
     the Unix epoch). ``request``: None before it is complete, and for erasures of earlier versions. ``receipt``: None until
     it is done. UNSET where it does not apply: ``deferred``; ``withdrawn``; while attempts fail ``waits_for`` (the last
     error, for people), ``cause`` (``no space``, ``damage``, ``unavailable`` or ``error``) and ``tries`` without progress;
-    ``progress`` while it is performed.
+    ``progress`` while it is performed; ``tables`` in lists and before the receipt.
     """
 
     erasure: str
@@ -103,6 +114,7 @@ class Erasure(Struct, frozen=True, kw_only=True):
     cause: str | UnsetType = UNSET
     tries: int | UnsetType = UNSET
     progress: ErasureProgress | UnsetType = UNSET
+    tables: Sequence[ErasureTable] | UnsetType = UNSET
 
 
 class ErasureChunks(Struct, frozen=True, kw_only=True):
@@ -133,8 +145,7 @@ class CaseHold(Struct, frozen=True, kw_only=True):
 
 
 class CaseTable(Struct, frozen=True, kw_only=True):
-    """A table with copies of a stream's events. ``state``: ``done``, ``pending``, or ``unknown``: it has left the
-    stream. ``erasures``: those that it lacks."""
+    """A table with copies of a stream's events. ``state``: ``done``, or ``pending``: it lacks the ``erasures``."""
 
     stream: str
     table: str
@@ -161,11 +172,13 @@ class CaseProgress(Struct, frozen=True, kw_only=True):
 
 
 class CaseEnd(Struct, frozen=True, kw_only=True):
-    """Who closed or withdrew a case, why, and when, in milliseconds since the Unix epoch."""
+    """Who closed or withdrew a case, why, and when, in milliseconds since the Unix epoch. ``tables``: those that were
+    pending then."""
 
     who: str
     why: str
     at_ms: int
+    tables: Sequence[str] = ()
 
 
 class ErasureCase(Struct, frozen=True, kw_only=True):

@@ -421,10 +421,14 @@ async def open_case(control: ControlPlane, given: Given) -> ErasureCase:
     )
 
 
-@erasures.add("POST", "/v1/erasure-cases/{id}/close", body=_WHO_AND_WHY)
+_PENDING = Parameter("pending_tables", Kind.FLAG, "Close it also while tables have rows of its events")
+
+
+@erasures.add("POST", "/v1/erasure-cases/{id}/close", body=[*_WHO_AND_WHY, _PENDING])
 async def close_case(control: ControlPlane, given: Given) -> ErasureCase:
     """Close a verified case after a last search. A repeated call changes nothing."""
-    return await control.cases.close(given.path["id"], who=given["who"], why=given["why"])
+    pending = given["pending_tables"]
+    return await control.cases.close(given.path["id"], who=given["who"], why=given["why"], pending_tables=pending)
 
 
 @erasures.add("POST", "/v1/erasure-cases/{id}/withdraw", body=_WHO_AND_WHY)

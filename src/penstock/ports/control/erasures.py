@@ -61,6 +61,14 @@ class Erasures(Protocol):
         """
         ...
 
+    async def note_table(self, erasure: str, table: str, *, rows: int) -> Erasure:
+        """Record that so many rows of a done erasure's events were deleted from a table, in all versions and files.
+
+        ``table``: its name as a subscriber of the stream (``delta PLACE``). Repeating the call changes nothing. Raises
+        NotFoundError, InvalidArgumentError (there is no receipt yet, or no such table).
+        """
+        ...
+
 
 class Cases(Protocol):
     """Cases: the erasure of a person's events in streams or scopes, from the request to the proof.
@@ -102,10 +110,11 @@ class Cases(Protocol):
         """Search, erase and verify now, and return the resulting state. Raises NotFoundError, and what stops it."""
         ...
 
-    async def close(self, case: str, *, who: str, why: str) -> ErasureCase:
+    async def close(self, case: str, *, who: str, why: str, pending_tables: bool = False) -> ErasureCase:
         """Close a verified case after a last search. Repeating the call does nothing.
 
-        Raises NotFoundError, ConflictError (it is not verified, or was withdrawn), InvalidArgumentError.
+        ``pending_tables``: also while tables have rows of its events; the end then names them. Raises NotFoundError,
+        ConflictError (it is not verified, was withdrawn, or is pending in tables), InvalidArgumentError.
         """
         ...
 

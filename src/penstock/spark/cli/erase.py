@@ -12,7 +12,14 @@ import typer
 from penstock.app.cli.common.loss import confirm, refusal
 from penstock.app.cli.common.options import DDL, VALUES, DryRunOption, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, print_json, say
-from penstock.app.cli.common.target import ControllerOption, JsonOption, StreamArgument, default_controller, owner_of
+from penstock.app.cli.common.target import (
+    ControllerOption,
+    JsonOption,
+    StreamArgument,
+    default_controller,
+    open_target,
+    owner_of,
+)
 from penstock.app.cli.erase import (
     ErasureIdOption,
     deferred_by,
@@ -101,7 +108,8 @@ def erase(
     hold covers them. The same command with --id then prints the receipt, or that it is still deferred.
 
     Tables of the stream are listed as pending. With --tables, their rows of these events are deleted, in all versions and
-    files; older versions of the tables end. The same command with --id and --tables does it later.
+    files; older versions of the tables end. The same command with --id and --tables does it later. With --id and --tables
+    and no search, an erasure that is done, such as one of a case, is performed in the tables only.
 
     \b
     Examples:
@@ -112,6 +120,9 @@ def erase(
     from penstock.spark.jobs.erase_tables import TableSettings
 
     settings = TableSettings(storage=pairs(storage, "--storage"), catalog=pairs(catalog, "--catalog"))
+    if tables and erasure is not None and json_field is where is None and not anywhere:
+        _in_tables_only(stream, erasure, settings, controller or default_controller(), master, conf, as_json=json)
+        return
     match = match_of(json_field, anywhere, values, schema, where)
     _check_may_ask(stream, asks=not (dry_run or yes))
     address = controller or default_controller()
@@ -128,8 +139,29 @@ def erase(
             confirm=None if yes else lambda found: _confirm(stream, found, line, as_json=json),
             progress=lambda state: line.show(state_line(state)),
         )
-        found = _in_tables(spark, report, line, address, settings) if tables else None
+        found = _in_tables(spark, report.receipt, line, address, settings) if tables else None
     _show(report, found, as_json=json)
+
+
+def _in_tables_only(
+    stream: str,
+    erasure: str,
+    settings: TableSettings,
+    controller: str,
+    master: str,
+    conf: list[str] | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Perform an erasure that is done in the tables of its stream. Raises NotFoundError, InvalidArgumentError (it is not
+    done, or of another stream), ConflictError (it is pending in a table)."""
+    with open_target(controller, None) as store:
+        found = store.erasures().show(erasure)
+    if found.receipt is None or found.stream != stream:
+        raise InvalidArgumentError("no erasure with a receipt of this stream", erasure=erasure, stream=found.stream)
+    with ProgressLine(quiet=as_json) as line, spark_session("erase", master=master, conf=conf) as spark:
+        in_tables = _in_tables(spark, found.receipt, line, controller, settings)
+    _show_tables(found.receipt, in_tables, as_json=as_json)
 
 
 def _check_may_ask(stream: str, *, asks: bool) -> None:
@@ -139,15 +171,19 @@ def _check_may_ask(stream: str, *, asks: bool) -> None:
 
 
 def _in_tables(
-    spark: SparkSession, report: EraseReport, line: ProgressLine, controller: str, settings: TableSettings
+    spark: SparkSession,
+    receipt: Mapping[str, Any] | None,
+    line: ProgressLine,
+    controller: str,
+    settings: TableSettings,
 ) -> Sequence[TableErasure]:
     """Delete the events from the tables of the stream, if they are erased."""
     from penstock.spark.jobs.erase_tables import erase_in_tables
 
-    if report.receipt is None:
+    if receipt is None:
         return ()
     line.show("state tables")
-    stream, erasure = StreamName.parse(report.stream), report.receipt["erasure"]
+    stream, erasure = StreamName.parse(receipt["stream"]), receipt["erasure"]
     return erase_in_tables(spark, stream, erasure, controller=controller, settings=settings)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from penstock.client.erasure import AsyncErasures
+from penstock.client.retry import retrying
 from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.errors import InvalidArgumentError, PenstockError, UnsupportedError
 from penstock.model.names import StreamName
@@ -80,6 +82,7 @@ def erase_in_tables(
     for name in server.ask(lambda services: _registered(services, stream)):
         try:
             done = erase(_open(name, settings, stream), erasure, erased, run=on_spark(spark))
+            server.ask(partial(_note, erasure, name, done.rows))
             found.append(TableErasure(table=name, state="done", rows=done.rows, files=done.deleted))
         except PenstockError as error:
             found.append(TableErasure(table=name, state="pending", why=str(error)))
@@ -89,6 +92,11 @@ def erase_in_tables(
             reason = str(error).strip().partition("\n")[0][:_REASON_CHARS]
             found.append(TableErasure(table=name, state="pending", why=f"{type(error).__name__}: {reason}"))
     return found
+
+
+async def _note(erasure: str, table: str, rows: int, services: Services) -> None:
+    """Record in the store that the table is done: the receipt and its case show it."""
+    await retrying(partial(services.controller.erasures.note_table, erasure, table, rows=rows), RealRng())
 
 
 async def _registered(services: Services, stream: StreamName) -> list[str]:

@@ -182,18 +182,23 @@ def wait(
 def close(
     case: CaseArgument,
     reason: ReasonOption,
+    pending_tables: Annotated[
+        bool, typer.Option("--pending-tables", help="Close it also while tables have rows of its events.")
+    ] = False,
     owner: OwnerOption = None,
     controller: ControllerOption = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Close a verified case after a last search. Events that arrive afterwards are kept (exit status 4: not verified).
+    """Close a verified case after a last search. Events that arrive afterwards are kept.
+
+    Exit status 4: it is not verified, or a table of Spark still has rows of its events.
 
     \b
     penstock erase case close r17 --reason "answered on 3 May"
     """
     with open_target(controller, data) as store:
-        found = store.cases().close(case, who=owner_of(owner), why=reason)
+        found = store.cases().close(case, who=owner_of(owner), why=reason, pending_tables=pending_tables)
     say(f"case {case} is closed; {_erased(found)}", as_json=json, **as_json_of(found))
 
 
@@ -244,6 +249,8 @@ def _print(found: ErasureCase, *, as_json: bool, loss: Loss | None = None) -> No
         facts["not searched"] = [item.why for item in found.defects]
     if found.ended is not None:
         facts["ended"] = f"{moment(found.ended.at_ms)} by {found.ended.who}: {found.ended.why}"
+        if found.ended.tables:
+            facts["pending at its end"] = list(found.ended.tables)
     if found.is_overdue:
         typer.secho(f"case {found.case} is overdue", fg="red", err=True)
     print_facts({**facts, **(loss.facts if loss is not None else {})}, as_json=False)

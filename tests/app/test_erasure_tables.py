@@ -1,0 +1,72 @@
+"""Tables with copies of erased events are part of a case: it is closed once they are done, or when somebody says so."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from erasure_events import SECRET, fill
+
+import penstock
+from penstock.core.streams.query_source import TABLE_PREFIX
+from penstock.model.cuts import StreamCut
+from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
+from penstock.model.names import StreamName
+from penstock.model.policies import ReaderGroupRetention
+from penstock.model.queries import QuerySource
+from penstock.model.segments import SegmentId
+from penstock.ports.control.groups import ReaderGroupConfig
+
+NAME = StreamName("s", "t")
+TABLE = "delta /tables/clicks"
+WHO = {"who": "ann", "why": "request 17"}
+
+
+async def register(controller, group, query):
+    """What the job ``lake`` does: a subscriber that belongs to a table."""
+    cut, manual = StreamCut(NAME, {SegmentId(0): 0}), ReaderGroupRetention.MANUAL
+    config = ReaderGroupConfig(scope="s", name=group, id=UUID(int=1), retention=manual, start_cuts={NAME: cut})
+    await controller.groups.create(config)
+    source = QuerySource(query=query, run="1")
+    await controller.subscribers.publish(f"s/{group}", group_id=config.id, generation=0, cut=cut, source=source)
+
+
+def test_a_case_is_closed_once_its_tables_are_done_or_when_it_is_said(tmp_path):
+    with penstock.open(tmp_path / "data") as store:
+        fill(store.create_stream("s/t", create_scope=True), 50)
+        controller = store._inner.controller
+        store._thread.call(register(controller, "g", TABLE_PREFIX + TABLE))
+        store._thread.call(register(controller, "h", "a query"))
+        for case in ("c", "d"):
+            store.cases().open("s/t", [SECRET.decode()], case=case, **WHO)
+            store.cases().wait(case)
+        found = store.cases().show("c")
+        (table,) = found.tables
+        assert (table.table, table.state, list(table.erasures)) == (TABLE, "pending", list(found.erasures))
+        (erasure,) = found.erasures
+        with pytest.raises(ConflictError, match="tables still have rows") as caught:
+            store.cases().close("c", **WHO)
+        assert caught.value.fields["tables"] == TABLE
+
+        def note(erasure, table, rows):
+            return store._thread.call(controller.erasures.note_table(erasure, table, rows=rows))
+
+        with pytest.raises(InvalidArgumentError, match="no such table"):
+            note(erasure, "delta /elsewhere", 3)
+        with pytest.raises(NotFoundError):
+            note("nobody", TABLE, 3)
+        assert [(item.table, item.state) for item in store.erasures().show(erasure).tables] == [(TABLE, "pending")]
+        done = note(erasure, TABLE, 8)
+        assert note(erasure, TABLE, 0) == done  # a repeat changes nothing
+        assert [(item.state, item.rows) for item in done.tables] == [("done", 8)]
+        assert [(item.state, item.erasures) for item in store.cases().show("c").tables] == [("done", [])]
+        assert not store.cases().close("c", **WHO).ended.tables
+        # The receipt is as it was: the state of the tables is beside it.
+        assert store.erasures().verify(erasure).holds
+
+        fill(store.stream("s/t"), 20, start=50)
+        store.cases().look("d")
+        with pytest.raises(ConflictError):
+            store.cases().close("d", **WHO)
+        ended = store.cases().close("d", **WHO, pending_tables=True)
+        assert (ended.state, list(ended.ended.tables)) == ("closed", [TABLE])

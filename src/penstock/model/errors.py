@@ -97,6 +97,11 @@ class UnauthenticatedError(AccessError):
     """The server does not know who calls: credentials are missing, wrong or expired. Give valid ones."""
 
 
+class PlanExpiredError(UnauthenticatedError):
+    """The token of a plan has expired, so the task can do nothing more. Run the query again: it plans anew. A streaming
+    query continues from its checkpoint."""
+
+
 class PermissionDeniedError(AccessError):
     """The caller has no right to do this. Ask an administrator for it. Fields: ``call``; ``identity``; ``needs``, the right
     that is missing."""

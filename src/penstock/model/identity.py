@@ -54,8 +54,21 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLife:
+    """Of an identity that a plan token proves. ``proof``: how the identity that planned was verified. Times in
+    milliseconds since the Unix epoch. ``expires_ms``: when the token expires. ``ends_ms``: no renewed token is valid
+    longer."""
+
+    proof: str
+    expires_ms: int
+    ends_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """An identity that the server has verified. ``proof`` is how: ``password``, ``token`` or ``certificate``.
+    """An identity that the server has verified. ``proof`` is how: ``password``, ``token``, ``certificate`` or ``plan``.
+
+    ``plan``: set if, and only if, a plan token proves it.
 
     Raises InvalidArgumentError: the name is empty, longer than 255 characters, or not one line of text.
     """
@@ -63,6 +76,7 @@ class Identity:
     name: str
     proof: str
     grants: tuple[Grant, ...] = ()
+    plan: PlanLife | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > NAME_MAX or not self.name.isprintable():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from penstock.client.retry import FULL_S, RETRYABLE, retrying
 from penstock.model.errors import PenstockError, leaves
+from penstock.model.retention import PolicyTarget
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 from penstock.ports.telemetry import NoTelemetry
@@ -42,6 +43,9 @@ ATTEMPT_S = 2.0
 """How long one attempt of such a call waits for the server. Short, so that the waiting times of both do not add up."""
 
 
+PlanTokenCall: TypeAlias = Callable[[Sequence[PolicyTarget], str, int], Awaitable[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """An open Penstock. ``close`` releases its connections."""
@@ -49,10 +53,13 @@ class Services:
     controller: ControlPlane
     segments: SegmentService
     close: Callable[[], Awaitable[None]]
+    plan_token: PlanTokenCall | None = None
+    """Asks for the token of a plan, as ``About.plan``; None: this process has no identity that it could delegate."""
 
 
 Connector: TypeAlias = Callable[[str], Awaitable[Services]]
-"""Opens the Penstock at a controller's address. A function of a module, so that it can be pickled by name."""
+"""Opens the Penstock at a controller's address. Can be pickled, and compared with others: a function of a module, or the
+access of a plan (``worker.plan_access``)."""
 
 
 async def dial(address: str) -> Services:
@@ -61,12 +68,22 @@ async def dial(address: str) -> Services:
     The environment of this process names its credentials and the authorities to trust: no plan or checkpoint has them.
     Raises: NotConnectedError, InvalidArgumentError (not an address), TlsError, UnauthenticatedError.
     """
+    security = _security(address)
+    # Without an identity there is nothing to delegate, and a sink would ask for it in each batch.
+    return await open_services(
+        address,
+        security,
+        delegates=security.presenting is not None or (security.tls and security.tls.own()) is not None,
+    )
+
+
+async def open_services(address: str, security: DialSecurity, *, delegates: bool = False) -> Services:
+    """As ``dial``, with this protection. ``delegates``: for a process that plans, with the credentials of a user."""
     # Imported late, because gRPC must not be in memory when Spark's daemon forks its workers.
     from penstock.net.dial.controller import dial_controller
     from penstock.net.dial.segment_tokens import SegmentTokens
     from penstock.net.dial.segments import DialLimits, RemoteSegments
 
-    security = _security(address)
     async with AsyncExitStack() as stack:
         controller = await stack.enter_async_context(dial_controller(address, patience_s=ATTEMPT_S, security=security))
         segments = await stack.enter_async_context(
@@ -80,7 +97,8 @@ async def dial(address: str) -> Services:
                 tokens=SegmentTokens(controller.segment_token),
             )
         )
-        return Services(controller, segments, stack.pop_all().aclose)
+        plan_token = controller.plan_token if delegates else None
+        return Services(controller, segments, stack.pop_all().aclose, plan_token)
 
 
 def _security(address: str) -> DialSecurity:
@@ -271,6 +289,9 @@ async def _closed(services: Services) -> None:
     await services.close()
 
 
+_LINKS_MAX = 32
+"""Connections of one thread: a worker serves tasks of many plans, each with a token. The one unused longest is closed."""
+
 # Keyed by process and thread: a forked worker must not use its parent's sockets, and a loop has one thread.
 _links: dict[tuple[int, int, Connector, str], Link] = {}
 
@@ -278,9 +299,11 @@ _links: dict[tuple[int, int, Connector, str], Link] = {}
 def link(connector: Connector, address: str) -> Link:
     """This process's and thread's link to the Penstock at ``address``, opened once and kept."""
     key = (os.getpid(), threading.get_ident(), connector, address)
-    found = _links.get(key)
-    if found is None:
-        found = _links[key] = Link(connector, address)
+    found = _links.pop(key, None) or Link(connector, address)
+    _links[key] = found
+    mine = [item for item in _links if item[:2] == key[:2]]
+    for oldest in mine[: max(0, len(mine) - _LINKS_MAX)]:
+        _links.pop(oldest).close()
     return found
 
 

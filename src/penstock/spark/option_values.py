@@ -7,10 +7,14 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
+from penstock.core.access.plans import PLAN_S_MAX, PLAN_S_MIN
 from penstock.model.errors import InvalidArgumentError
 
 PlainEvents: TypeAlias = Literal["fail", "null"]
 """What a read of records makes of an event that is not a record: an error, or a row without key, value and headers."""
+
+TOKEN_S = 3600
+"""How long the token of a plan is valid, in seconds: so long may a task wait for its start. A running task renews it."""
 
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,19})?)\s*([a-z]*)\Z", re.IGNORECASE)
 # One letter as Spark and Java mean it; two and three as our command line does.
@@ -44,6 +48,18 @@ def plain_events(given: Given) -> PlainEvents:
         case "fail" | "null":
             return text
     raise InvalidArgumentError("option plain_events is fail or null", value=text[:40])
+
+
+def token_seconds(given: Given) -> int:
+    """How long the token of a plan is valid, in seconds. Raises InvalidArgumentError."""
+    text = given("token_seconds") or str(TOKEN_S)
+    # Longer numbers are refused before they are converted.
+    found = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
+    if not PLAN_S_MIN <= found <= PLAN_S_MAX:
+        raise InvalidArgumentError(
+            f"option token_seconds is a whole number from {PLAN_S_MIN} to {PLAN_S_MAX}", value=text[:40]
+        )
+    return found
 
 
 def size_of(name: str, text: str) -> int:

@@ -20,7 +20,7 @@ from penstock.model.queries import ANY_QUERY
 from penstock.ports.control.transactions import LEASE_MAX_MS, LEASE_MIN_MS
 from penstock.spark.choice import WHICH_STREAM, Matching, Named, StreamChoice, all_named, checked_pattern, name_of
 from penstock.spark.kafka import kafka_hint
-from penstock.spark.option_values import PlainEvents, plain_events, reads_records, size_of
+from penstock.spark.option_values import TOKEN_S, PlainEvents, plain_events, reads_records, size_of, token_seconds
 from penstock.spark.schema import EVENT, ROUTING_KEY
 
 
@@ -71,6 +71,7 @@ READ_OPTIONS = (
     "fail_on_data_loss",
     "direct",
     "lease_seconds",
+    "token_seconds",
     "application",
 )
 NO_QUERY = "none"
@@ -92,6 +93,7 @@ WRITE_OPTIONS = (
     "event_format",
     "direct",
     "transaction_timeout_ms",
+    "token_seconds",
     "allow_create_scope",
     "allow_create_stream",
     "default_num_segments",
@@ -127,6 +129,7 @@ class ReadOptions:
     application: str | None
     records: bool = False
     plain_events: PlainEvents = "fail"
+    token_s: int = TOKEN_S
 
     @property
     def is_of_one(self) -> bool:
@@ -171,6 +174,7 @@ class WriteOptions:
     create_stream: bool
     segments: int
     records: bool = False
+    token_s: int = TOKEN_S
 
     @property
     def stream(self) -> StreamName:
@@ -227,6 +231,7 @@ def _read_options(given: _Given, choice: StreamChoice) -> ReadOptions:
         application=given.words_of_holder("application"),
         records=reads_records(given.text),
         plain_events=plain_events(given.text),
+        token_s=token_seconds(given.text),
     )
 
 
@@ -293,6 +298,7 @@ def _write_options(given: _Given, target: StreamName | None) -> WriteOptions:
         create_stream=given.flag("allow_create_stream", target is not None),
         segments=given.number("default_num_segments", 1, _SEGMENTS_MAX) or 1,
         records=reads_records(given.text),
+        token_s=token_seconds(given.text),
     )
 
 

@@ -53,6 +53,7 @@ from penstock.spark.schema import (
 )
 from penstock.spark.worker.collector import spare
 from penstock.spark.worker.lifetime import end_quietly, end_with_driver
+from penstock.spark.worker.plan_access import access_by_stream
 from penstock.storage.machine.rng import RealRng
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         spare("writer")
         options, keyed, columns = self._write_options(schema, overwrite, "mode('append') or INSERT INTO")
         link(self._connector(), options.controller).served_first()
-        return BatchWriter(self._connector(), options, keyed, columns)
+        return BatchWriter(self._connector(), options, keyed, columns).planned()
 
     # Spark passes ``overwrite`` by name when it commits: another name would fail every commit.
     @readable
@@ -129,7 +130,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]
         spare("writer")
         options, keyed, columns = self._write_options(schema, overwrite, "outputMode('append')")
         link(self._connector(), options.controller).served_first()
-        return StreamWriter(self._connector(), options, keyed, columns)
+        return StreamWriter(self._connector(), options, keyed, columns).planned()
 
     def _connector(self) -> Connector:
         return type(self).connector
@@ -206,6 +207,8 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         sizes = {stream: sum(high - low for _, low, high in found) for stream, found in ranges.items()}
         total = sum(sizes.values())
         shares: list[Share] = []
+        read = [stream for stream, found in ranges.items() if found]
+        access = await access_by_stream(self._connector, services, read, valid_s=options.token_s)
         for stream, found in ranges.items():
             if found:
                 shares += await plan_shares(
@@ -217,7 +220,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
                     with_times=APPEND_TIME in self._schema.names,
                     wanted=self._wanted,
                 )
-        shares = [replace(share, time_bound_us=bound_us) for share in shares]
+        shares = [replace(share, time_bound_us=bound_us, access=access[share.stream]) for share in shares]
         return together(shares, goal_bytes=max(1, -(-total // shares_for(options, total))))
 
     async def _time_bound(self, services: Services, streams: Iterable[StreamName]) -> int | None:

@@ -17,6 +17,7 @@ from penstock.storage.access.authenticator import StoreAuthenticator
 from penstock.storage.access.bearer import ProviderTokens, StoreTokens
 from penstock.storage.access.delegation import Issuer, Verifier
 from penstock.storage.access.key_sets import key_set
+from penstock.storage.access.plan_tokens import PlanTokens
 from penstock.storage.access.store_key import load_key
 from penstock.storage.access.users_file import users_path
 
@@ -38,6 +39,7 @@ def open_security(
     authenticator = StoreAuthenticator(
         users=settings.users or users_path(data),
         tokens=StoreTokens(key, clock),
+        plans=PlanTokens(key, clock),
         provider=provider,
         clock=clock,
         telemetry=telemetry,

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.core.access.commands import delegable
+from penstock.core.access.plans import plan_grants, plan_life
 from penstock.core.access.resources import of_stream
 from penstock.model.callers import Caller, current_caller
-from penstock.model.errors import PermissionDeniedError, UnauthenticatedError
-from penstock.model.identity import Action
+from penstock.model.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError
+from penstock.model.identity import Action, Identity
 from penstock.model.names import TABLE_SUFFIX, StreamName
+from penstock.model.retention import PolicyTarget
 from penstock.ports.access.authenticator import Authenticator, Presented
 from penstock.ports.access.tokens import TokenIssuer
 
@@ -38,7 +40,8 @@ async def identified(
 
 
 class TokenDesk:
-    """Gives callers their tokens for segments. ``issuer``: None where no tokens are needed: then they are empty."""
+    """Gives callers their tokens for segments and for plans. ``issuer``: None where no tokens are needed: then they are
+    empty."""
 
     def __init__(self, issuer: TokenIssuer | None) -> None:
         self._issuer = issuer
@@ -55,18 +58,38 @@ class TokenDesk:
         """
         if self._issuer is None:
             return ""
-        caller = current_caller()
-        if caller is None or caller.identity is None:
-            raise UnauthenticatedError("this call needs credentials")
-        actions = delegable(caller.identity, stream)
-        tables = delegable(caller.identity, StreamName(stream.scope, stream.stream + TABLE_SUFFIX))
+        identity = _identity()
+        actions = delegable(identity, stream)
+        tables = delegable(identity, StreamName(stream.scope, stream.stream + TABLE_SUFFIX))
         if not (actions | tables if wanted is None else (actions | tables) & wanted):
             raise PermissionDeniedError(
                 "the caller has no right to the segments of the stream",
-                identity=caller.identity.name,
+                identity=identity.name,
                 needs=f"read or write on {of_stream(stream)[0]}",
             )
-        return self._issuer.issue(caller.identity.name, stream, actions, tables)
+        until_ms = None if identity.plan is None else identity.plan.expires_ms
+        return self._issuer.issue(identity.name, stream, actions, tables, until_ms=until_ms)
+
+    def plan(self, targets: Sequence[PolicyTarget], action: str, valid_s: int) -> str:
+        """A plan token for the targets; see ``core.access.plans.plan_grants``. ``action``: read or write; ``valid_s``: how
+        long, in seconds. Raises InvalidArgumentError, UnauthenticatedError, PermissionDeniedError."""
+        if self._issuer is None:
+            return ""
+        identity = _identity()
+        grants = plan_grants(identity, targets, action)
+        life = plan_life(identity, valid_s=valid_s, now_ms=self._issuer.now_ms())
+        return self._issuer.issue_plan(identity.name, grants, life)
+
+    def renew(self, valid_s: int) -> str:
+        """The plan token of the caller again, valid for longer. It never outlives the plan by more than a day. Raises
+        InvalidArgumentError (the caller presents none), UnauthenticatedError."""
+        if self._issuer is None:
+            return ""
+        identity = _identity()
+        if identity.plan is None:
+            raise InvalidArgumentError("only the token of a plan is renewed", identity=identity.name)
+        life = plan_life(identity, valid_s=valid_s, now_ms=self._issuer.now_ms())
+        return self._issuer.issue_plan(identity.name, identity.grants, life)
 
     def token_or_none(self, stream: StreamName) -> str:
         """The token, or empty if the caller may not have one: for replies that carry one besides their answer."""
@@ -74,3 +97,10 @@ class TokenDesk:
             return self.token(stream)
         except PermissionDeniedError:
             return ""
+
+
+def _identity() -> Identity:
+    caller = current_caller()
+    if caller is None or caller.identity is None:
+        raise UnauthenticatedError("this call needs credentials")
+    return caller.identity

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.codec.values import Call
 from penstock.model.errors import NotConnectedError, UnsupportedError
 from penstock.model.names import StreamName
+from penstock.model.retention import PolicyTarget
 from penstock.net.dial.checking import REFUSED_S, check_listens
 from penstock.net.dial.grpc_connection import CALL_S, PATIENCE_S, GrpcConnection
 from penstock.net.dial.line_calls import LineCalls
@@ -37,6 +38,15 @@ class RemoteController(RemoteControl):
         if self._needs_tokens is None:
             await self.greet()
         return await self.about.token(stream) if self._needs_tokens else ""
+
+    async def plan_token(self, targets: Sequence[PolicyTarget], action: str, valid_s: int) -> str:
+        """A token for the tasks of a plan; see ``About.plan``. Empty: tasks need none, or the server issues none."""
+        if self._needs_tokens is None:
+            await self.greet()
+        try:
+            return await self.about.plan(targets, action, valid_s) if self._needs_tokens else ""
+        except UnsupportedError:
+            return ""  # An earlier version: tasks present what their environment names.
 
     def use_line(self, calls: LineCalls) -> None:
         """Make calls over connections to the store if the server accepts them there. ``calls`` is borrowed."""

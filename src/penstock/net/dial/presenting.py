@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from penstock.model.credentials import Credentials, bearer_header
-from penstock.model.errors import InvalidArgumentError, UnauthenticatedError
+from penstock.model.errors import AccessError, InvalidArgumentError, UnauthenticatedError
 from penstock.ports.clock import Clock
 
 _EARLY_SHARE = 10
@@ -77,6 +77,8 @@ class Presenting:
                     found = await asyncio.get_running_loop().run_in_executor(None, call)
                     if inspect.isawaitable(found):
                         found = await found
+        except AccessError:
+            raise
         except Exception as error:
             raise UnauthenticatedError(
                 "the function that supplies tokens failed", reason=type(error).__name__

@@ -148,7 +148,7 @@ class GrpcServer:
         )
         controller = {name: handler for part in parts for name, handler in part.handlers().items()}
         more = ((CALLS_CAPABILITY,) if self._line else ()) + ((TOKENS_CAPABILITY,) if self._tokens.is_open else ())
-        own = answers(self._controller, self._segments, store_id=self._store_id, more=more, token_of=self._tokens.token)
+        own = answers(self._controller, self._segments, store_id=self._store_id, more=more, desk=self._tokens)
         identify = unverified if self._authenticator is None else self._identify
         return (
             service_handler(

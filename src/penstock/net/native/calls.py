@@ -10,6 +10,7 @@ from typing import Protocol, get_type_hints
 
 from penstock.codec.values import Call
 from penstock.model.names import StreamName
+from penstock.model.retention import PolicyTarget
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.chunks import LeasedChunks
 from penstock.ports.data.erasing import Erasing
@@ -57,6 +58,19 @@ class About(Protocol):
         """The caller's token for the segments of the stream; empty if they need none. Raises PermissionDeniedError."""
         ...
 
+    async def plan(self, targets: Sequence[PolicyTarget], action: str, valid_s: int) -> str:
+        """A token for the tasks of a plan; empty if callers need no identity. It allows ``action``, read or write, on the
+        streams, and on what the caller may do so in the scopes or (None) the store, for ``valid_s`` seconds.
+
+        Raises InvalidArgumentError, PermissionDeniedError.
+        """
+        ...
+
+    async def renew(self, valid_s: int) -> str:
+        """The plan token that the caller presents, valid for ``valid_s`` seconds from now, but not for more than a day after
+        the plan. Raises InvalidArgumentError: the caller presents another credential."""
+        ...
+
 
 @cache
 def control_calls() -> Mapping[str, Mapping[str, Call]]:
@@ -98,8 +112,9 @@ def info_call() -> Call:
 
 
 @cache
-def token_call() -> Call:
-    return Call(f"{STORE}.token", About.token)
+def token_calls() -> Mapping[str, Call]:
+    """The calls that return tokens, by name."""
+    return {item.__name__: Call(f"{STORE}.{item.__name__}", item) for item in (About.token, About.plan, About.renew)}
 
 
 TOKENS_CAPABILITY = "DelegationTokens"

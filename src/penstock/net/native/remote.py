@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 from penstock.codec.values import Call
-from penstock.net.native.calls import About, control_calls, info_call, segment_calls, token_call
+from penstock.net.native.calls import About, control_calls, info_call, segment_calls, token_calls
 from penstock.ports.control.batches import Batches
 from penstock.ports.control.cuts import Cuts
 from penstock.ports.control.erasures import Cases, Erasures
@@ -85,5 +85,5 @@ class RemoteControl:
         self.evidence = cast(Evidence, _Remote(calls["evidence"], ask))
         self.approvals = cast(Approvals, _Remote(calls["approvals"], ask))
         self.tables = cast(KeyValueTables, _Remote(calls["tables"], ask))
-        self.about = cast(About, _Remote({"info": info_call(), "token": token_call()}, ask))
+        self.about = cast(About, _Remote({"info": info_call(), **token_calls()}, ask))
         self.segments = cast(NativeSegments, _Remote(segment_calls(), ask))

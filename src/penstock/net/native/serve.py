@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from penstock.codec.values import Call
 from penstock.model.errors import UnsupportedError
 from penstock.model.names import StreamName
-from penstock.net.native.calls import OVER_THE_WIRE, StoreInfo, control_calls, info_call, segment_calls, token_call
+from penstock.model.retention import PolicyTarget
+from penstock.net.native.calls import OVER_THE_WIRE, StoreInfo, control_calls, info_call, segment_calls, token_calls
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 
 Answer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 """Turns a request into its reply. Raises what the call raises, and InvalidArgumentError for a malformed request."""
 
-TokenOf: TypeAlias = Callable[[StreamName], str]
+
+class Desk(Protocol):
+    """Gives the current caller its tokens; see ``About``. Each may raise UnauthenticatedError."""
+
+    def token(self, stream: StreamName) -> str: ...
+    def plan(self, targets: Sequence[PolicyTarget], action: str, valid_s: int) -> str: ...
+    def renew(self, valid_s: int) -> str: ...
+
 
 _NOT_OFFERED = {
     "scrub": "a store with several workers cannot be scrubbed while it runs: run penstock spark scrub, "
@@ -33,10 +41,10 @@ def answers(
     *,
     store_id: str,
     more: tuple[str, ...] = (),
-    token_of: TokenOf | None = None,
+    desk: Desk | None = None,
 ) -> Mapping[str, Answer]:
     """The answer to each call, by name; the services are borrowed. ``more``: further capabilities that the server
-    reports. ``token_of``: returns the caller's token for segments of a stream; None: they need none."""
+    reports. ``desk``: gives callers their tokens; None: they need none, and get empty ones."""
     found = _control_answers(controller)
     found |= {call.name: _answer(call, partial(_method, segments, name)) for name, call in segment_calls().items()}
     said = StoreInfo(version=version("penstock"), store_id=store_id, calls=tuple(sorted([*found, *more])))
@@ -44,13 +52,17 @@ def answers(
     async def info() -> StoreInfo:
         return said
 
-    async def token(stream: StreamName) -> str:
-        return "" if token_of is None else token_of(stream)
-
     return found | {
         info_call().name: _answer(info_call(), lambda: info),
-        token_call().name: _answer(token_call(), lambda: token),
+        **{call.name: _answer(call, partial(_given, desk, name)) for name, call in token_calls().items()},
     }
+
+
+def _given(desk: Desk | None, name: str) -> Callable[..., Awaitable[str]]:
+    async def given(**arguments: Any) -> str:
+        return "" if desk is None else str(getattr(desk, name)(**arguments))
+
+    return given
 
 
 def wire_answers(controller: ControlPlane) -> Mapping[str, Answer]:

@@ -1,11 +1,13 @@
-"""Delegation tokens: what a client may do with the segments of a stream, for a short time."""
+"""Delegation tokens: what a client may do with the segments of a stream, for a short time. Plan tokens: what the tasks
+of a plan may do."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.model.identity import Action
+from penstock.model.identity import Action, Grant, PlanLife
 from penstock.model.names import TABLE_SUFFIX, StreamName
 
 
@@ -38,8 +40,24 @@ class TokenIssuer(Protocol):
         stream: StreamName,
         actions: frozenset[Action],
         table_actions: frozenset[Action] = frozenset(),
+        *,
+        until_ms: int | None = None,
     ) -> str:
-        """A token; see ``Delegated``. Equal requests may get the same one while most of its time is left."""
+        """A token; see ``Delegated``. Equal requests may get the same one while most of its time is left.
+
+        ``until_ms``: the latest expiry, milliseconds since the Unix epoch; None: none.
+        """
+        ...
+
+    def issue_plan(self, subject: str, grants: Sequence[Grant], life: PlanLife) -> str:
+        """A plan token: it proves the identity of that name, with these rights only, until ``life.expires_ms``.
+
+        Raises InvalidArgumentError: it would be too long.
+        """
+        ...
+
+    def now_ms(self) -> int:
+        """The wall clock by which tokens expire."""
         ...
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -19,6 +19,8 @@ from penstock.model.errors import NotFoundError, PenstockError, ScopeNotFoundErr
 from penstock.model.names import StreamName
 from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.spark.connect import Connector, Services, dial, link
+from penstock.spark.option_values import TOKEN_S
+from penstock.spark.worker.plan_access import access_for
 
 SHARE_STREAMS = 500  # streams of one task
 PAGE_STREAMS = 50
@@ -71,7 +73,7 @@ class Fault:
 
 def store_shares(facts: StoreFacts) -> list[StoreShare]:
     """Shares of all user streams of the store. Raises NotConnectedError, UnavailableError."""
-    return link(facts.connector, facts.controller).ask(partial(_listed, facts))
+    return link(facts.connector, facts.controller).ask(partial(_shares, facts))
 
 
 def store_lines(share: StoreShare) -> Iterator[list[tuple[int, StoreLine]]]:
@@ -84,6 +86,11 @@ def store_lines(share: StoreShare) -> Iterator[list[tuple[int, StoreLine]]]:
     for start in range(0, len(names), PAGE_STREAMS):
         found = server.ask(partial(_asked, share.scope, names[start : start + PAGE_STREAMS]))
         yield [(share.first + start + place, line) for place, line in enumerate(found) if line is not None]
+
+
+async def _shares(facts: StoreFacts, services: Services) -> list[StoreShare]:
+    access = await access_for(facts.connector, services, [None], "read", valid_s=TOKEN_S)
+    return await _listed(replace(facts, connector=access), services)
 
 
 async def _listed(facts: StoreFacts, services: Services) -> list[StoreShare]:

@@ -25,13 +25,16 @@ from penstock.model.errors import (
     StreamNotFoundError,
 )
 from penstock.model.names import StreamName, parse_segment_name, segment_name
+from penstock.model.retention import PolicyTarget
 from penstock.model.segments import SegmentId
 from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.control.streams import StreamDescription
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
 from penstock.spark.jobs.scrub_task import RESULT, Finding, ScrubTask, Stretch
+from penstock.spark.option_values import TOKEN_S
 from penstock.spark.reading.planning import infos
+from penstock.spark.worker.plan_access import access_for
 
 _STRETCH_BYTES = 512 << 20
 _STRETCHES_A_TASK = 500  # stretches of files in one task
@@ -104,7 +107,15 @@ def scrub(
     facts = {"streams": len(plan.streams), "segments": len({item.segment for item in plan.stretches})}
     if dry_run:
         return ScrubOutcome(checked={**facts, "bytes": plan.size_bytes}, findings=(), affected=(), dry_run=True)
-    task = ScrubTask(connector=connector, controller=request.controller, todo=_shared_out(plan.stretches))
+    access = connector
+    if any(not item.is_own for item in plan.stretches):
+        access = server.ask(
+            lambda services: access_for(connector, services, [_target_of(request)], "read", valid_s=TOKEN_S)
+        )
+    # The token of a plan has no right to the store's own streams: the driver verifies them itself.
+    own = [] if access is connector else [item for item in plan.stretches if item.is_own]
+    others = [item for item in plan.stretches if not (own and item.is_own)]
+    task = ScrubTask(connector=access, controller=request.controller, todo=_shared_out(others))
     rows: list[Any] = []
     if task.todo:
         with repeat_in_background(task_progress(spark, on_progress, "tasks"), every_s=_PROGRESS_S):
@@ -119,8 +130,13 @@ def scrub(
         for row in rows
         if row["finding"]
     ]
+    here = ScrubTask(connector=connector, controller=request.controller, todo=())
+    verified = here.verify(own)
+    found += verified.found
+    for name, amount in verified.checked.items():
+        checked[name] = checked.get(name, 0) + amount
     found.sort(key=lambda item: (item.damage.place, item.damage.start or 0, item.damage.kind.value))
-    kept = _found_again(task, found, server.ask(lambda services: _heads(services, found)))
+    kept = _found_again(here, found, server.ask(lambda services: _heads(services, found)))
     hurt = server.ask(lambda services: _affected(services, kept))
     outcome = ScrubOutcome(checked=checked, findings=kept, affected=hurt)
     if request.findings is not None:
@@ -133,6 +149,10 @@ def _check_target(findings: Path | None) -> None:
         raise AlreadyExistsError("the file for the findings exists already; choose another", file=findings)
     if findings is not None and not findings.absolute().parent.is_dir():
         raise InvalidArgumentError("the directory for the findings does not exist", path=findings.absolute().parent)
+
+
+def _target_of(request: ScrubRequest) -> PolicyTarget:
+    return request.scope if request.stream is None else request.stream
 
 
 async def _planned(services: Services, request: ScrubRequest) -> _Plan:

@@ -15,6 +15,7 @@ from crc32c import crc32c
 from penstock.codec.store.chunk_index import RECORD_BYTES, IndexRecord, decode_records, index_name
 from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError, TruncatedError
+from penstock.model.names import SYSTEM_SCOPE
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange
 from penstock.spark.connect import Connector, Services, link
 
@@ -38,6 +39,11 @@ class Stretch:
     head: int
     low: int
     high: int
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it belongs to a stream of the store itself."""
+        return self.segment.startswith(f"{SYSTEM_SCOPE}/")
 
 
 @dataclass(frozen=True, slots=True)

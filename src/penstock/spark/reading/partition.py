@@ -44,10 +44,9 @@ def read_partition(
     share: Share | None = partition.value
     if share is None:
         return
-    server = link(connector, options.controller)
     for part in (share, *share.more):
-        yield from _read_share(server, options, schema, part)
-    _finish_part(server, share)
+        yield from _read_share(link(part.access or connector, options.controller), options, schema, part)
+    _finish_part(link(share.access or connector, options.controller), share)
 
 
 def _read_share(server: Link, options: ReadOptions, schema: StructType, share: Share) -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TypeAlias, overload
 from uuid import UUID
@@ -18,6 +18,7 @@ from penstock.codec.columns import Records, column
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.ports.data.chunks import ChunkRange
+from penstock.spark.connect import Connector
 
 SHARE_MIN_BYTES = 8 << 20
 """Shares are not made smaller than this to keep all cores busy."""
@@ -182,7 +183,7 @@ class Share:
     if the files cannot be read, instead of reading the bytes from the store. ``part``: the number of this task, from 0,
     and the number of tasks under the lease; None: the lease is released elsewhere. ``more``: what the same task reads
     behind it, of other streams. ``time_bound_us``: of column ``event_time_bound``, microseconds since the Unix epoch;
-    None: unknown, or not asked for."""
+    None: unknown, or not asked for. ``access``: how the task connects to the store; None: as its environment says."""
 
     stream: StreamName
     pieces: Sequence[Piece]
@@ -192,6 +193,7 @@ class Share:
     part: tuple[int, int] | None = None
     more: tuple[Share, ...] = ()
     time_bound_us: int | None = None
+    access: Connector | None = field(default=None, repr=False)
 
     @property
     def size_bytes(self) -> int:

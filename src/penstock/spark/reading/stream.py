@@ -46,6 +46,7 @@ from penstock.spark.reading.subscription import subscribe, subscribe_all
 from penstock.spark.reading.times import time_bound_us
 from penstock.spark.reasons import readable, readable_items
 from penstock.spark.schema import APPEND_TIME, EVENT_TIME_BOUND
+from penstock.spark.worker.plan_access import access_by_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -423,6 +424,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                     with_times=APPEND_TIME in self._schema.names,
                     min_shares=max(1, options.min_partitions * sizes[stream] // total),
                 )
+        read = [stream for stream, found in ranges.items() if found]
+        access = await access_by_stream(self._connector, services, read, valid_s=options.token_s)
+        shares = [replace(share, access=access[share.stream]) for share in shares]
         if first and all(share.lease is None for share in shares):
             self._lease = None  # nothing to give back
         if EVENT_TIME_BOUND in self._schema.names:

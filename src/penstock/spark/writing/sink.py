@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID, uuid4
 
 from pyspark import TaskContext
@@ -30,7 +30,7 @@ from penstock.spark.worker.collector import spare
 from penstock.spark.writing.batch_commit import groups_of
 from penstock.spark.writing.messages import RoutedWritten, TaskWritten
 from penstock.spark.writing.streams_commit import StreamsCommit, parts_of
-from penstock.spark.writing.transactions import ABORT_S, abort_if_open
+from penstock.spark.writing.transactions import ABORT_S, abort_if_open, writing_access
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,8 +60,19 @@ class _Writer:
         # does.
         self._run = uuid4()
         self._one_job = False
+        self._tasks = connector
+
+    def planned(self) -> Self:
+        """Get the token of the plan for the tasks. On the driver, before Spark pickles this object to them.
+
+        Tasks may write, and no more. So a missing stream is created here, if callers need identities and the options
+        allow it. Raises PermissionDeniedError, and what a call to the controller raises.
+        """
+        self._tasks = self._server().ask(partial(writing_access, self._connector, self._options))
+        return self
 
     def _server(self) -> Link:
+        """The driver's connection."""
         return link(self._connector, self._options.controller)
 
     def _write(
@@ -73,7 +84,7 @@ class _Writer:
         # Also pandas, if this process was forked before the daemon had loaded it: Spark loads it after a write.
         spare("task")
         attempt = Attempt(
-            self._connector,
+            self._tasks,
             self._options,
             keyed=self._keyed,
             target_columns=self._target_columns,
@@ -85,7 +96,8 @@ class _Writer:
         )
         if attempt.hold(iterator):
             return attempt.message()
-        written = self._server().run(lambda services: attempt.write(services, iterator))
+        server = link(self._tasks, self._options.controller)
+        written = server.run(lambda services: attempt.write(services, iterator))
         for _ in iterator:
             pass  # Spark requires that its rows are consumed
         return written

@@ -18,8 +18,9 @@ from penstock.model.errors import (
 )
 from penstock.model.policies import ScalingPolicy, StreamConfig
 from penstock.ports.control.transactions import Transaction, TransactionStatus
-from penstock.spark.connect import Services
+from penstock.spark.connect import Connector, Services
 from penstock.spark.options import WriteOptions
+from penstock.spark.worker.plan_access import access_for
 
 log = logging.getLogger("penstock.spark")
 
@@ -29,19 +30,38 @@ ABORT_S = 3.0
 
 async def opened(services: Services, options: WriteOptions, begin: Callable[[], Awaitable[Transaction]]) -> Transaction:
     """The result of ``begin``. A missing scope or stream is created first, if that is allowed."""
-    controller = services.controller
     try:
         return await begin()
     except (ScopeNotFoundError, StreamNotFoundError) as error:
-        if not options.create_stream:
+        if not await _created(services, options, scope_exists=not isinstance(error, ScopeNotFoundError)):
             raise
-        if isinstance(error, ScopeNotFoundError) or not await controller.scopes.exists(options.stream.scope):
-            if not options.create_scope:
-                raise
-            await _unless_exists(controller.scopes.create(options.stream.scope))
+    return await begin()
+
+
+async def _created(services: Services, options: WriteOptions, *, scope_exists: bool) -> bool:
+    """Create the stream, and its scope if there is none. False: the options do not allow it."""
+    controller = services.controller
+    if not options.create_stream:
+        return False
+    if not scope_exists or not await controller.scopes.exists(options.stream.scope):
+        if not options.create_scope:
+            return False
+        await _unless_exists(controller.scopes.create(options.stream.scope))
     config = StreamConfig(scaling=ScalingPolicy(min_segments=options.segments))
     await _unless_exists(controller.streams.create(options.stream, config))
-    return await begin()
+    return True
+
+
+async def writing_access(connector: Connector, options: WriteOptions, services: Services) -> Connector:
+    """How the tasks of a write connect. Where each row names its stream, they may write to what the caller may write in
+    option ``scope``, or else in the store."""
+    if services.plan_token is None:
+        return connector
+    target = options.target
+    if target is not None and options.create_stream and not await services.controller.streams.exists(target):
+        await _created(services, options, scope_exists=True)
+    wanted = options.scope if target is None else target
+    return await access_for(connector, services, [wanted], "write", valid_s=options.token_s)
 
 
 async def _unless_exists(creation: Awaitable[None]) -> None:

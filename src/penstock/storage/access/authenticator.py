@@ -10,10 +10,11 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.core.access.attempts import Attempts
+from penstock.core.access.plans import still_held
 from penstock.model.errors import PenstockError, ThrottledError, UnauthenticatedError
 from penstock.model.identity import Identity
 from penstock.ports.access.authenticator import CREDENTIALS_MAX, Presented
@@ -21,6 +22,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.telemetry import Telemetry
 from penstock.storage.access.bearer import ProviderTokens, StoreTokens, header_of
 from penstock.storage.access.passwords import PASSWORD_MAX, PasswordHash, matches
+from penstock.storage.access.plan_tokens import PlanTokens, is_plan
 from penstock.storage.access.users_file import User, Users, certificate_name, load_users
 
 log = logging.getLogger(__name__)
@@ -59,12 +61,14 @@ class StoreAuthenticator:
         *,
         users: Path,
         tokens: StoreTokens,
+        plans: PlanTokens,
         provider: ProviderTokens | None,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
         self._path = users
         self._tokens = tokens
+        self._plans = plans
         self._provider = provider
         self._clock = clock
         self._telemetry = telemetry
@@ -115,6 +119,9 @@ class StoreAuthenticator:
         else:
             raise UnauthenticatedError("credentials must be Basic or Bearer")
         self._load()
+        if stamp is not self._stamp and identity.plan is not None:
+            identity, ends_s = self._of_plan(rest.strip())
+            stamp = self._stamp
         if stamp is not self._stamp and scheme.lower() == "basic":
             # The users were changed during the check: this one may be gone, or have other rights.
             user = self._users.get(identity.name)
@@ -160,10 +167,20 @@ class StoreAuthenticator:
 
     async def _of_token(self, token: str) -> tuple[Identity, float]:
         if header_of(token)["kid"] == self._tokens.key_id:
-            return self._tokens.identity(token)
+            return self._of_plan(token) if is_plan(token) else self._tokens.identity(token)
         if self._provider is None:
             raise UnauthenticatedError("the token is not one of this store")
         return await self._provider.identity(token)
+
+    def _of_plan(self, token: str) -> tuple[Identity, float]:
+        """The identity of a plan, with the rights that its user still has. An identity of a provider is not listed here."""
+        identity, life = self._plans.identity(token)
+        if life.proof in ("password", "certificate"):
+            user = self._users.get(identity.name)
+            if user is None:
+                raise UnauthenticatedError("the user of the plan was removed")
+            identity = replace(identity, grants=still_held(identity.grants, user.grants))
+        return identity, life.expires_ms / 1000
 
     def _of_certificate(self, shown: Presented) -> Identity:
         names = (certificate_name(name) if name.startswith("DNS:") else name for name in shown.certificate)

@@ -189,7 +189,12 @@ class StoreTokens:
             leeway_s=0,
             now_s=self._clock.now_ms() / 1000,
         )
-        return _identity(claims.get("sub"), _grants(_texts(claims.get(OWN_GRANTS)))), float(claims["exp"])
+        return _identity(claims.get("sub"), grants_of(claims.get(OWN_GRANTS))), float(claims["exp"])
+
+
+def grants_of(claim: object) -> tuple[Grant, ...]:
+    """The rights in a claim, those that can be read."""
+    return _grants(_texts(claim))
 
 
 def _identity(name: object, grants: Sequence[Grant]) -> Identity:

@@ -6,15 +6,16 @@ The form is that of docs/reference/access.md. The audience differs from that of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
 from penstock.model.errors import PenstockError
-from penstock.model.identity import Action
+from penstock.model.identity import Action, Grant, PlanLife
 from penstock.model.names import StreamName
 from penstock.ports.access.tokens import Delegated
 from penstock.ports.clock import Clock
 from penstock.storage.access.bearer import claims_of, header_of, refused
+from penstock.storage.access.plan_tokens import sign_plan
 from penstock.storage.access.store_key import StoreKey, key_id, public_key
 
 TOKEN_S = 600
@@ -41,8 +42,8 @@ class _Cache(Generic[_K, _V]):
 
 
 class Issuer:
-    """A ``TokenIssuer``. ``token_s``: how long a token is valid. A token is issued again until a fifth of its time is
-    over: the Java client asks before nearly every request."""
+    """A ``TokenIssuer``. ``token_s``: how long a token for segments is valid. It is issued again until a fifth of its time
+    is over: the Java client asks before nearly every request."""
 
     def __init__(self, key: StoreKey, clock: Clock, *, token_s: int = TOKEN_S) -> None:
         self._key = key
@@ -57,12 +58,17 @@ class Issuer:
         stream: StreamName,
         actions: frozenset[Action],
         table_actions: frozenset[Action] = frozenset(),
+        *,
+        until_ms: int | None = None,
     ) -> str:
         import jwt
 
         now_ms = self._clock.now_ms()
         wanted = (subject, stream, _letters(actions), _letters(table_actions))
-        found = self._issued.get(wanted)
+        expires_ms = now_ms + self._token_s * 1000
+        # A token that must end earlier belongs to its caller alone.
+        is_shared = until_ms is None or until_ms >= expires_ms
+        found = self._issued.get(wanted) if is_shared else None
         if found is not None and 0 <= now_ms - found[1] < self._token_s * 200:
             return found[0]
         now_s = now_ms // 1000
@@ -74,11 +80,18 @@ class Issuer:
             "act": wanted[2],
             "tab": wanted[3],
             "iat": now_s,
-            "exp": now_s + self._token_s,
+            "exp": now_s + self._token_s if until_ms is None or is_shared else until_ms // 1000,
         }
         token = jwt.encode(claims, self._private, algorithm="EdDSA", headers={"kid": self._key.id})
-        self._issued.put(wanted, (token, now_ms))
+        if is_shared:
+            self._issued.put(wanted, (token, now_ms))
         return token
+
+    def issue_plan(self, subject: str, grants: Sequence[Grant], life: PlanLife) -> str:
+        return sign_plan(self._key, self._private, subject, grants, life, now_ms=self._clock.now_ms())
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
 
 
 class Verifier:

@@ -28,6 +28,7 @@ from penstock.spark.reading.losses import say
 from penstock.spark.reading.planning import batch_ranges, holder_of, left_of, plan_shares, resolve, shares_for
 from penstock.spark.reading.positions import Loss
 from penstock.spark.schema import APPEND_TIME, EVENT_TIME_BOUND, READ_COLUMNS
+from penstock.spark.worker.plan_access import access_for
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
 PARTITIONS = ("hour", "day")
@@ -255,8 +256,11 @@ class _Export:
         if not todo:
             return
         request, options = self._request, self._options
+        access = self._ask(
+            lambda services: access_for(self._connector, services, [options.stream], "read", valid_s=options.token_s)
+        )
         task = ExportTask(
-            place=Place(connector=self._connector, controller=options.controller, stream=options.stream),
+            place=Place(connector=access, controller=options.controller, stream=options.stream),
             output=self._directory.output,
             todo=tuple(todo),
             columns=_with_clock(request),

@@ -181,6 +181,7 @@ UNGUARDED: Mapping[str, str] = {
     "stream repair": "removes records that no reader can ever reach, and keeps every event of the stream",
     "retention run": "decides nothing: it deletes now what the policy in force deletes with the next cycle",
     "retention undo": "gives back",
+    "approval require": "removes nothing; to require less is itself a request that another identity must approve",
     "approval approve": "performs what another identity has requested: the request is the question, and names the loss",
     "approval refuse": "keeps what was to be removed",
     "approval withdraw": "keeps what was to be removed",

@@ -21,8 +21,9 @@ from penstock.model.errors import (
     PermissionDeniedError,
     RetentionHoldError,
     StreamNotFoundError,
+    UnavailableError,
 )
-from penstock.model.identity import Action
+from penstock.model.identity import Action, Grant
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.net.native.calls import control_calls
@@ -209,6 +210,87 @@ async def test_without_an_identity_nothing_is_requested_and_nothing_can_need_app
                 raise AssertionError
         assert await controller.approvals.list() == []
         await controller.policies.set(STREAM, PolicyDocument(retain=Retain(min_age_s=2000)))  # longer needs none
+
+
+class Rights:
+    """The rights that identities have now."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, tuple[Grant, ...] | None] = {}
+
+    def grants_of(self, name: str, proof: str) -> tuple[Grant, ...] | None:
+        assert proof == "password"
+        return self.now.get(name, (Grant("/", frozenset(Action)),))
+
+
+@pytest.mark.parametrize("case", CASES)
+@at_once
+async def test_nothing_is_performed_for_a_requester_that_has_lost_the_right(case: str) -> None:
+    segments, rights = MemorySegments(), Rights()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments)
+        controller.know_rights(rights)
+        before = await state(controller)
+        request = await requested(controller, CASES[case])
+        rights.now["al"] = (Grant("/", frozenset({Action.READ, Action.AUDIT, Action.APPROVE})),)
+        with by("bea"), pytest.raises(ConflictError, match="lost the right"):
+            await controller.approvals.approve(request)
+        rights.now["al"] = ()  # removed
+        with by("bea"), pytest.raises(ConflictError, match="lost the right"):
+            await controller.approvals.approve(request)
+        assert await state(controller) == before
+        rights.now["al"] = None  # not listed: the identity of a provider
+        with by("bea"):
+            assert (await controller.approvals.approve(request)).state == "executed"
+
+
+@at_once
+async def test_a_right_that_is_lost_before_a_repeated_execution_ends_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    segments, rights = MemorySegments(), Rights()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments)
+        controller.know_rights(rights)
+        before = await state(controller)
+        request = await requested(controller, TRUNCATE)
+
+        async def later(*_: object) -> None:
+            raise UnavailableError("the store has no time now")
+
+        with monkeypatch.context() as busy:
+            busy.setattr(controller.approvals, "_perform", later)
+            with by("bea"):
+                assert (await controller.approvals.approve(request)).state == "approved"
+        rights.now["al"] = ()
+        await controller.sweep()
+        found = await controller.approvals.get(request)
+        assert found.state == "failed"
+        assert "lost the right" in found.failure
+        assert await state(controller) == before
+
+
+@at_once
+async def test_one_requester_with_too_many_requests_keeps_no_other_from_requesting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.core.policies.approvals.PENDING_HERE", 3)
+    segments = MemorySegments()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments)
+
+        def cut(at: int) -> Call:
+            return lambda c: c.streams.truncate(STREAM, cut_at({SEGMENT: at}))
+
+        for at in range(1, 4):
+            await requested(controller, cut(at))
+        with by("al"), pytest.raises(ApprovalRequiredError, match="too many requests") as caught:
+            await cut(4)(controller)
+        assert caught.value.fields["limit"] == 3
+        assert await requested(controller, cut(4), who="cleo")
+        with by("al"):
+            await controller.approvals.withdraw((await controller.approvals.list())[0].id)
+        assert await requested(controller, cut(4))
 
 
 @at_once

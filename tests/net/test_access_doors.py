@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ from uuid import UUID
 import pytest
 from access_calls import EVERY, command_of, request_of, routes_of
 from access_world import NOBODY, ORDERS, PASSWORD, RIGHTS, SEGMENT, Doors, run
+from rest_support import Answer, _call
 
 from penstock.app.access.settings import AccessSettings, load_access_settings
 from penstock.app.workers.supervisor import Worker
@@ -196,6 +197,31 @@ def test_a_second_identity_approves_over_http(tmp_path):
         assert (done.json["state"], done.json["decided_by"]) == ("executed", "bea")
         assert (await opened.http("GET", request, bea, **bearer)).json == done.json
         assert not await opened.controller.streams.exists(ORDERS)
+
+    run(tmp_path, test)
+
+
+def test_what_needs_approval_is_set_over_http(tmp_path):
+    async def test(opened: Doors) -> None:
+        tokens = StoreTokens(load_key(tmp_path), opened.clock)
+        bearer = {"authorization": "Bearer " + tokens.issue(
+            "ruth", [parse_grant("/scope:shop=retain")], ttl_s=3600, token_id=UUID(int=3)
+        )}  # fmt: skip
+
+        async def put(path: str, actions: Sequence[str]) -> Answer:
+            body = json.dumps({"actions": actions}).encode()
+            sent = {"content-type": "application/json", **bearer}
+            return await asyncio.to_thread(_call, opened.rest.port, "PUT", path, body, sent)
+
+        scope, stream = "/v1/scopes/shop/required-approvals", "/v1/scopes/shop/streams/orders/required-approvals"
+        assert (await put(scope, ["truncate"])).json == {"actions": ["truncate"]}
+        assert (await put(stream, ["delete"])).json == {"actions": ["delete", "truncate"]}
+        assert (await opened.http("GET", stream, "none", **bearer)).json == {"actions": ["delete", "truncate"]}
+        assert (await put("/v1/required-approvals", ["delete"])).status == 403
+        assert (await put(scope, ["wipe"])).status == 400
+        assert (await opened.http("GET", scope, "foreign")).status in (403, 404)
+        assert (await put(scope, [])).status == 409, "less is required: that needs an approval itself"
+        assert (await opened.http("GET", scope, "none", **bearer)).json == {"actions": ["truncate"]}
 
     run(tmp_path, test)
 

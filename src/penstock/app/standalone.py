@@ -162,6 +162,7 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
         page.doors["http"] = lambda: http.connections
         _warn_if_insecure(settings, runtime)
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
+        runtime.controller.know_rights(security.rights)
         control, segments = behind_doors(runtime.controller, runtime.segments, security, runtime.telemetry)
         grpc = await stack.enter_async_context(
             GrpcServer(

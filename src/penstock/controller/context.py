@@ -21,6 +21,7 @@ from penstock.controller.transactions.local import LocalTransactions
 from penstock.controller.watermarks.due import DueWatermarks
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyTarget
+from penstock.ports.access.authenticator import PresentRights
 from penstock.ports.clock import Clock
 from penstock.ports.data.service import SegmentService
 from penstock.ports.data.tables import TableCheck, TablePut
@@ -145,6 +146,7 @@ class Context:
     locks: NamedLocks = field(default_factory=NamedLocks)
     transactions: LocalTransactions = field(default_factory=LocalTransactions)
     watermarks: DueWatermarks = field(default_factory=DueWatermarks)
+    rights: PresentRights | None = None
 
     async def removals_passed(self, target: str) -> None:
         """Wait until every removal by segment (``Holds.removal``) that has begun in the scope or stream has ended."""

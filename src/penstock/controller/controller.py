@@ -52,6 +52,7 @@ from penstock.core.segments.placement import is_transaction_name, is_transient_n
 from penstock.model.callers import unattributed
 from penstock.model.errors import PenstockError
 from penstock.model.names import StreamName
+from penstock.ports.access.authenticator import PresentRights
 from penstock.ports.clock import Clock
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.service import SegmentService
@@ -103,6 +104,11 @@ class Controller:
         self._advancing = Advancing(ctx)
         sweeps = (self.evidence.sweep, self.approvals.sweep)
         self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams, sweeps)
+
+    def know_rights(self, rights: PresentRights | None) -> None:
+        """Check with ``rights`` that requesters still have the right to what is performed in their names. None: as before
+        the first call, their rights are not known. Borrowed."""
+        self._ctx.rights = rights
 
     def _hold_ended(self) -> None:
         self.erasures.resume_soon()

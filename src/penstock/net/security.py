@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.net.tls.server_tls import ServerTls
-from penstock.ports.access.authenticator import Authenticator
+from penstock.ports.access.authenticator import Authenticator, PresentRights
 from penstock.ports.access.tokens import TokenIssuer, TokenVerifier
 
 
@@ -15,13 +15,15 @@ class Security:
 
     ``tls``: None for plain connections. ``authenticator``: verifies who calls; None: callers need no identity, and the
     services must not be guarded. ``issuer`` and ``verifier`` of the tokens for segments: both are there if
-    ``authenticator`` is, but a process that only holds segments has the ``verifier`` alone.
+    ``authenticator`` is, but a process that only holds segments has the ``verifier`` alone. ``rights``: what the users may
+    do now.
     """
 
     tls: ServerTls | None = None
     authenticator: Authenticator | None = None
     issuer: TokenIssuer | None = None
     verifier: TokenVerifier | None = None
+    rights: PresentRights | None = None
 
 
 OPEN = Security()

@@ -47,6 +47,7 @@ def open_security(
     return Security(
         tls=tls,
         authenticator=authenticator,
+        rights=authenticator,
         issuer=Issuer(key, clock, token_s=settings.token_s),
         verifier=Verifier(key.public_bytes(), clock),
     )

@@ -18,7 +18,14 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, create, stored
 from penstock.core.cases.case import overlaps
-from penstock.core.policies.approvals import check_may_decide, checked_actions, request_digest, target_of
+from penstock.core.policies.approvals import (
+    check_may_decide,
+    check_requester,
+    checked_actions,
+    request_digest,
+    target_of,
+    too_many,
+)
 from penstock.model.answers.approvals import ApprovalRequest
 from penstock.model.callers import Caller, calling, current_caller
 from penstock.model.errors import (
@@ -36,7 +43,6 @@ from penstock.ports.data.tables import TableCheck, TablePut
 
 log = logging.getLogger(__name__)
 
-PENDING_MAX = 1000  # requests that wait at the same time
 _KEPT_MS = 30 * 86_400_000
 """How long a request that ended is listed. The audit stream keeps it longer."""
 
@@ -163,8 +169,12 @@ class Approvals:
         for request, record in pending:
             if (record.digest, record.requested_by) == (digest, caller.identity.name):
                 return _required(request, named, record)
-        if len(pending) >= PENDING_MAX:
-            return ApprovalRequiredError("too many requests wait for approval", limit=PENDING_MAX, **named)
+        waiting = ((record.requested_by, target_of(record.target)) for _, record in pending)
+        limit = too_many(waiting, caller.identity.name, target)
+        if limit is not None:
+            return ApprovalRequiredError(
+                "too many requests wait for approval; withdraw some, or have them decided", limit=limit, **named
+            )
         request = ctx.rng.uuid().hex[:16]
         record = ApprovalRecord(
             action=action,
@@ -309,6 +319,7 @@ class Approvals:
                 "the request has ended", request=request, state=shown.state, decided_by=shown.decided_by
             )
         if state is ApprovalState.APPROVED:
+            self._check_requester(record)
             facts = await self._facts(record.action, target, record.arguments)
             if request_digest(record.action, record.target, record.arguments, facts) != record.digest:
                 raise ConflictError("what the request depends on has changed; request it again", request=request)
@@ -327,6 +338,8 @@ class Approvals:
             caller = Caller(who=record.who, why=record.why, via="approval", identity=identity)
             token, failure = _EXECUTING.set(request), ""
             try:
+                # Again: it may have lost the right between the approval and a repeated execution.
+                self._check_requester(record)
                 with calling(caller):
                     await self._perform(record.action, target_of(record.target), record.arguments)
             except _FINAL as error:
@@ -338,6 +351,15 @@ class Approvals:
                 _EXECUTING.reset(token)
             await changing(lambda: self._performed(request, failure))
             self._ctx.audit.soon()
+
+    def _check_requester(self, record: ApprovalRecord) -> None:
+        """Raises ConflictError if the requester has lost its right."""
+        rights = self._ctx.rights
+        grants = None if rights is None else rights.grants_of(record.requested_by, record.proof)
+        if grants is None:
+            return  # Not known here: a token proved the identity, and has its rights.
+        requester = Identity(name=record.requested_by, proof=record.proof, grants=tuple(grants))
+        check_requester(requester, record.action, target_of(record.target), record.arguments)
 
     async def _performed(self, request: str, failure: str) -> None:
         """End the request if the action did not: it failed, or there was nothing to do."""

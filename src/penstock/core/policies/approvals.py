@@ -6,20 +6,71 @@ Source: docs/design/0055-four-eyes.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.core.access.resources import STORE, of_scope, of_stream
-from penstock.core.access.rights import Need, meets
+from penstock.core.access.calls import on_targets
+from penstock.core.access.resources import of_table, of_target
+from penstock.core.access.rights import Need, meets, missing
 from penstock.core.policies.locks import Promise, keeps, promised
 from penstock.core.segments.erasure_receipt import digest_of
-from penstock.model.errors import InvalidArgumentError, PermissionDeniedError
+from penstock.model.errors import ConflictError, InvalidArgumentError, PermissionDeniedError
 from penstock.model.identity import Action, Identity
 from penstock.model.names import StreamName
 from penstock.model.retention import EffectivePolicy, Level, OnExceed, PolicyTarget, Unsubscribed
 
 ACTIONS: Final = ("delete", "erase", "release", "shorten", "truncate")
 """What may need approval. ``require``, the change of these rules to less, always does."""
+
+
+NEEDS: Final[Mapping[str, Action]] = {
+    "delete": Action.ADMIN,
+    "erase": Action.ERASE,
+    "release": Action.HOLD,
+    "require": Action.RETAIN,
+    "shorten": Action.RETAIN,
+    "truncate": Action.ADMIN,
+}
+"""The right that the requester of an action needs, when it is requested and still when it is performed."""
+
+PENDING_HERE, PENDING_OF_ONE, PENDING_MAX = 100, 400, 4_000
+"""Requests that wait at the same time: of one requester in one scope, of one requester, and of all. So ten requesters
+are needed to keep another one from requesting, and a listing stays short."""
+
+
+def too_many(waiting: Iterable[tuple[str, PolicyTarget]], requester: str, target: PolicyTarget) -> int | None:
+    """The limit that one more request would exceed; None: it may be made. ``waiting``: requester and target of each
+    request that waits."""
+    found = list(waiting)
+    mine = [of for who, of in found if who == requester]
+    here = sum(_scope(of) == _scope(target) for of in mine)
+    counts = ((here, PENDING_HERE), (len(mine), PENDING_OF_ONE), (len(found), PENDING_MAX))
+    return next((limit for count, limit in counts if count >= limit), None)
+
+
+def _scope(target: PolicyTarget) -> str | None:
+    return target.scope if isinstance(target, StreamName) else target
+
+
+def check_requester(requester: Identity, action: str, target: PolicyTarget, arguments: Mapping[str, Any]) -> None:
+    """Whether the requester, with its rights of now, may still do what was requested. Raises ConflictError."""
+    lacks = missing(requester, _needs(action, target, arguments))
+    if lacks is not None:
+        raise ConflictError(
+            "the requester has lost the right to what was requested; somebody with the right must request it",
+            requester=requester.name,
+            needs=f"{NEEDS[action].value} on {lacks.options[0][1]}",
+        )
+
+
+def _needs(action: str, target: PolicyTarget, arguments: Mapping[str, Any]) -> Sequence[Need]:
+    """What the call needs that was requested: on the target, on the table, or on all targets of a case."""
+    wanted = frozenset({NEEDS[action]})
+    if action == "erase" and "targets" in arguments:
+        return on_targets(wanted, arguments["targets"])
+    if action == "delete" and "table" in arguments:
+        return (Need.of(wanted, of_table(str(target), arguments["table"])),)
+    return (Need(tuple((wanted, resource) for resource in of_target(target))),)
 
 
 def checked_actions(actions: Sequence[str]) -> tuple[str, ...]:
@@ -46,10 +97,7 @@ def check_may_decide(identity: Identity, requester: str, target: PolicyTarget) -
     """Whether the identity may approve or refuse. Raises PermissionDeniedError."""
     if identity.name == requester:
         raise PermissionDeniedError("a request is decided by another identity than the requester", identity=requester)
-    if isinstance(target, StreamName):
-        resources: Sequence[str] = of_stream(target)
-    else:
-        resources = (STORE if target is None else of_scope(target),)
+    resources = of_target(target)
     wanted = frozenset({Action.APPROVE})
     if not meets(identity, Need(tuple((wanted, one) for one in resources))):
         raise PermissionDeniedError(

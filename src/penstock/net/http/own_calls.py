@@ -310,6 +310,24 @@ async def release_hold(control: ControlPlane, given: Given) -> HoldInfo:
 # --- approvals: docs/how-to/four-eyes.md -----------------------------------------------------------------------
 
 _WHY = Parameter("why", Kind.TEXT, "Why; recorded")
+_ACTIONS = Parameter("actions", Kind.TEXTS, "Of delete, erase, truncate, release, shorten", needed=True)
+
+
+@approvals.add("GET", "/v1/required-approvals", name="getServerApprovals", under="actions")
+@approvals.add("GET", f"{SCOPE}/required-approvals", name="getScopeApprovals", under="actions")
+@approvals.add("GET", f"{STREAM}/required-approvals", name="getStreamApprovals", under="actions")
+async def get_required_approvals(control: ControlPlane, given: Given) -> Sequence[str]:
+    """The actions that need approval at this level, with those of the levels above."""
+    return await control.approvals.required(given.target)
+
+
+@approvals.add("PUT", "/v1/required-approvals", name="setServerApprovals", body=[_ACTIONS], under="actions")
+@approvals.add("PUT", f"{SCOPE}/required-approvals", name="setScopeApprovals", body=[_ACTIONS], under="actions")
+@approvals.add("PUT", f"{STREAM}/required-approvals", name="setStreamApprovals", body=[_ACTIONS], under="actions")
+async def set_required_approvals(control: ControlPlane, given: Given) -> Sequence[str]:
+    """Set which actions need approval at this level. To require less needs an approval itself."""
+    await control.approvals.require(given.target, given["actions"])
+    return await control.approvals.required(given.target)
 
 
 @approvals.add("GET", "/v1/approvals", under="approvals")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.model.identity import Identity
+from penstock.model.identity import Grant, Identity
 
 CREDENTIALS_MAX = 16 << 10
 """Characters of credentials; longer ones are refused before anything is parsed."""
@@ -31,4 +32,13 @@ class Authenticator(Protocol):
         Raises UnauthenticatedError (missing, wrong, expired), ThrottledError (too many wrong ones from there, or too many
         at the same time). If cancelled, an attempt may count as failed.
         """
+        ...
+
+
+class PresentRights(Protocol):
+    """What identities may do now, for work that is performed in their name later."""
+
+    def grants_of(self, name: str, proof: str) -> Sequence[Grant] | None:
+        """The rights of the identity now, verified as ``proof`` says; none if it was removed. None: identities of that
+        proof are not listed here."""
         ...

@@ -76,7 +76,8 @@ class Approvals(Protocol):
         reason. ``approved``: it could not be performed yet, and will be.
 
         Needs the right to approve on the target. Repeating the call does nothing. Raises NotFoundError, ConflictError (it
-        has ended, or what it depends on has changed since), PermissionDeniedError (the requester, or no right).
+        has ended, what it depends on has changed since, or the requester has lost its right), PermissionDeniedError (the
+        requester, or no right).
         """
         ...
 

@@ -9,14 +9,14 @@ import hashlib
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.core.access.attempts import Attempts
 from penstock.core.access.plans import still_held
 from penstock.model.errors import PenstockError, ThrottledError, UnauthenticatedError
-from penstock.model.identity import Identity
+from penstock.model.identity import Grant, Identity
 from penstock.ports.access.authenticator import CREDENTIALS_MAX, Presented
 from penstock.ports.clock import Clock
 from penstock.ports.telemetry import Telemetry
@@ -37,6 +37,8 @@ _FREE_OF_ADDRESS = 100  # wrong passwords from one address, of all names
 _FREE_OF_BOTH = 10  # wrong passwords of one name from one address
 _UNREAD: object = ("unread",)
 """The stamp of no file: the users are read at the next call. A failure of the machine ends without a change of the file."""
+_LISTED = ("password", "certificate")
+"""Proofs of the users in the file."""
 _WRONG = "the name or the password is wrong"
 
 
@@ -49,7 +51,8 @@ class _Known:
 
 
 class StoreAuthenticator:
-    """An ``Authenticator`` with the users of a file, the store's own tokens, and those of an identity provider.
+    """An ``Authenticator`` with the users of a file, the store's own tokens, and those of an identity provider. It also knows
+    the ``PresentRights`` of its users.
 
     The file is read again when it has changed, and then nothing verified before counts. ``provider``: None: only the
     store's own tokens. Everything is borrowed. A name, an address and a name at an address must wait after wrong passwords.
@@ -96,6 +99,14 @@ class StoreAuthenticator:
             raise
         self._telemetry.add("authentications", 1, ("ok",))
         return identity
+
+    def grants_of(self, name: str, proof: str) -> Sequence[Grant] | None:
+        """See ``PresentRights``. Tokens are not listed: the rights of an identity that one proves are in the token."""
+        if proof not in _LISTED:
+            return None
+        self._load()
+        user = self._users.get(name)
+        return () if user is None else user.grants
 
     async def _identify(self, shown: Presented) -> Identity:
         self._load()
@@ -175,7 +186,7 @@ class StoreAuthenticator:
     def _of_plan(self, token: str) -> tuple[Identity, float]:
         """The identity of a plan, with the rights that its user still has. An identity of a provider is not listed here."""
         identity, life = self._plans.identity(token)
-        if life.proof in ("password", "certificate"):
+        if life.proof in _LISTED:
             user = self._users.get(identity.name)
             if user is None:
                 raise UnauthenticatedError("the user of the plan was removed")

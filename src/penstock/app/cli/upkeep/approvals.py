@@ -8,9 +8,17 @@ import typer
 
 from penstock.app.cli.common.options import ReasonOption
 from penstock.app.cli.common.output import print_json, print_rows
+from penstock.app.cli.common.policy_options import (
+    LevelArgument,
+    ScopeOption,
+    ServerOption,
+    target_in_words,
+    target_of,
+)
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.app.cli.common.words import moment
 from penstock.model.answers.approvals import ApprovalRequest
+from penstock.model.errors import InvalidArgumentError
 
 app = typer.Typer(
     help="Requests for the approval of a second identity (four eyes).",
@@ -18,6 +26,52 @@ app = typer.Typer(
 )
 
 RequestArgument = Annotated[str, typer.Argument(metavar="REQUEST", show_default=False)]
+
+
+ActionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--action",
+        metavar="ACTION",
+        help="delete, erase, truncate, release or shorten; may be given again.",
+        show_default=False,
+    ),
+]
+NothingOption = Annotated[bool, typer.Option("--nothing", help="No action needs approval at this level.")]
+
+
+@app.command()
+def require(
+    stream: LevelArgument = None,
+    action: ActionsOption = None,
+    nothing: NothingOption = False,
+    scope: ScopeOption = None,
+    server: ServerOption = False,
+    reason: ReasonOption = "",
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Set which actions need the approval of a second identity on a stream, in a scope, or in the whole store.
+
+    The actions replace those of this level; the levels above add theirs. Without an action, print what is required. To
+    require less needs an approval itself. Only a server with --auth knows who calls.
+
+    \b
+    penstock approval require --scope crm --action delete --action shorten
+    penstock approval require --scope crm
+    """
+    target = target_of(stream, scope, server)
+    if nothing and action:
+        raise InvalidArgumentError("give --action or --nothing, not both")
+    with open_target(controller, data, why=reason) as store:
+        if action or nothing:
+            store.approvals().require(target, action or [])
+        found = store.approvals().required(target)
+    if json:
+        print_json({"actions": list(found)})
+    else:
+        print(f"{target_in_words(target)}: {', '.join(found) or 'nothing needs approval'}")
 
 
 @app.command("list")

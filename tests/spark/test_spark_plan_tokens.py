@@ -106,6 +106,7 @@ def test_tasks_of_a_batch_read_need_no_credentials(server: AuthServer, places: P
     places.executor()
     with pytest.raises(UnauthenticatedError):
         reader_of(server).partitions()
+    plan_access._newest.clear()  # a process that has served very many plans forgets the older ones
     assert rows_of(reader, partitions) == [b"in:%d" % number for number in range(20)]
 
 

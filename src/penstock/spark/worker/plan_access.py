@@ -67,7 +67,7 @@ class PlanConnector:
 
     async def __call__(self, address: str) -> Services:
         """As ``connect.dial``; credentials in the environment are ignored. Raises also PlanExpiredError."""
-        return await open_services(address, self._security(address, _Supply(self._key, self, address)))
+        return await open_services(address, self._security(address, _Supply(self._key, self._token, self, address)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PlanConnector) and other._key == self._key
@@ -126,11 +126,11 @@ def _offer(token: str) -> str:
 class _Supply:
     """Returns the newest token of a plan, renewed once half of its life is over."""
 
-    def __init__(self, key: str, connector: PlanConnector, address: str) -> None:
+    def __init__(self, key: str, token: str, connector: PlanConnector, address: str) -> None:
         self._key = key
+        self._token = token
         self._connector = connector
         self._address = address
-        self._token = ""
 
     async def __call__(self) -> str:
         """Raises PlanExpiredError, and AccessError where the token is not renewed: its user was removed."""

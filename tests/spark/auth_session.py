@@ -39,6 +39,7 @@ def session(work: Path, master: str, conf: dict[str, str]) -> SparkSession:
     given = {
         "spark.ui.enabled": "false",
         "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
         "spark.eventLog.dir": (work / "events").as_uri(),
         "spark.eventLog.logStageExecutorMetrics": "true",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
@@ -60,38 +61,44 @@ def explained(frame: DataFrame) -> str:
     return text.getvalue()
 
 
-def copied(spark: SparkSession, work: Path, given: dict[str, str], sizes: dict[str, str]) -> list[dict[str, Any]]:
-    """A streaming copy of ``plant/in`` to ``plant/out``. Returns its progress."""
-    frame = spark.readStream.format("penstock").options(**given, path="plant/in", **sizes).load()
+def copied(
+    spark: SparkSession, work: Path, given: dict[str, str], name: str, sizes: dict[str, str]
+) -> list[dict[str, Any]]:
+    """A streaming copy of ``plant/NAME-in`` to ``plant/NAME-out``. Returns its progress."""
+    frame = spark.readStream.format("penstock").options(**given, path=f"plant/{name}-in", **sizes).load()
     query = (
         frame.select("event")
         .writeStream.format("penstock")
-        .options(**given, path="plant/out", checkpointLocation=str(work / "checkpoint"))
+        .options(**given, path=f"plant/{name}-out", checkpointLocation=str(work / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     return [json.loads(item.json) for item in query.recentProgress]
 
 
-def main(work: Path, address: str, master: str, conf: dict[str, str]) -> dict[str, Any]:
+def main(work: Path, address: str, name: str, master: str, conf: dict[str, str]) -> dict[str, Any]:
     spark = session(work, master, conf)
     try:
         given = {"controller": address}
         rows = spark.range(40).selectExpr("concat('k:', id) AS event")
-        rows.write.format("penstock").options(**given, path="plant/in").mode("append").save()
-        read = spark.read.format("penstock").options(**given, path="plant/in").load()
+        rows.write.format("penstock").options(**given, path=f"plant/{name}-in").mode("append").save()
+        read = spark.read.format("penstock").options(**given, path=f"plant/{name}-in").load()
         batch = sorted(bytes(row.event).decode() for row in read.collect())
         read.createOrReplaceTempView("events")
         query = "SELECT count(*) AS many FROM events WHERE cast(event AS string) > 'k:1'"
         (counted,) = spark.sql(query).collect()
         progress = copied(
-            spark, work, given, {"start_stream_cut": "earliest", "max_events_per_trigger": "25", "subscriber": "copy"}
+            spark,
+            work,
+            given,
+            name,
+            {"start_stream_cut": "earliest", "max_events_per_trigger": "25", "subscriber": f"{name}-copy"},
         )
         large = spark.range(2).selectExpr("repeat(cast(id AS string), 300000) AS event")
-        large.write.format("penstock").options(**given, path="plant/large").mode("append").save()
-        out = spark.read.format("penstock").options(**given, path="plant/out").load()
-        sizes = spark.read.format("penstock").options(**given, path="plant/large").load()
+        large.write.format("penstock").options(**given, path=f"plant/{name}-large").mode("append").save()
+        out = spark.read.format("penstock").options(**given, path=f"plant/{name}-out").load()
+        sizes = spark.read.format("penstock").options(**given, path=f"plant/{name}-large").load()
         return {
             "batch": batch,
             "sql": counted.many,
@@ -105,4 +112,4 @@ def main(work: Path, address: str, master: str, conf: dict[str, str]) -> dict[st
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4]))))
+    print(json.dumps(main(Path(sys.argv[1]), *sys.argv[2:5], json.loads(sys.argv[5]))))

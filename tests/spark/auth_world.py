@@ -92,19 +92,20 @@ def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_session(
-    server: AuthServer, work: Path, user: str = "etl", master: str = "local[2]", **environment: str
+    server: AuthServer, work: Path, name: str, master: str = "local[2]", **environment: str
 ) -> dict[str, Any]:
-    """What ``auth_session.py`` prints, with the credentials of the user in the environment of its driver."""
+    """What ``auth_session.py`` prints, with credentials in the environment of its driver. Its streams begin with the
+    name."""
     conf: dict[str, str] = {}
     if "PATH" in environment:
         conf["spark.executorEnv.PATH"] = environment["PATH"]
         environment["PATH"] = environment.pop("DRIVER_PATH")
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(work), server.address, master, json.dumps(conf)],
+        [sys.executable, str(SCRIPT), str(work), server.address, name, master, json.dumps(conf)],
         capture_output=True,
         text=True,
         timeout=570,
-        env=without_credentials(os.environ) | server.environment(user) | environment,
+        env=without_credentials(os.environ) | server.environment("etl") | environment,
         check=False,
     )
     (work / "stderr").write_text(done.stderr)

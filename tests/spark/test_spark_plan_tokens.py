@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from auth_world import AuthServer, auth_server, without_credentials
+from auth_world import PASSWORD, AuthServer, auth_server, without_credentials
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
@@ -233,6 +233,15 @@ def test_what_is_shipped_shows_no_token_and_no_password(server: AuthServer, plac
     for shown in (repr(partitions[0].value), repr(partitions[0].value.access), repr(vars(writer))):
         assert "eyJ" not in shown
     assert server.environment("etl")["PENSTOCK_PASSWORD_FILE"].encode() not in pickle.dumps((partitions, writer))
+
+
+@pytest.mark.parametrize("option", ["user", "password", "token", "credentials", "passwordFile", "authorization"])
+@pytest.mark.parametrize("parse", [parse_source, parse_sink])
+def test_no_option_takes_a_secret_and_the_refusal_does_not_repeat_it(parse: Any, option: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="no such option") as refused:
+        parse({"path": "plant/in", option: PASSWORD})
+    assert PASSWORD not in str(refused.value)
+    assert PASSWORD not in repr(refused.value.fields)
 
 
 @pytest.mark.parametrize("value", ["9", "86401", "-1", "1h", "1" * 30])

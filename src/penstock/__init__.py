@@ -88,12 +88,14 @@ if TYPE_CHECKING:
     )
     from penstock.model.segments import KeyRange, SegmentId
     from penstock.net.presented import ConnectOptions
+    from penstock.net.traces.start import start_tracing
     from penstock.ports.control.watermarks import TimeWindow
     from penstock.ports.schemas import RegisteredSchema, Schema, SchemaKind, SchemaReference, SchemaRegistry
 
 # Named as text: every room imports this package, and must not reach the rooms above it thereby.
 _HOMES = {
     "net.presented": "ConnectOptions",
+    "net.traces.start": "start_tracing",
     "app.settings": "EmbeddedOptions",
     "client.blocking.approvals": "Approvals",
     "client.blocking.byte_streams": "ByteStream",
@@ -270,6 +272,7 @@ __all__ = [
     "errors",
     "open",
     "open_async",
+    "start_tracing",
 ]
 
 DIAL_S = 5.0

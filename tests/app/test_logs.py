@@ -7,6 +7,7 @@ import sys
 from penstock.app.logs import FieldsFormatter, JsonFormatter
 from penstock.model.callers import Caller, calling, unattributed
 from penstock.model.identity import Identity
+from penstock.model.traces import SpanContext, install
 
 
 def test_fields_follow_the_message():
@@ -52,6 +53,22 @@ def test_a_line_of_json_names_the_request_and_its_caller():
             assert as_json(msg="something else").keys() & {"caller", "request"} == set()
     assert line["request"] == "streams.create"
     assert line["caller"] == {"who": "ann", "via": "grpc", "peer": "10.0.0.7", "identity": "svc-a"}
+
+
+def test_a_line_of_json_names_the_span():
+    class Fixed:
+        """A tracer whose current span is always the same."""
+
+        def current(self):
+            return SpanContext(0xABC, 0xDEF, sampled=True)
+
+    install(Fixed())
+    try:
+        line = as_json(msg="it failed")
+    finally:
+        install(None)
+    assert (line["trace_id"], line["span_id"]) == (f"{0xABC:032x}", f"{0xDEF:016x}")
+    assert as_json(msg="it failed").keys() & {"trace_id", "span_id"} == set()
 
 
 def test_a_line_of_json_holds_the_traceback_and_any_text():

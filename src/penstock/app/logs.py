@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.model.callers import current_caller, current_request
 from penstock.model.redaction import HIDDEN, redacted
+from penstock.model.traces import current
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0))}
@@ -72,6 +73,9 @@ class JsonFormatter(logging.Formatter):
             "caller": {} if caller is None else {name: _value(text) for name, text in caller.as_fields().items()},
         }
         line |= {name: found for name, found in known.items() if found}
+        span = current()
+        if span is not None:
+            line |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
         if record.exc_info:
             line["traceback"] = _value(self.formatException(record.exc_info))
         if record.stack_info:

@@ -149,7 +149,7 @@ class StandaloneSettings:
     Beyond loopback it needs TLS and authentication, unless ``insecure`` allows other machines to reach an unprotected port.
     ``advertised_host`` is the host that clients connect to (default: the bound host). ``metrics``: see ``MetricsSettings``.
     ``tls``: None for plain connections. ``access``: None: callers need no identity. ``log_format``: of the lines on
-    standard error.
+    standard error. ``traces``: send spans to the collector that the environment names.
     """
 
     store: EmbeddedSettings
@@ -161,6 +161,7 @@ class StandaloneSettings:
     insecure: bool = False
     workers: int | None = None
     log_format: LogFormat = LogFormat.TEXT
+    traces: bool = False
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     tls: TlsSettings | None = None
     access: AccessSettings | None = None

@@ -48,6 +48,7 @@ from penstock.net.http.http_server import GroupReaders, ProcessReports, RestServ
 from penstock.net.security import Security
 from penstock.net.tls.certificates import load_tls
 from penstock.net.tls.server_tls import ServerTls
+from penstock.net.traces.start import tracing
 from penstock.net.wire.calls import controller_calls
 from penstock.net.wire.wire_server import WireServer
 from penstock.ports.control.layout import Endpoint
@@ -393,4 +394,5 @@ def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:
     raise_limit()
     tune_allocator()
     tune_collector()
-    uvloop.run(_serve(settings, ready))
+    with tracing("server", on=settings.traces):
+        uvloop.run(_serve(settings, ready))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.identity import Identity
+from penstock.model.traces import apart
 
 TEXT_MAX = 1_000  # characters of who and why; they go into each audit entry
 
@@ -61,11 +62,12 @@ def current_request() -> str:
 
 @contextmanager
 def unattributed() -> Iterator[None]:
-    """Inside the block, there is no caller: for work, including its tasks, that a call finds or triggers but does not
-    request."""
+    """Inside the block, there is no caller and no span: for work, including its tasks, that a call finds or triggers but
+    does not request."""
     token, request = _CURRENT.set(None), _REQUEST.set("")
     try:
-        yield
+        with apart():
+            yield
     finally:
         _REQUEST.reset(request)
         _CURRENT.reset(token)

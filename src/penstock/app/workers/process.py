@@ -33,6 +33,7 @@ from penstock.model.errors import InternalError, PenstockError, UnavailableError
 from penstock.net.security import Security
 from penstock.net.tls.server_tls import ServerTls
 from penstock.net.tls.settings import TlsSettings
+from penstock.net.traces.start import tracing
 from penstock.net.wire.requests import RemovalGuard
 from penstock.net.wire.wire_server import WireServer
 from penstock.net.workers.link import Answer, Handler, WorkerLink, open_link
@@ -257,7 +258,7 @@ def _answer(order: _Order, outcome: Any) -> None:
 
 def main() -> None:
     """Run a worker. Arguments: descriptor of the line, descriptor of the counts, own number, number of workers, format of
-    the log."""
+    the log; and ``traces`` if it makes spans."""
     line, counts, worker, workers = map(int, sys.argv[1:5])
     log_to_stderr(f"worker-{worker}", LogFormat(sys.argv[5]))
     raise_limit()
@@ -271,7 +272,8 @@ def main() -> None:
         await WorkerProcess(counts, worker, workers).run(socket.socket(fileno=line))
 
     try:
-        uvloop.run(run())
+        with tracing(f"worker-{worker}", on="traces" in sys.argv[6:]):
+            uvloop.run(run())
     except asyncio.CancelledError:
         log.warning("the server has ended, so this worker ends too")
         sys.exit(1)

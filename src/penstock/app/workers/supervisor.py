@@ -142,7 +142,7 @@ class Worker:
             with theirs:
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "penstock.app.workers.process", *map(str, numbers)),
-                    str(self._settings.log_format),
+                    *(str(self._settings.log_format), *(["traces"] if self._settings.traces else [])),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=2,  # Standard output belongs to the server, and programs read it.
                     pass_fds=numbers[:2],

@@ -26,6 +26,7 @@ from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
 from penstock.model.records import Record
+from penstock.model.traces import active, current
 from penstock.ports import forks
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
@@ -103,7 +104,8 @@ class Writer:
         self._settings = settings
         self._changed = threading.Event()
         segments = thread.services[0]
-        dial = direct_lines(thread.loop, segments, local=thread.is_local)
+        # With tracing, the loop sends everything: only its appends carry spans.
+        dial = None if active() is not None else direct_lines(thread.loop, segments, local=thread.is_local)
         self._core = WriterCore(layout, segments, rng, settings, on_change=self._on_change, open_direct=dial)
         self._lanes = self._core.lanes
         self._times = NotedTimes(layout, rng)
@@ -223,6 +225,7 @@ class Writer:
         self._check()
 
     def _check(self) -> None:
+        self._core.around = current()
         if self._core.error is not None:
             raise self._core.error
         if self._core.rejections.is_known:
@@ -258,6 +261,7 @@ class Writer:
             raise
 
     def _send(self, prepared: Prepared, *, goes_on: bool = False) -> None:
+        self._core.around = current()
         self._core.direct.leave(self._thread)
         self._thread.call(self._enqueue(prepared, goes_on=goes_on))
 

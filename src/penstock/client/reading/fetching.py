@@ -26,6 +26,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId
+from penstock.model.traces import Kind, active, segment_attributes, spanning
 from penstock.ports import forks
 from penstock.ports.data.segments import READ_MAX_BYTES, SegmentRead
 from penstock.ports.data.service import SegmentService
@@ -348,7 +349,16 @@ class SegmentFetcher:
                     raise answer
                 return answer
             size = min(size, gap)
-        return await self._service.read(name, offset, size)
+        return await self._received(name, offset, size)
+
+    async def _received(self, name: str, offset: int, size: int) -> SegmentRead:
+        """Read, inside a span if tracing is on."""
+        attributes = {} if active() is None else segment_attributes(name, "read", "receive")
+        with spanning(f"read {name.rpartition('/')[0]}", Kind.CLIENT, attributes) as span:
+            found = await self._service.read(name, offset, size)
+            span.set("penstock.offset", offset)
+            span.set("penstock.read.bytes", sum(map(len, found.parts)))
+            return found
 
     async def _look_ahead(self, state: _Segment, name: str, end: int, *, at_tail: bool) -> None:
         """Send reads for the bytes after ``end`` that exist: a read beyond the tail would wait, or fail."""
@@ -371,6 +381,6 @@ class SegmentFetcher:
 
     async def _ask(self, name: str, offset: int, size: int) -> SegmentRead | Exception:
         try:
-            return await self._service.read(name, offset, size)
+            return await self._received(name, offset, size)
         except Exception as error:  # noqa: BLE001 - raised to the caller that takes the answer
             return error

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from penstock.client.retry import RETRYABLE, Backoff, retrying
 from penstock.client.writing.layout import Layout
-from penstock.client.writing.write_blocks import Receipt, TrackedEvent, WriteBlock
+from penstock.client.writing.write_blocks import Receipt, TrackedEvent, WriteBlock, traced
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES, frame_events
 from penstock.core.segments.writer_memory import RENEW_AFTER_S
 from penstock.model.errors import (
@@ -23,6 +23,7 @@ from penstock.model.errors import (
     WriterForgottenError,
 )
 from penstock.model.segments import SegmentRange
+from penstock.model.traces import SpanContext
 from penstock.ports.data.direct_appends import DirectLine
 from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended
 from penstock.ports.data.service import SegmentService
@@ -40,6 +41,7 @@ class SenderHost(Protocol):
     rng: Rng
     max_in_flight: int
     layout: Layout
+    around: SpanContext | None  # the span in which the program wrote last
 
     @property
     def loop(self) -> AbstractEventLoop: ...
@@ -300,7 +302,7 @@ class SegmentSender:
             self._sent_number = block.number
             self._outstanding += 1
             block.sender = self
-            host.submit(request, block)
+            host.submit(traced(request, block, host.layout.stream, host.around), block)
 
     def answered(self, block: WriteBlock, result: Appended | PenstockError) -> None:
         self._outstanding -= 1

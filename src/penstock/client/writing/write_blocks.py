@@ -10,7 +10,8 @@ from penstock.codec.events import HEADER_BYTES, event_bounds, frame_events
 from penstock.model.errors import InternalError, PenstockError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.ports.data.segments import Appended
+from penstock.model.traces import ROOT, Kind, Span, SpanContext, active, append_attributes
+from penstock.ports.data.segments import Append, Appended
 from penstock.ports.files import Buffer
 
 
@@ -94,7 +95,7 @@ class WriteBlock:
     before a refusal by a quota was reported, so it is not sent again. ``end_offset``: where the block ends in its segment,
     once its answer came. ``receipts``: of the events for which the program asked. The block itself is the callback of its
     append and passes the outcome to ``sender``: this saves the garbage collector one object per block, of tens of
-    thousands.
+    thousands. ``span``: of its append in flight, if tracing is on.
     """
 
     data: Buffer
@@ -108,8 +109,12 @@ class WriteBlock:
     sender: Answered | None = None
     end_offset: int | None = None
     receipts: Receipts = ()
+    span: Span | None = None
 
     def __call__(self, result: Appended | PenstockError) -> None:
+        if self.span is not None:
+            self.span.end(result if isinstance(result, PenstockError) else None)
+            self.span = None
         if self.sender is not None:
             self.sender.answered(self, result)
 
@@ -136,6 +141,20 @@ class WriteBlock:
         receipts, self.receipts = self.receipts, ()
         for _, receipt in receipts:
             receipt.fail(error)
+
+
+def traced(request: Append, block: WriteBlock, stream: StreamName, around: SpanContext | None) -> Append:
+    """The request, with a span over its append if tracing is on. ``around``: the span in which the program wrote."""
+    tracer = active()
+    if tracer is None:
+        return request
+    attributes = append_attributes(
+        request.segment, str(request.writer), request.event_number, request.event_count, block.size
+    )
+    block.span = tracer.start(f"append {stream}", Kind.PRODUCER, attributes, parent=around or ROOT)
+    if block.span.context.sampled:
+        request.trace = block.span.context
+    return request
 
 
 def receipts_of(events: Sequence[bytes]) -> list[tuple[int, Receipt]]:

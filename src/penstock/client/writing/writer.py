@@ -18,6 +18,7 @@ from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, QuotaExceededError
 from penstock.model.records import Record
+from penstock.model.traces import current
 from penstock.ports import forks
 from penstock.ports.data.service import SegmentService
 from penstock.ports.files import Buffer
@@ -160,6 +161,7 @@ class AsyncWriter:
 
     async def _full(self, lane: Lane) -> None:
         core = self._core
+        core.around = current()
         core.check()
         if lane.limit <= 0:
             lane.limit = core.lane_bytes
@@ -219,11 +221,13 @@ class AsyncWriter:
         await self._core.room()
 
     async def _send(self, prepared: Prepared, *, goes_on: bool = False) -> None:
+        self._core.around = current()
         self._core.enqueue(prepared, goes_on=goes_on)
         await self._core.room()
 
     async def flush(self) -> None:
         """Return once every event written so far is durable. Raises the error that ended the writer."""
+        self._core.around = current()
         await self._core.flush()
 
     async def note_time(self, time_ms: int) -> None:

@@ -29,6 +29,7 @@ from penstock.model.errors import (
     QuotaExceededError,
 )
 from penstock.model.segments import SegmentId, SegmentRange
+from penstock.model.traces import current
 from penstock.ports import forks
 from penstock.ports.data.direct_appends import OpenDirect
 from penstock.ports.data.segments import Append, AppendDone, Appended
@@ -62,6 +63,7 @@ class WriterCore:
         self.settings = settings
         self.max_in_flight = settings.max_in_flight
         self.error: BaseException | None = None
+        self.around = current()
         self.rejections = Rejections(str(layout.stream))
         self.pending_bytes = 0
         self.lanes: LaneMap = NoLanes()

@@ -23,7 +23,9 @@ class Hello(NamedTuple):
 
 
 class KeepAlive(NamedTuple):
-    pass
+    """``trace``: our own clients name the span of their next request in it (``model.traces.SpanContext.to_bytes``)."""
+
+    trace: Payload | None = None
 
 
 # --- appends ----------------------------------------------------------------------------------------------

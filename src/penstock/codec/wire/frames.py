@@ -46,7 +46,7 @@ def _spec(code: int, kind: Callable[..., Command], layout: str, *, request: bool
 
 SPECS: tuple[Spec, ...] = (
     _spec(-127, c.Hello, "ii", request=True),
-    _spec(100, c.KeepAlive, "", request=True),
+    _spec(100, c.KeepAlive, "|R", request=True),
     _spec(1, c.SetupAppend, "qWuu", request=True),
     _spec(2, c.AppendSetup, "quWq|i"),
     _spec(3, c.AppendBlock, "WR", request=True),
@@ -129,6 +129,7 @@ _BLOCK_END_TAIL = struct.Struct(">iqq")
 _BLOCK_END_SHORT_TAIL = struct.Struct(">iq")
 BLOCK_END_DATA_AT = _BLOCK_END_HEAD.size
 """The position in the payload at which the data of an AppendBlockEnd begins."""
+_SPLIT_AT = 8 << 20  # bytes sent ahead in a block if an append exceeds one frame
 _DATA_APPENDED = struct.Struct(">ii16sqqqq")
 _DATA_APPENDED_BODY = struct.Struct(">16sqqqq")
 _MANY = struct.Struct(">qi")
@@ -268,6 +269,20 @@ def append_block_end_parts(writer: bytes, data: c.Payload, count: int, number: i
     size = len(data)
     head = HEADER.pack(4, _frame_size(BLOCK_END_DATA_AT + size + _BLOCK_END_TAIL.size))
     return head + _BLOCK_END_HEAD.pack(writer, size, size), data, _BLOCK_END_TAIL.pack(count, number, rid)
+
+
+def append_split_parts(writer: bytes, data: c.Payload, count: int, number: int, rid: int) -> Sequence[c.Payload]:
+    """The frames of an AppendBlock and its end: an append too large for one frame. Views of ``data`` are parts."""
+    view = memoryview(data)
+    rest = len(view) - _SPLIT_AT
+    return [
+        HEADER.pack(3, len(writer) + _SPLIT_AT) + writer,
+        view[:_SPLIT_AT],
+        HEADER.pack(4, _frame_size(BLOCK_END_DATA_AT + rest + _BLOCK_END_TAIL.size))
+        + _BLOCK_END_HEAD.pack(writer, _SPLIT_AT, rest),
+        view[_SPLIT_AT:],
+        _BLOCK_END_TAIL.pack(count, number, rid),
+    ]
 
 
 def append_many_parts(rid: int, heads: Sequence[bytes], data: Sequence[c.Payload]) -> list[c.Payload]:

@@ -35,6 +35,7 @@ from penstock.model.answers.subscribers import Eviction
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
+from penstock.model.traces import spanning
 from penstock.ports.data.tables import TableCheck
 
 __all__ = ["RetentionCycle", "load_subscribers"]
@@ -64,7 +65,10 @@ class RetentionCycle:
         ``frequency_ms``: how often to record the tail, at most; 0: now in any case. If this fails or is cancelled, the
         decisions before are performed whole. Raises: ScopeNotFoundError, StreamNotFoundError.
         """
-        return await self._ctx.tasks.run(self._run(name, frequency_ms))
+        with spanning("retention cycle", attributes={"messaging.destination.name": str(name)}) as span:
+            done = await self._ctx.tasks.run(self._run(name, frequency_ms))
+            span.set("penstock.retention.truncates", done.truncate is not None)
+            return done
 
     async def _run(self, name: StreamName, frequency_ms: int) -> RetentionRun:
         ctx = self._ctx

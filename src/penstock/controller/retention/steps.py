@@ -32,6 +32,7 @@ from penstock.core.retention.planner import RetentionDecision, decide
 from penstock.model.answers.subscribers import Eviction
 from penstock.model.cuts import StreamCut
 from penstock.model.policies import LONG_MAX
+from penstock.model.traces import spanning
 from penstock.ports.data.tables import TableCheck, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)
@@ -144,7 +145,9 @@ class Steps:
             moves = moves[at_once:]
         cut = self._decision.truncate
         if cut is not None and self._goes_on(cut):
-            await self._truncate(cut, moves)
+            removal = {"messaging.destination.name": str(self._found.name), "penstock.rule": self._decision.rule.value}
+            with spanning("remove the head", attributes=removal):
+                await self._truncate(cut, moves)
         else:
             await self._put_moves(moves, *self._set_puts())
         await self._forget(dropped)

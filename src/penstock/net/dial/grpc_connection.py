@@ -18,6 +18,7 @@ from penstock.model.errors import (
     PenstockError,
     TlsError,
 )
+from penstock.model.traces import Kind, current_headers, spanning
 from penstock.net.dial.addresses import parse_address, tls_of
 from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.grpc.dispatch import caller_metadata
@@ -123,6 +124,10 @@ class GrpcConnection:
             raise InvalidArgumentError(
                 "the request is too large", call=name, size_bytes=len(request), limit_bytes=REQUEST_BYTES_MAX
             )
+        with spanning(name, Kind.CLIENT, {"rpc.system": "grpc", "rpc.method": name}):
+            return await self._call(name, request, repeat=repeat)
+
+    async def _call(self, name: str, request: bytes, *, repeat: bool) -> bytes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience_s
         pause = _FIRST_PAUSE_S
@@ -132,7 +137,9 @@ class GrpcConnection:
             shown: tuple[tuple[str, str | bytes], ...] = ((_AUTHORIZATION, header),) if header else ()
             try:
                 reply: bytes = await self._rpc(name)(
-                    request, timeout=self._call_s, metadata=(*(caller_metadata() or ()), *shown) or None
+                    request,
+                    timeout=self._call_s,
+                    metadata=(*(caller_metadata() or ()), *current_headers(), *shown) or None,
                 )
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED and presenting is not None and not asked_again:

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import (
-    BLOCK_END_DATA_AT,
     FRAME_MAX_BYTES,
     HEADER,
     HEADS_MAX,
@@ -22,6 +21,7 @@ from penstock.codec.wire.frames import (
     Command,
     append_block_end_parts,
     append_many_parts,
+    append_split_parts,
     check_header,
     conditional_block_end_parts,
     decode,
@@ -34,15 +34,12 @@ from penstock.model.errors import (
     ProtocolError,
     WriterFencedError,
 )
-from penstock.net.dial.wire_dial import DialConnection
+from penstock.net.dial.wire_dial import DialConnection, trace_frame
 from penstock.net.wire.wire_errors import TOKEN_EXPIRED, error_of
 from penstock.ports.data.segments import Append, AppendDone, Appended
 from penstock.ports.files import Buffer
 
 FRAME_OVERHEAD = 64  # bytes; more than the fields of any append command without its data
-_WRITER_BYTES = 16
-_SPLIT_AT = 8 << 20  # bytes sent ahead in a block if an append exceeds one frame
-_BLOCK_END_TAIL = struct.Struct(">iqq")
 _GATHERED_APPEND_MAX = 64 << 10
 """A larger append is sent in a frame of its own: sharing one would gain nothing and delay the answers of the others."""
 _GATHERED_BYTES = 512 << 10
@@ -60,6 +57,12 @@ class _Item:
         self.done = done
         self.size = len(request.data)
         self.over = self.with_others = False
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it may share a frame. One with a condition or a span of its own may not."""
+        request = self.request
+        return request.expected_offset is None and request.trace is None and self.size <= _GATHERED_APPEND_MAX
 
     def fail(self, error: PenstockError) -> None:
         """Report the failure, but never inside the call that submitted the append: its caller may not be ready for the
@@ -345,10 +348,12 @@ class Line:
         self._last_number = request.event_number
         self._sent += 1
         connection.sent(item.size)
-        if request.expected_offset is None and self.handle is not None and item.size <= _GATHERED_APPEND_MAX:
+        if self.handle is not None and item.gathers:
             connection.gather(item)
             return
         connection.send_gathered()
+        if request.trace is not None and self.handle is not None:
+            connection.dialled.send(trace_frame(request.trace))
         if request.expected_offset is not None:
             # Later appends wait for its outcome: only then is the number before theirs known.
             self._condition_open = True
@@ -356,7 +361,9 @@ class Line:
                 self.writer_bytes, request.data, request.event_number, request.expected_offset, self._rid
             )
         elif item.size > FRAME_MAX_BYTES - FRAME_OVERHEAD:
-            parts = self._split(request)
+            parts = append_split_parts(
+                self.writer_bytes, request.data, request.event_count, request.event_number, self._rid
+            )
         else:
             parts = self.frame_alone(request)
         connection.dialled.send_parts(parts)
@@ -369,20 +376,6 @@ class Line:
         return append_block_end_parts(
             self.writer_bytes, request.data, request.event_count, request.event_number, self._rid
         )
-
-    def _split(self, request: Append) -> list[Buffer]:
-        """An append too large for one frame is sent as a block and its end."""
-        data = memoryview(request.data)
-        rest = len(data) - _SPLIT_AT
-        return [
-            HEADER.pack(3, _WRITER_BYTES + _SPLIT_AT) + self.writer_bytes,
-            data[:_SPLIT_AT],
-            HEADER.pack(4, BLOCK_END_DATA_AT + rest + _BLOCK_END_TAIL.size)
-            + self.writer_bytes
-            + HEADER.pack(_SPLIT_AT, rest),
-            data[_SPLIT_AT:],
-            _BLOCK_END_TAIL.pack(request.event_count, request.event_number, self._rid),
-        ]
 
     def __call__(self, reply: Command | PenstockError) -> None:
         """Take a reply of the connection."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,6 +23,7 @@ from penstock.model.errors import (
     PenstockError,
     UnsupportedError,
 )
+from penstock.model.traces import PARENT_KEY, STATE_KEY, Kind, active, context_of_header, spanning
 from penstock.net.access.doors import AUTHORIZATION, only
 from penstock.net.grpc.grpc_errors import ERROR_KEY, code_of, details_of, encode_error, status_of
 from penstock.ports.telemetry import Telemetry
@@ -79,6 +81,18 @@ def service_handler(
         for name, method in service.methods_by_name.items()
     }
     return grpc.method_handlers_generic_handler(service.full_name, methods)
+
+
+def _serving(name: str, context: Any) -> AbstractContextManager[object]:
+    """The span of a call, inside the one that its metadata names."""
+    if active() is None:
+        return _UNTRACED
+    stated = {key: _text(value) for key, value in context.invocation_metadata() or () if key in (PARENT_KEY, STATE_KEY)}
+    parent = context_of_header(stated.get(PARENT_KEY, ""), stated.get(STATE_KEY, ""))
+    return spanning(name, Kind.SERVER, {"rpc.system": "grpc", "rpc.method": name}, parent=parent)
+
+
+_UNTRACED = nullcontext()
 
 
 def caller_metadata() -> tuple[tuple[str, bytes], ...] | None:
@@ -159,7 +173,7 @@ def _guarded(
     async def call(request: Any, context: Any) -> Any:
         began_s, outcome = telemetry.steady_s(), "failed"
         try:
-            with calling(await identify(_caller_of(context), context), name):
+            with _serving(name, context), calling(await identify(_caller_of(context), context), name):
                 reply = await handler(request)
             outcome = "ok"
             return reply

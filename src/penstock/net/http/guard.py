@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Set
+from contextlib import AbstractContextManager, nullcontext
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -24,6 +25,17 @@ from penstock.model.errors import (
     InternalError,
     NotFoundError,
     UnavailableError,
+)
+from penstock.model.traces import (
+    NO_SPAN,
+    PARENT_KEY,
+    ROOT,
+    STATE_KEY,
+    Kind,
+    Span,
+    active,
+    context_of_header,
+    spanning,
 )
 from penstock.net.access.doors import AUTHORIZATION, identified, only
 from penstock.net.http.connections import PEER_CERTIFICATE
@@ -87,9 +99,11 @@ class Guard:
                 self._check(headers, body)
                 _check_path(scope)
                 async with limit:
-                    caller = await self._identified(scope, headers)
-                    with calling(caller, f"{scope['method']} {scope['path']}"):
-                        await self._app(scope, body.receive, reply.send)
+                    with _serving(scope, headers) as span:
+                        caller = await self._identified(scope, headers)
+                        with calling(caller, f"{scope['method']} {scope['path']}"):
+                            await self._app(scope, body.receive, reply.send)
+                        span.set("http.response.status_code", reply.status)
             except ClientDisconnect:
                 return
             except Exception as error:
@@ -141,6 +155,16 @@ class Guard:
             raise refused(403, "pages of another origin may not use this server", origin=origin[:120])
         if body.declared and headers.get("content-type") and not is_json(headers["content-type"]):
             raise refused(415, "the body of a request must be JSON", content_type=headers["content-type"][:120])
+
+
+def _serving(scope: Scope, headers: Headers) -> AbstractContextManager[Span]:
+    """The span of a request, inside the one that its headers name. Health checks and scrapes have none of their own."""
+    parent = ROOT if active() is None else context_of_header(headers.get(PARENT_KEY, ""), headers.get(STATE_KEY, ""))
+    if parent == ROOT and (active() is None or scope["path"] in (*PUBLIC_PATHS, "/metrics")):
+        return nullcontext(NO_SPAN)
+    method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+    attributes = {"http.request.method": method, "url.path": scope["path"], "url.scheme": scope.get("scheme", "http")}
+    return spanning(method, Kind.SERVER, attributes, parent=parent)
 
 
 def _caller_of(scope: Scope, headers: Headers) -> Caller:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 from uuid import UUID
 
@@ -34,6 +34,7 @@ from penstock.model.errors import (
     ThrottledError,
     WriterFencedError,
 )
+from penstock.model.traces import Value, append_attributes
 from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.crowd import Crowd
 from penstock.net.wire.frames import FrameReceiver
@@ -152,6 +153,11 @@ class _InFlight:
 
     def __call__(self, outcome: Appended | PenstockError) -> None:
         self.side.finished(self, outcome)
+
+    def attributes(self) -> Mapping[str, Value]:
+        """See ``append_meter.Measured``."""
+        size_bytes, binding = self.size - _OVERHEAD_BYTES, self.binding
+        return append_attributes(binding.segment, str(binding.id), self.number, self.count, size_bytes)
 
 
 class AppendSide:
@@ -393,7 +399,7 @@ class AppendSide:
             self._host.reply(c.ConditionalCheckFailed(binding.writer, item.number, item.rid))
         else:
             self._refuse(item, outcome)
-        self._answered(item)
+        self._answered(item, None if isinstance(outcome, Appended) else outcome)
         if binding.gate is item:
             binding.gate = None
             while binding.waiting and binding.gate is None:
@@ -465,9 +471,9 @@ class AppendSide:
         binding.stalled.clear()
         binding.waiting.clear()
 
-    def _answered(self, item: _InFlight) -> None:
+    def _answered(self, item: _InFlight, error: PenstockError | None = None) -> None:
         """The append has ended, whatever its outcome."""
-        self.meter.ended(item)
+        self.meter.ended(item, error)
         if item.many is not None:
             self._decided(item.many)
         # Counted once per pass: acknowledgements come in thousands.

@@ -8,15 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 from penstock.codec.wire import commands as c
-from penstock.codec.wire.frames import (
-    APPEND_MANY,
-    REQUEST_CODES,
-    VERSION_HIGH,
-    VERSION_LOW,
-    Command,
-    decode,
-    encode,
-)
+from penstock.codec.wire.frames import APPEND_MANY, REQUEST_CODES, VERSION_HIGH, VERSION_LOW, Command, decode, encode
 from penstock.model.errors import (
     CorruptDataError,
     PenstockError,
@@ -25,8 +17,9 @@ from penstock.model.errors import (
     StorageFullError,
     ThrottledError,
 )
+from penstock.model.traces import SpanContext
 from penstock.net.tls.door import peer_certificate
-from penstock.net.wire.append_meter import AppendMeter
+from penstock.net.wire.append_meter import AppendMeter, serving
 from penstock.net.wire.appends import AppendSide
 from penstock.net.wire.frames import FrameReceiver, Outbox, tune
 from penstock.net.wire.permits import admitted, permits_of
@@ -307,13 +300,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         if (command := admitted(self._permits, decode(code, receiver.payload), self._refuse_access)) is None:
             return
         if isinstance(command, c.ReadSegment) and command.segment.isascii():
-            self._reads.take(command)
+            self._reads.take(command, self._appends.meter.take_named())
             return
         match command:
             case c.ConditionalAppend() | c.ConditionalBlockEnd():
                 self._appends.conditional(command)
+            case c.KeepAlive(trace=trace) if trace is None or not self._appends.meter.named(bytes(trace[:32])):
+                self.reply(c.KeepAlive())
             case c.KeepAlive():
-                self.reply(command)
+                pass
             case c.Hello(high=high, low=low):
                 self._hello(high, low)
             case _:
@@ -329,7 +324,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.reply(c.ErrorMessage(rid_of(command), subject_of(command), "name is not text", ILLEGAL_ARGUMENT))
             return
         if isinstance(command, c.ReadSegment):
-            self._reads.take(command)
+            self._reads.take(command, self._appends.meter.take_named())
             return
         if isinstance(command, c.SetupAppend):
             if self._appends.writers >= self._limits.writers:
@@ -340,7 +335,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._count_writers()
         self._requests += 1
         self._hold(size)
-        task = self._loop.create_task(self._serve(command, size))
+        task = self._loop.create_task(self._serve(command, size, self._appends.meter.take_named()))
         self._tasks[task] = None
         task.add_done_callback(self._task_done)
 
@@ -364,15 +359,16 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._close()
         self.wake()
 
-    async def _serve(self, command: Command, size: int) -> None:
+    async def _serve(self, command: Command, size: int, around: SpanContext | None) -> None:
         rid = rid_of(command)
         telemetry = self._share.telemetry
         began_s = telemetry.steady_s()
         try:
-            if isinstance(command, LARGE):
-                await self._serve_large(command)
-            else:
-                self.send(encode(await self._answer(command)))
+            with serving(type(command).__name__, subject_of(command), around):
+                if isinstance(command, LARGE):
+                    await self._serve_large(command)
+                else:
+                    self.send(encode(await self._answer(command)))
         except PenstockError as error:
             self.refuse(error, command, rid, c.NO_OFFSET)
         finally:

@@ -13,6 +13,7 @@ from typing import Protocol
 from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import Command, segment_read_parts
 from penstock.model.errors import PenstockError, SegmentNotFoundError, ThrottledError, UnauthenticatedError
+from penstock.model.traces import Kind, Span, SpanContext, active, segment_attributes
 from penstock.net.wire.frames import Outbox
 from penstock.net.wire.permits import Permits
 from penstock.net.wire.share import ServerShare
@@ -77,6 +78,7 @@ class ReadSide:
         self._writable = asyncio.Event()
         self._writable.set()
         self._waiting_tasks = 0
+        self._spans: dict[int, Span] = {}
         self._gathering_bytes = 0
         self._gathered = asyncio.Event()
 
@@ -128,8 +130,15 @@ class ReadSide:
 
     # --- without a task ---
 
-    def take(self, command: c.ReadSegment) -> None:
-        """Serve a read: let it wait at a tail, answer it now, or start a task for it if the answer takes time."""
+    def take(self, command: c.ReadSegment, around: SpanContext | None = None) -> None:
+        """Serve a read: let it wait at a tail, answer it now, or start a task for it if the answer takes time.
+
+        ``around``: the span that the client names."""
+        tracer = None if around is None else active()
+        if tracer is not None:
+            attributes = {**segment_attributes(command.segment, "read", "receive"), "penstock.offset": command.offset}
+            name = f"read {attributes['messaging.destination.name']}"
+            self._spans[command.rid] = tracer.start(name, Kind.SERVER, attributes, parent=around)
         if len(command.token) > _SHORT or len(command.segment) > _SHORT:
             # A read may wait for long, and thousands with 64 KiB each would fill the memory. A long token is not needed
             # any more (a short one may be the end of a verified one), and a long name is kept once.
@@ -174,7 +183,7 @@ class ReadSide:
         if parked.watch is not None and parked.watch.gone:
             # The read must not continue with another segment of the same name.
             error = SegmentNotFoundError("no such segment", segment=command.segment)
-            self._connection.refuse(error, command, command.rid, command.offset)
+            self._refuse(error, command)
         else:
             self._answer(command)
         self._connection.read_ended(None)
@@ -219,7 +228,7 @@ class ReadSide:
             # No room for another waiting read: the client asks again.
             self._send_nothing(command)
         except PenstockError as error:
-            self._connection.refuse(error, command, command.rid, command.offset)
+            self._refuse(error, command)
 
     async def _gather(self, command: c.ReadSegment, limit: int) -> SegmentRead:
         """The data that can be read now. Nothing is gathered for a peer that does not read its replies. No peer has
@@ -261,6 +270,11 @@ class ReadSide:
         if not self._gathering_bytes and self._writable.is_set():
             self._share.sending.pop(self, None)
 
+    def _refuse(self, error: PenstockError, command: c.ReadSegment) -> None:
+        if self._spans and (span := self._spans.pop(command.rid, None)) is not None:
+            span.end(error)
+        self._connection.refuse(error, command, command.rid, command.offset)
+
     def _send_nothing(self, command: c.ReadSegment) -> None:
         self._send(command, SegmentRead(offset=command.offset, parts=(), at_tail=True, end_of_segment=False))
 
@@ -270,13 +284,16 @@ class ReadSide:
             try:
                 self._permits.check_in_time(command)
             except UnauthenticatedError as error:
-                self._connection.refuse(error, command, command.rid, command.offset)
+                self._refuse(error, command)
                 return
         if outbox is not None:
             parts = segment_read_parts(
                 command.segment, command.offset, found.at_tail, found.end_of_segment, found.parts, command.rid
             )
             outbox.put_parts(parts)
+            if self._spans and (span := self._spans.pop(command.rid, None)) is not None:
+                span.set("penstock.read.bytes", sum(map(len, found.parts)))
+                span.end()
             self._share.telemetry.add("wire_reads")
             self._share.telemetry.add("wire_read_bytes", sum(map(len, found.parts)))
 

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from penstock.model.errors import InternalError, NotConnectedError, PenstockError, ProtocolError, ThrottledError
+from penstock.model.traces import Kind, SpanContext, context_of_header, current, spanning
 from penstock.net.workers.values import decode_error, decode_value, encode_error, encode_value
 from penstock.ports.files import Buffer
 
@@ -26,6 +27,8 @@ _CALL, _ANSWER, _ERROR, _CANCEL = range(4)
 _FRAME_MAX_BYTES = 1 << 30
 _WRITE_BUFFER_BYTES = 8 << 20
 _JOIN_BYTES = 64 << 10
+_TRACED = "traced"
+"""The first word of a call that names the span around it: the text of a ``traceparent``, and the call, follow."""
 _CALLS_MAX = 8192  # concurrent calls; further ones are refused, which bounds the memory of a slow worker
 
 Answer = Callable[[object], None]
@@ -132,6 +135,10 @@ class WorkerLink(asyncio.Protocol):
 
     def _called(self, number: int, call: Any) -> None:
         method, *arguments = call
+        around = None
+        if method == _TRACED:
+            parent, method, *arguments = arguments
+            around = context_of_header(parent)
         taker = self._takers.get(method)
         if taker is not None:
             taker(lambda outcome: self._reply(number, outcome), *arguments)
@@ -143,14 +150,20 @@ class WorkerLink(asyncio.Protocol):
             # Pausing the socket would also delay the answers that calls in flight wait for.
             self._reply(number, ThrottledError("too many concurrent calls", resource="calls", limit=_CALLS_MAX))
         else:
-            task = self._loop.create_task(self._serve(number, handler, arguments))
+            task = self._loop.create_task(self._serve(number, handler, arguments, around, method))
             self._serving[number] = task
             task.add_done_callback(lambda _: self._serving.pop(number, None))
 
-    async def _serve(self, number: int, handler: Handler, arguments: Sequence[Any]) -> None:
+    async def _serve(
+        self, number: int, handler: Handler, arguments: Sequence[Any], around: SpanContext | None, method: str
+    ) -> None:
         outcome: object
         try:
-            outcome = await handler(*arguments)
+            if around is None:
+                outcome = await handler(*arguments)
+            else:
+                with spanning(method, Kind.SERVER, {"rpc.system": "penstock", "rpc.method": method}, parent=around):
+                    outcome = await handler(*arguments)
         except PenstockError as error:
             outcome = error
         except OSError as error:
@@ -183,7 +196,9 @@ class WorkerLink(asyncio.Protocol):
         """Send a call now, and return its number. Raises LinkDownError: nothing was sent."""
         if not self.is_open:
             raise LinkDownError("the other process has ended", line=self.name)
-        text, beside = encode_value([method, *arguments])
+        span = current()
+        traced = () if span is None or not span.sampled else (_TRACED, span.to_header())
+        text, beside = encode_value([*traced, method, *arguments])
         self._last_id += 1
         self._owed[self._last_id] = answer
         self._send(_CALL, self._last_id, text, beside)

@@ -8,6 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from penstock.model.errors import PenstockError
+from penstock.model.traces import SpanContext
 from penstock.ports.files import Buffer
 
 NO_EVENT = -(1 << 63)
@@ -46,7 +47,8 @@ class Append:
 
     ``event_number`` is the writer's highest number in the data, ``event_count`` the number of events. ``previous`` is
     the writer's last stored number as the caller knows it (from ``setup_append`` or its last append).
-    ``expected_offset`` makes it conditional on the segment's length.
+    ``expected_offset`` makes it conditional on the segment's length. ``trace``: the sampled span that it belongs to, for a
+    store in another process.
     """
 
     segment: str
@@ -56,6 +58,7 @@ class Append:
     event_count: int = 1
     previous: int
     expected_offset: int | None = None
+    trace: SpanContext | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

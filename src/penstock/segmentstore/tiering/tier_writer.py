@@ -15,6 +15,7 @@ from penstock.core.segments.garbage import parse_chunk_name
 from penstock.core.segments.rolling import continues_chunk
 from penstock.core.segments.throttle import tiering_is_urgent
 from penstock.model.errors import CorruptDataError, NotFoundError, UnavailableError
+from penstock.model.traces import Value, spanning
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import Chunk, Segment
 from penstock.segmentstore.state import ContainerState
@@ -254,7 +255,10 @@ class TierWriter:
         failed: BaseException | None = None
         goals = {segment: segment.length for segment in segments if segment.cache.untiered}
         runs = [self._begin_run(segment, goal, 1) for segment, goal in goals.items()]
-        for run, outcome in zip(runs, await self._write_together(runs), strict=True):
+        written = {"penstock.segments": len(runs), "penstock.bytes": sum(run.end - run.start for run in runs)}
+        with spanning("write to tier 2", attributes=written):
+            outcomes = await self._write_together(runs)
+        for run, outcome in zip(runs, outcomes, strict=True):
             if outcome is None:
                 self._record(run)
             else:
@@ -302,7 +306,12 @@ class TierWriter:
 
     async def _tier_run(self, segment: Segment, goal: int, least_bytes: int) -> None:
         run = self._begin_run(segment, goal, least_bytes)
-        with segment.pinned():
+        written: dict[str, Value] = {
+            "penstock.segment": segment.name,
+            "penstock.start_offset": run.start,
+            "penstock.end_offset": run.end,
+        }
+        with segment.pinned(), spanning("write to tier 2", attributes=written):
             try:
                 run.check(await checksums_of(self._parts.offload, run.parts))
                 await self._write(run)

@@ -177,6 +177,14 @@ LogFormatOption = Annotated[
         help="Format of the log on standard error: text for people, json for programs that collect logs.",
     ),
 ]
+TracesOption = Annotated[
+    bool,
+    typer.Option(
+        "--traces",
+        help="Send spans to an OpenTelemetry collector; its variables, such as OTEL_EXPORTER_OTLP_ENDPOINT, say where."
+        " Needs penstock[tracing].",
+    ),
+]
 
 
 def standalone(
@@ -199,6 +207,7 @@ def standalone(
     metrics_streams: MetricsStreamsOption = METRICS_STREAMS,
     metrics_stream: MetricsStreamOption = None,
     log_format: LogFormatOption = LogFormat.TEXT,
+    traces: TracesOption = False,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
@@ -234,6 +243,7 @@ def standalone(
         workers=workers,
         tls=_tls(tls_cert, tls_key, tls_client_ca, tls_client_auth),
         log_format=log_format,
+        traces=traces,
         access=_access(auth, auth_config),
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )

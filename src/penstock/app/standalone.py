@@ -15,6 +15,7 @@ from typing import Any
 
 import uvloop
 
+from penstock.app.access.open_ports import OpenPorts
 from penstock.app.access.security import behind_doors, open_security
 from penstock.app.addresses import check_addresses
 from penstock.app.descriptors import connections_allowed, raise_limit
@@ -95,6 +96,7 @@ def _http_server(
     processes: Sequence[Worker],
     metrics: MetricsPage,
     security: Security,
+    open_ports: OpenPorts,
 ) -> RestServer:
     tls = security.tls
     control, _ = behind_doors(runtime.controller, runtime.segments, security, runtime.telemetry)
@@ -119,7 +121,7 @@ def _http_server(
                 },
                 warnings={
                     **({} if tls is None else {"certificate": lambda: tls.problem}),
-                    **({} if not settings.unprotected else {"insecure": lambda: _insecure_text(settings)}),
+                    "insecure": open_ports.text,
                 },
             ),
             telemetry=runtime.telemetry,
@@ -129,13 +131,11 @@ def _http_server(
     )
 
 
-def _insecure_text(settings: StandaloneSettings) -> str:
-    return f"other machines can reach {settings.host}, and {' and '.join(settings.unprotected)}"
-
-
 @asynccontextmanager
-async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standalone]:
-    """Recover, then listen. The ports open when everything can be served.
+async def open_standalone(
+    settings: StandaloneSettings, tell: Callable[[str], None] = log.debug
+) -> AsyncIterator[Standalone]:
+    """Recover, then listen. The ports open when everything can be served. ``tell``: shows a warning at the console.
 
     Raises what ``open_runtime`` and ``open_workers`` raise, and AddressInUseError if a port is taken. As far as possible,
     errors are raised before a new store is created.
@@ -159,9 +159,11 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
             StreamMetrics(runtime.controller, runtime.clock, shown=chosen.shown, named=chosen.named)
         )
         page = _metrics_page(settings, runtime, processes, streams)
-        http = await stack.enter_async_context(_http_server(settings, runtime, processes, page, security))
+        open_ports = OpenPorts(settings.host, settings.unprotected, clock=runtime.clock, tell=tell)
+        http = await stack.enter_async_context(_http_server(settings, runtime, processes, page, security, open_ports))
         page.doors["http"] = lambda: http.connections
-        _warn_if_insecure(settings, runtime)
+        runtime.telemetry.gauge("insecure", bool(settings.unprotected))
+        await stack.enter_async_context(open_ports)
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
         runtime.controller.know_rights(security.rights)
         control, segments = behind_doors(runtime.controller, runtime.segments, security, runtime.telemetry)
@@ -188,15 +190,6 @@ async def open_standalone(settings: StandaloneSettings) -> AsyncIterator[Standal
             workers=processes,
             tls=security.tls,
         )
-
-
-def _warn_if_insecure(settings: StandaloneSettings, runtime: Runtime) -> None:
-    if settings.unprotected:
-        log.warning(
-            "the ports are not protected: anyone who reaches them can read, change and delete all data",
-            extra={"host": settings.host, "missing": "; ".join(settings.unprotected)},
-        )
-    runtime.telemetry.gauge("insecure", bool(settings.unprotected))
 
 
 @asynccontextmanager
@@ -347,12 +340,12 @@ def _facts(standalone: Standalone, settings: StandaloneSettings) -> dict[str, An
     }
 
 
-async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> None:
+async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None], tell: Callable[[str], None]) -> None:
     stop, opened = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    serving = asyncio.create_task(_serve_until(stop, opened, settings, ready), name="server")
+    serving = asyncio.create_task(_serve_until(stop, opened, settings, ready, tell), name="server")
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -370,9 +363,13 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None]) -> 
 
 
 async def _serve_until(
-    stop: asyncio.Event, opened: asyncio.Event, settings: StandaloneSettings, ready: Callable[[Any], None]
+    stop: asyncio.Event,
+    opened: asyncio.Event,
+    settings: StandaloneSettings,
+    ready: Callable[[Any], None],
+    tell: Callable[[str], None],
 ) -> None:
-    async with open_standalone(settings) as standalone:
+    async with open_standalone(settings, tell) as standalone:
         opened.set()
         tls = standalone.tls
         if tls is not None:
@@ -388,11 +385,12 @@ async def _serve_until(
         raise failure
 
 
-def run(settings: StandaloneSettings, *, ready: Callable[[Any], None]) -> None:
-    """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses. Raises if the store cannot continue."""
+def run(settings: StandaloneSettings, *, ready: Callable[[Any], None], tell: Callable[[str], None] = log.debug) -> None:
+    """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses, and ``tell`` with each warning for the console.
+    Raises if the store cannot continue."""
     log_to_stderr(form=settings.log_format)
     raise_limit()
     tune_allocator()
     tune_collector()
     with tracing("server", on=settings.traces):
-        uvloop.run(_serve(settings, ready))
+        uvloop.run(_serve(settings, ready, tell))

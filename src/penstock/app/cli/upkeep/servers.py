@@ -247,7 +247,7 @@ def standalone(
         access=_access(auth, auth_config),
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
-    run(settings, ready=_ready_json if json else _ready_text)
+    run(settings, ready=_ready_json if json else _ready_text, tell=_tell_nothing if json else _tell)
 
 
 class _Sizes(TypedDict):
@@ -319,6 +319,14 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, client_aut
 def _ready_json(facts: dict[str, object]) -> None:
     print_json(facts)
     sys.stdout.flush()
+
+
+def _tell(text: str) -> None:
+    print(text, flush=True)
+
+
+def _tell_nothing(_text: str) -> None:
+    """Programs read standard output; the log has the warning."""
 
 
 def _ready_text(facts: dict[str, object]) -> None:

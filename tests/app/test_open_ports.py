@@ -1,0 +1,62 @@
+"""A server without protection repeats its warning every hour, and shows for how long."""
+
+import asyncio
+import logging
+
+import pytest
+
+from penstock.app.access.open_ports import OpenPorts
+from penstock.testing.fakes import START_MS, FakeClock
+from penstock.testing.simulation.machine.loop import SimLoop
+
+MISSING = ("TLS is missing", "authentication is missing")
+
+
+class LoopClock(FakeClock):
+    """Wall time that passes with the loop's."""
+
+    def now_ms(self):
+        return START_MS + round(asyncio.get_running_loop().time() * 1000)
+
+
+def run_for(hours, missing):
+    """The lines for the console and the health after that time."""
+    told = []
+
+    async def main():
+        async with OpenPorts("10.0.0.1", missing, clock=LoopClock(), tell=told.append) as ports:
+            await asyncio.sleep(hours * 3600)
+            text = ports.text()
+        await asyncio.sleep(7200)  # after the block nothing is said
+        return text
+
+    loop = SimLoop(1)
+    try:
+        return told, loop.run(main())
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize(("hours", "lines"), [(0.5, 1), (1.5, 2), (24.5, 25)])
+def test_it_warns_at_the_start_and_every_hour(hours, lines, caplog):
+    with caplog.at_level(logging.WARNING):
+        told, _ = run_for(hours, MISSING)
+    assert len(told) == lines
+    assert all("TLS is missing and authentication is missing" in line for line in told)
+    logged = [record for record in caplog.records if "not protected" in record.message]
+    assert [record.missing for record in logged] == ["; ".join(MISSING)] * lines
+
+
+def test_the_health_shows_for_how_long():
+    assert (
+        run_for(0.5, MISSING)[1]
+        == "other machines can reach 10.0.0.1, and TLS is missing and authentication is missing"
+    )
+    assert run_for(1.5, MISSING)[1].endswith("authentication is missing, for 1 hour now")
+    assert run_for(24.5, MISSING)[1].endswith("authentication is missing, for 24 hours now")
+
+
+def test_a_protected_server_says_nothing(caplog):
+    with caplog.at_level(logging.WARNING):
+        assert run_for(3, ()) == ([], None)
+    assert not [record for record in caplog.records if record.name.startswith("penstock")]

@@ -41,6 +41,7 @@ def calls_of_telemetry() -> dict[str, tuple[str, int, str]]:
             receiver = ast.unparse(node.func.value)
             method = node.func.attr
             metered = re.search(r"(telemetry|values|^found|^away)$", receiver)
+            method = {"tally": "add", "durations": "observe"}.get(method, method)
             if method not in ("add", "gauge", "observe") or not metered or not node.args:
                 continue
             name = node.args[0]

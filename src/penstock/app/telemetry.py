@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.model.errors import CorruptDataError
-from penstock.ports.telemetry import Labels
+from penstock.ports.telemetry import Labels, Tally
 
 BOUNDS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
@@ -25,6 +24,10 @@ class Distribution:
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
     sum_s: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +75,17 @@ def _sums(values: Sequence[Any]) -> Sequence[float]:
 
 
 class Counters:
-    """``ports.telemetry.Telemetry`` that remembers: ``counts`` only grow, ``gauges`` hold the last value."""
+    """``ports.telemetry.Telemetry`` that remembers: ``counts`` only grow, ``gauges`` hold the last value.
+
+    Everything is a plain number until it is read: a ``Counter`` would cost an append twice as much as a dict.
+    """
+
+    steady_s = staticmethod(time.perf_counter)
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
         self.gauges: dict[str, float] = {}
-        self._counts: Counter[tuple[str, Labels]] = Counter()
+        self._tallies: dict[str, Tally] = {}
+        self._counts: dict[tuple[str, Labels], int] = {}
         self._gauges: dict[tuple[str, Labels], float] = {}
         self._distributions: dict[tuple[str, Labels], Distribution] = {}
 
@@ -85,13 +93,27 @@ class Counters:
         """Show these counters from now on, with 0. Prometheus sees no increase in a counter that appears with its first
         event, so an alert would miss that event."""
         for name in names:
-            self.counts[name] += 0
+            self.tally(name)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The counts without labels, now."""
+        return {name: tally.value for name, tally in self._tallies.items()}
+
+    def tally(self, name: str) -> Tally:
+        found = self._tallies.get(name)
+        if found is None:
+            found = self._tallies[name] = Tally()
+        return found
+
+    def durations(self, name: str) -> Callable[[float], None]:
+        return self._distribution(name, ()).observe
 
     def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
         if labels:
-            self._counts[name, labels] += amount
+            self._counts[name, labels] = self._counts.get((name, labels), 0) + amount
         else:
-            self.counts[name] += amount
+            self.tally(name).value += amount
 
     def gauge(self, name: str, value: float, labels: Labels = ()) -> None:
         if labels:
@@ -100,14 +122,13 @@ class Counters:
             self.gauges[name] = value
 
     def observe(self, name: str, seconds: float, labels: Labels = ()) -> None:
+        self._distribution(name, labels).observe(seconds)
+
+    def _distribution(self, name: str, labels: Labels) -> Distribution:
         found = self._distributions.get((name, labels))
         if found is None:
             found = self._distributions[name, labels] = Distribution()
-        found.counts[bisect_left(BOUNDS_S, seconds)] += 1
-        found.sum_s += seconds
-
-    def steady_s(self) -> float:
-        return time.perf_counter()
+        return found
 
     def snapshot(self) -> Snapshot:
         """All values now."""

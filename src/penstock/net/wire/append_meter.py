@@ -42,7 +42,7 @@ class _TracedAppend:
 
 
 class AppendMeter:
-    """Counts until ``report``.
+    """Counts, with plain numbers that the connections of a server share.
 
     It measures one append at a time, from its arrival to its acknowledgement. A writer that waits for each
     acknowledgement has all of its appends measured, and one that does not pays for few. With tracing, the measured
@@ -51,18 +51,18 @@ class AppendMeter:
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
+        self._steady_s = telemetry.steady_s
         self._tracer = active()
         self._timed: object = None
         self._since_s = 0.0
-        self._samples_s: list[float] = []
+        self._observe_s = telemetry.durations("wire_append_seconds")
+        self._appends = telemetry.tally("wire_appends")
+        self._bytes = telemetry.tally("wire_appended_bytes")
+        self._events = telemetry.tally("wire_appended_events")
         self._around: SpanContext | None = None
         self._named_ns = 0
         self._traced: dict[Measured, _TracedAppend] = {}
         self._stored: list[_TracedAppend] = []
-        self.throttled = 0
-        self.appends = 0
-        self.appended_bytes = 0
-        self.appended_events = 0
 
     def named(self, data: bytes) -> bool:
         """The client names the span of its next request. False: it does not."""
@@ -78,7 +78,7 @@ class AppendMeter:
 
     def arrived(self, item: Measured) -> None:
         if self._timed is None:
-            self._timed, self._since_s = item, self._telemetry.steady_s()
+            self._timed, self._since_s = item, self._steady_s()
         if self._tracer is not None and (self._timed is item or self._around is not None):
             self._begin(self._tracer, item)
 
@@ -91,11 +91,11 @@ class AppendMeter:
         self._traced[item] = _TracedAppend(span, began_ns, now_ns)
 
     def acknowledged(self, item: Measured, events: int, size_bytes: int) -> None:
-        self.appends += 1
-        self.appended_events += events
-        self.appended_bytes += size_bytes
+        self._appends.value += 1
+        self._events.value += events
+        self._bytes.value += size_bytes
         if item is self._timed:
-            self._samples_s.append(self._telemetry.steady_s() - self._since_s)
+            self._observe_s(self._steady_s() - self._since_s)
         if self._traced:
             self._stored_now(item)
 
@@ -112,20 +112,12 @@ class AppendMeter:
         if self._traced and (traced := self._traced.pop(item, None)) is not None:
             traced.span.end(error)
 
-    def report(self) -> None:
-        """Add what was counted since the last call to the telemetry. Acknowledgements before this call are sent."""
-        telemetry = self._telemetry
-        if self.throttled:
-            telemetry.add("wire_throttled_appends", self.throttled)
-            self.throttled = 0
-        if self.appends:
-            telemetry.add("wire_appends", self.appends)
-            telemetry.add("wire_appended_bytes", self.appended_bytes)
-            telemetry.add("wire_appended_events", self.appended_events)
-            self.appends = self.appended_bytes = self.appended_events = 0
-        for sample_s in self._samples_s:
-            telemetry.observe("wire_append_seconds", sample_s)
-        self._samples_s.clear()
+    def throttled(self) -> None:
+        """The store had no room for an append, which waits."""
+        self._telemetry.add("wire_throttled_appends")
+
+    def sent(self) -> None:
+        """The acknowledgements so far are sent: their spans end."""
         if self._stored and self._tracer is not None:
             self._report_spans(self._tracer)
 

@@ -427,7 +427,7 @@ class AppendSide:
             binding.submitted = item.previous
             binding.gate = item
         binding.stalled.append(item)
-        self.meter.throttled += 1
+        self.meter.throttled()
         if binding.in_flight:
             return
         if binding.held:

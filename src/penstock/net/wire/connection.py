@@ -102,7 +102,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._receiver.buffer()[: self._share.turns.room(self)]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._share.telemetry.add("wire_received_bytes", nbytes)
+        self._share.received_bytes.value += nbytes
         self._receiver.received(nbytes)
         self._pump()
 
@@ -175,7 +175,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def release(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
         self._share.release(size_bytes)
-        self._appends.meter.report()
+        self._appends.meter.sent()
         self.wake()
 
     def wake(self) -> None:

@@ -89,6 +89,7 @@ class ServerShare:
         self.limits = limits
         self.pool = pool
         self.telemetry = telemetry
+        self.received_bytes = telemetry.tally("wire_received_bytes")
         self.loop = loop
         # Dicts, for their order: every run of a simulation visits them in the same order.
         self.connections: dict[SharedConnection, None] = {}

@@ -43,7 +43,10 @@ class SharedLog:
 
     def __init__(self, log: DurableLog, *, fill_bytes: int, pause_s: float, telemetry: Telemetry) -> None:
         self._log = log
-        self._telemetry = telemetry
+        self._steady_s = telemetry.steady_s
+        self._writes = telemetry.tally("log_writes")
+        self._written_bytes = telemetry.tally("log_written_bytes")
+        self._observe_s = telemetry.durations("log_write_seconds")
         self._fill_bytes = fill_bytes
         self._since_bytes = 0
         self._truncated = 0
@@ -73,7 +76,7 @@ class SharedLog:
             taken.append((committer, *frame))
         frames = [parts for _, parts, size_bytes in taken if size_bytes]
         addresses: Sequence[int] | None = ()
-        began_s = self._telemetry.steady_s()
+        began_s = self._steady_s()
         if frames:
             try:
                 addresses = self._log.append_in_place(frames)
@@ -86,8 +89,8 @@ class SharedLog:
                 committer.commit_later()
             return
         if frames:
-            self._telemetry.add("log_writes")
-            self._telemetry.observe("log_write_seconds", self._telemetry.steady_s() - began_s)
+            self._writes.value += 1
+            self._observe_s(self._steady_s() - began_s)
         left = iter(addresses)
         for committer, _, size_bytes in taken:
             if size_bytes:
@@ -103,7 +106,7 @@ class SharedLog:
 
     async def append(self, parts: Sequence[Buffer], size_bytes: int, *, vital: bool) -> int:
         """Raises what ``DurableLog.append`` raises."""
-        began_s = self._telemetry.steady_s()
+        began_s = self._steady_s()
         try:
             address = await self._log.append(parts, vital=vital)
         except StorageFullError as error:
@@ -113,15 +116,15 @@ class SharedLog:
             if self.filled is not None:
                 self.filled()
             raise
-        self._telemetry.add("log_writes")
-        self._telemetry.observe("log_write_seconds", self._telemetry.steady_s() - began_s)
+        self._writes.value += 1
+        self._observe_s(self._steady_s() - began_s)
         self._note(address, size_bytes)
         return address
 
     def _note(self, address: int, size_bytes: int) -> None:
         self.last_address = max(self.last_address, address)
         self._since_bytes += size_bytes
-        self._telemetry.add("log_written_bytes", size_bytes)
+        self._written_bytes.value += size_bytes
         if self._since_bytes >= self._fill_bytes and self.filled is not None:
             self._since_bytes = 0
             self.filled()

@@ -14,6 +14,7 @@ import grpc
 from rest_support import Answer, _call
 from wire_peers import RawPeer
 
+from penstock.app.access.refusal_audit import RefusalAudit
 from penstock.app.access.security import behind_doors, open_security
 from penstock.app.access.settings import AccessSettings
 from penstock.app.telemetry import Counters
@@ -69,6 +70,7 @@ class Doors:
     issuer: Issuer
     security: Security
     credentials: Mapping[str, str]
+    refusals: RefusalAudit
 
     async def native(self, name: str, request: bytes, caller: str) -> str:
         """The outcome of a native call: ``made``, or the code that refused it."""
@@ -106,7 +108,8 @@ async def doors(path: Path) -> AsyncIterator[Doors]:
     world = World(clock=clock)
     async with AsyncExitStack() as stack:
         store, controller = await stack.enter_async_context(world.serving())
-        security = open_security(AccessSettings(), path, None, clock=clock, telemetry=telemetry)
+        refusals = await stack.enter_async_context(RefusalAudit(controller.record_refusals, clock))
+        security = open_security(AccessSettings(), path, None, clock=clock, telemetry=telemetry, refused=refusals)
         control, segments = behind_doors(controller, store, security, telemetry)
         wire_server = await stack.enter_async_context(
             WireServer(store, port=0, rng=RealRng(), telemetry=telemetry, security=security)
@@ -144,6 +147,7 @@ async def doors(path: Path) -> AsyncIterator[Doors]:
             issuer=Issuer(key, clock),
             security=security,
             credentials=credentials,
+            refusals=refusals,
         )
 
 

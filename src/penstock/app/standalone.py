@@ -16,6 +16,7 @@ from typing import Any
 import uvloop
 
 from penstock.app.access.open_ports import OpenPorts
+from penstock.app.access.refusal_audit import RefusalAudit
 from penstock.app.access.security import behind_doors, open_security
 from penstock.app.addresses import check_addresses
 from penstock.app.descriptors import connections_allowed, raise_limit
@@ -38,7 +39,7 @@ from penstock.app.workers.layout import settle_layout, workers_of
 from penstock.app.workers.supervisor import Worker, Workers, open_workers
 from penstock.client.reading.group_table import GroupTable
 from penstock.client.store import AsyncStore
-from penstock.controller.controller import open_controller
+from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.core.segments.readiness import FUNCTIONS
 from penstock.model.cuts import StreamCut
@@ -193,14 +194,19 @@ async def open_standalone(
 
 
 @asynccontextmanager
-async def _securing(settings: StandaloneSettings, telemetry: Counters) -> AsyncIterator[Security]:
-    """The protection of this process's ports. Raises InvalidArgumentError."""
+async def _securing(
+    settings: StandaloneSettings, telemetry: Counters, controller: Controller
+) -> AsyncIterator[Security]:
+    """The protection of this process's ports. Refusals go to the audit stream. Raises InvalidArgumentError."""
     clock = RealClock()
     async with AsyncExitStack() as stack:
         tls = None
         if settings.tls is not None:
             tls = await stack.enter_async_context(ServerTls(settings.tls, clock=clock, telemetry=telemetry))
-        yield open_security(settings.access, settings.store.data, tls, clock=clock, telemetry=telemetry)
+        refused = await stack.enter_async_context(RefusalAudit(controller.record_refusals, clock))
+        yield open_security(
+            settings.access, settings.store.data, tls, clock=clock, telemetry=telemetry, refused=refused
+        )
 
 
 @asynccontextmanager
@@ -213,7 +219,7 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
 
     async with (
         open_runtime(settings.store, endpoint_of=endpoint_of) as runtime,
-        _securing(settings, runtime.telemetry) as security,
+        _securing(settings, runtime.telemetry, runtime.controller) as security,
         WireServer(
             runtime.segments,
             host=settings.host,
@@ -267,7 +273,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
         )
         await settle_restored(settings.store.data, controller)
         await stack.enter_async_context(workers.serving(controller.client_removal))
-        security = await stack.enter_async_context(_securing(settings, telemetry))
+        security = await stack.enter_async_context(_securing(settings, telemetry, controller))
         runtime = Runtime(
             segments=workers.segments,
             controller=controller,

@@ -48,6 +48,7 @@ class AuditKind(enum.Enum):
     ABORT = "abort"
     GAP = "gap"
     KEY = "key"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.controller.buckets import Buckets
 from penstock.controller.context import Context
 from penstock.controller.erasure.cases import Cases
@@ -178,6 +179,14 @@ class Controller:
     async def audit_keys(self) -> Sequence[str]:
         """The public keys of the store's audit logs, for documents that it has signed."""
         return await self.evidence.public_keys()
+
+    async def record_refusals(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Write an entry about refused calls into the audit stream for each mapping of fields, in one step. Raises as
+        ``Metadata.put``."""
+        audit = self._ctx.audit
+        found = [AuditEntry(kind=AuditKind.REFUSED, target="", fields=fields) for fields in entries]
+        await self._ctx.metadata.put(*audit.puts(found))
+        audit.soon()
 
     async def drain_audit(self) -> int:
         """Append the waiting entries to the audit stream now; returns how many."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.core.access.refusals import Refusal
 from penstock.net.tls.server_tls import ServerTls
 from penstock.ports.access.authenticator import Authenticator, PresentRights
 from penstock.ports.access.tokens import TokenIssuer, TokenVerifier
@@ -16,7 +18,7 @@ class Security:
     ``tls``: None for plain connections. ``authenticator``: verifies who calls; None: callers need no identity, and the
     services must not be guarded. ``issuer`` and ``verifier`` of the tokens for segments: both are there if
     ``authenticator`` is, but a process that only holds segments has the ``verifier`` alone. ``rights``: what the users may
-    do now.
+    do now. ``refused`` receives each refusal, on the spot.
     """
 
     tls: ServerTls | None = None
@@ -24,6 +26,7 @@ class Security:
     issuer: TokenIssuer | None = None
     verifier: TokenVerifier | None = None
     rights: PresentRights | None = None
+    refused: Callable[[Refusal], None] | None = None
 
 
 OPEN = Security()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+from penstock.app.access.refusal_audit import AuditedAuthenticator
 from penstock.app.access.settings import AccessSettings
+from penstock.core.access.refusals import Refusal
 from penstock.net.access.guarded import GuardedControl, guarded_segments
 from penstock.net.access.refusals import Refusals
 from penstock.net.security import Security
@@ -23,9 +26,15 @@ from penstock.storage.access.users_file import users_path
 
 
 def open_security(
-    settings: AccessSettings | None, data: Path, tls: ServerTls | None, *, clock: Clock, telemetry: Telemetry
+    settings: AccessSettings | None,
+    data: Path,
+    tls: ServerTls | None,
+    *,
+    clock: Clock,
+    telemetry: Telemetry,
+    refused: Callable[[Refusal], None] | None = None,
 ) -> Security:
-    """The protection of the server's ports. Generates the store's key at the first use.
+    """The protection of the server's ports. Generates the store's key at the first use. ``refused`` receives each refusal.
 
     Raises InvalidArgumentError (others can read a file with secrets, or a setting is wrong), CorruptDataError, OSError.
     """
@@ -46,7 +55,8 @@ def open_security(
     )
     return Security(
         tls=tls,
-        authenticator=authenticator,
+        authenticator=authenticator if refused is None else AuditedAuthenticator(authenticator, refused),
+        refused=refused,
         rights=authenticator,
         issuer=Issuer(key, clock, token_s=settings.token_s),
         verifier=Verifier(key.public_bytes(), clock),
@@ -59,5 +69,5 @@ def behind_doors(
     """The services that the ports serve: guarded if callers need an identity, else the services themselves."""
     if security.authenticator is None:
         return control, segments
-    guarded = GuardedControl(control, Refusals(telemetry, telemetry.steady_s))
+    guarded = GuardedControl(control, Refusals(telemetry, telemetry.steady_s, security.refused))
     return guarded, guarded_segments(segments, guarded.rights)

@@ -7,8 +7,9 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 
+from penstock.core.access.refusals import Reason, Refusal
 from penstock.model.callers import current_caller
-from penstock.model.errors import AccessError
+from penstock.model.errors import AccessError, PermissionDeniedError
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -18,9 +19,12 @@ _KEYS_MAX = 1000  # kinds of refusals that are remembered
 
 
 class Refusals:
-    """Receives refusals. ``steady_s``: a clock that never jumps."""
+    """Receives refusals. ``steady_s``: a clock that never jumps. ``audit`` receives those of callers who have an identity."""
 
-    def __init__(self, telemetry: Telemetry, steady_s: Callable[[], float]) -> None:
+    def __init__(
+        self, telemetry: Telemetry, steady_s: Callable[[], float], audit: Callable[[Refusal], None] | None = None
+    ) -> None:
+        self._audit = audit
         self._telemetry = telemetry
         self._steady_s = steady_s
         self._logged: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
@@ -31,6 +35,9 @@ class Refusals:
         self._telemetry.add("refusals", 1, (door, type(error).__name__))
         identity = str(error.fields.get("identity", ""))
         call, needs = (str(error.fields.get(name, "")) for name in ("call", "needs"))
+        if self._audit is not None and isinstance(error, PermissionDeniedError):
+            peer = "" if caller is None else caller.peer
+            self._audit(Refusal(reason=Reason.RIGHT, identity=identity, peer=peer, via=door, call=call, needs=needs))
         # Without what is missing: the caller could name a new resource each time.
         key = (identity, call)
         now_s, (at_s, unlogged) = self._steady_s(), self._logged.pop(key, (float("-inf"), 0))

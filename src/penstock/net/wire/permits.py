@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import Command
 from penstock.core.access.commands import WITHOUT_TOKEN, permits
+from penstock.core.access.refusals import Reason, Refusal
 from penstock.model.errors import PermissionDeniedError, UnauthenticatedError
 from penstock.net.wire.wire_errors import plain_token
 from penstock.ports.access.tokens import TokenVerifier
@@ -31,8 +32,10 @@ class Permits:
         loop: AbstractEventLoop,
         telemetry: Telemetry,
         expire: Callable[[bytes, int], bool],
+        refused: Callable[[Refusal], None] | None = None,
     ) -> None:
         self.telemetry = telemetry
+        self._refused = refused
         self._verifier = verifier
         self._loop = loop
         self._expire = expire
@@ -54,6 +57,20 @@ class Permits:
         if isinstance(command, c.SetupAppend):
             self._watch(command, found.expires_ms)
         return command
+
+    def note(self, error: UnauthenticatedError | PermissionDeniedError, command: Command) -> None:
+        """Report a refusal."""
+        if self._refused is None:
+            return
+        reason = Reason.RIGHT if isinstance(error, PermissionDeniedError) else Reason.CREDENTIALS
+        self._refused(
+            Refusal(
+                reason=Reason.EXPIRED if error.fields.get("expired") else reason,
+                identity=str(error.fields.get("identity", "")),
+                via="wire",
+                call=type(command).__name__,
+            )
+        )
 
     def check_in_time(self, command: c.ReadSegment) -> None:
         """Raises UnauthenticatedError: the token of the read, which ``admit`` returned, has expired since."""
@@ -87,11 +104,12 @@ class Shared(Protocol):
     tokens: TokenVerifier | None
     loop: AbstractEventLoop
     telemetry: Telemetry
+    refused: Callable[[Refusal], None] | None
 
 
 def permits_of(share: Shared, expire: Callable[[bytes, int], bool]) -> Permits | None:
     """The check of a new connection; None where commands need no tokens."""
-    return None if share.tokens is None else Permits(share.tokens, share.loop, share.telemetry, expire)
+    return None if share.tokens is None else (Permits(share.tokens, share.loop, share.telemetry, expire, share.refused))
 
 
 def admitted(permits: Permits | None, command: Command, refuse: Callable[[Any, Command], None]) -> Command | None:
@@ -102,5 +120,6 @@ def admitted(permits: Permits | None, command: Command, refuse: Callable[[Any, C
         return permits.admit(command)
     except (UnauthenticatedError, PermissionDeniedError) as error:
         permits.telemetry.add("refusals", 1, ("wire", type(error).__name__))
+        permits.note(error, command)
         refuse(error, command)
         return None

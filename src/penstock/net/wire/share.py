@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from penstock.core.segments.receive_turns import FREE_BYTES, ReceiveTurns, Step
 from penstock.net.peer_warnings import PeerWarnings
+from penstock.net.security import OPEN, Security
 from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.replies import LargeReplies
 from penstock.net.wire.requests import ControllerCall, RemovalGuard
 from penstock.net.wire.wire_limits import WireLimits
-from penstock.ports.access.tokens import TokenVerifier
 from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.telemetry import Telemetry
 
@@ -80,10 +80,10 @@ class ServerShare:
         loop: asyncio.AbstractEventLoop,
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
-        tokens: TokenVerifier | None = None,
+        security: Security = OPEN,
     ) -> None:
         self.store = store
-        self.tokens = tokens
+        self.tokens, self.refused = security.verifier, security.refused
         self.guard = guard
         self.calls = calls
         self.limits = limits

@@ -63,7 +63,7 @@ class WireServer:
         self._telemetry = telemetry
         self._limits = limits or WireLimits()
         tls = security.tls
-        self._tokens = security.verifier
+        self._security = security
         self._door = None if tls is None else TlsDoor(tls, NO_ALPN, telemetry=telemetry)
         self._server: asyncio.AbstractServer | None = None
         self._share: ServerShare | None = None
@@ -90,7 +90,7 @@ class WireServer:
             loop=loop,
             guard=self._guard,
             calls=self._calls,
-            tokens=self._tokens,
+            security=self._security,
         )
         try:
             factory = self._connection if self._door is None else self._door.behind(self._connection)

@@ -27,6 +27,8 @@ class DamageKind(Enum):
     """The catalogue of tier 2 is damaged: the store runs, but tier 2 alone would not give all of it back."""
     DIRECTORY = "directory"
     """A file of the data directory itself cannot be read."""
+    SECRET = "secret"
+    """A file with a key or with users is missing, damaged, or readable for others. No data is affected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from penstock.app.erasure.key import check_key
 from penstock.app.integrity.offline import Offline, open_offline
 from penstock.app.integrity.rehearsal import start_refusal
 from penstock.app.integrity.report import advice, affected, stream_of
+from penstock.app.integrity.secrets import LogKey, check_secrets, recorded_keys, sorted_keys
 from penstock.app.integrity.source import holds_something
 from penstock.app.workers.layout import RECORD as RECORD_OF_WORKERS
 from penstock.app.workers.layout import check_workers_there, load_layout, worker_directory
@@ -24,6 +25,7 @@ from penstock.segmentstore.metadata import MetadataRows
 from penstock.segmentstore.repair.catalogue_gaps import missing_objects
 from penstock.segmentstore.repair.chunk_gaps import missing_chunk, missing_ranges
 from penstock.segmentstore.repair.rebuild import list_catalogue, load_container
+from penstock.segmentstore.store import SegmentStore
 from penstock.storage.chunks.claim import RECORD, load_record
 from penstock.storage.machine.data_directory import DataDirectory, check_directory
 from penstock.storage.machine.files import RealFiles
@@ -35,15 +37,18 @@ _PAGE = 1000  # rows of one scan, which bounds the memory of a page
 class Diagnosis:
     """Facts by part of the store; ``verdict`` in one sentence; ``advice`` says what to do.
 
-    ``refusal``: why a start would be refused, None: it succeeds. ``workers``: the diagnosis of each worker.
+    ``refusal``: why a start would be refused, None: it succeeds. ``workers``: the diagnosis of each worker. ``log_keys``:
+    what the records tell about the keys of audit logs.
     """
 
     data: str
     refusal: str | None = None
     workers: list[Diagnosis] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    secrets: dict[str, Any] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     verdict: str = ""
+    log_keys: list[LogKey] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -53,6 +58,7 @@ class Diagnosis:
             "starts": self.refusal is None,
             "refusal": self.refusal,
             **self.facts,
+            **({"secrets": self.secrets} if self.secrets else {}),
             **({"workers": [one.as_json() for one in self.workers]} if self.workers else {}),
             "damage": [item.as_json() for item in self.damage],
             "affected": affected(self.damage),
@@ -68,9 +74,24 @@ async def diagnose(data: Path, *, offload: Offload, endpoint: str | None = None,
     Raises: DirectoryInUseError (a store runs on it), InvalidArgumentError (the directory holds no store),
     VersionTooNewError, UnavailableError (tier 2 is remote and does not answer).
     """
-    whole = await _diagnose_workers(data, offload=offload, endpoint=endpoint, insecure=insecure)
-    if whole is not None:
-        return whole
+    found = await _diagnose_workers(data, offload=offload, endpoint=endpoint, insecure=insecure)
+    if found is None:
+        found = await _diagnose_one(data, offload=offload, endpoint=endpoint, insecure=insecure)
+    secrets = check_secrets(data, sorted_keys(found.log_keys))
+    found.secrets = secrets.facts
+    if secrets.damage and not found.damage and found.refusal is None:
+        found.verdict = "a store starts and serves everything; a file with a key or with users cannot be used"
+    found.damage += secrets.damage
+    return found
+
+
+async def _diagnose_one(data: Path, *, offload: Offload, endpoint: str | None, insecure: bool) -> Diagnosis:
+    """The diagnosis of a directory with a log and metadata of its own. Raises as ``diagnose``."""
+    log_keys: list[LogKey] = []
+
+    async def look(segments: SegmentStore) -> None:
+        log_keys.extend(await recorded_keys(segments))
+
     try:
         await load_record(RealFiles(data, offload, read_only=True))
     except CorruptDataError as error:
@@ -79,7 +100,7 @@ async def diagnose(data: Path, *, offload: Offload, endpoint: str | None = None,
         verdict = f"a store would not start on this directory: {error}"
         return Diagnosis(data=str(data), damage=[damage], refusal=str(error), verdict=verdict)
     async with open_offline(data, offload=offload, endpoint=endpoint, insecure=insecure) as store:
-        refusal = await start_refusal(store, offload=offload, endpoint=endpoint, insecure=insecure)
+        refusal = await start_refusal(store, offload=offload, endpoint=endpoint, insecure=insecure, look=look)
         found = Diagnosis(data=str(data), damage=list(store.damage), refusal=None if refusal is None else str(refusal))
         if refusal is None and store.keyvalue is None:
             # A new store has no metadata yet, and the log of a young one may still hold everything.
@@ -90,6 +111,7 @@ async def diagnose(data: Path, *, offload: Offload, endpoint: str | None = None,
         await _catalogue(store, found)
         await _segments(store, found)
         found.verdict = _verdict(store, found)
+        found.log_keys = log_keys
         return found
 
 
@@ -112,9 +134,11 @@ async def _diagnose_workers(data: Path, *, offload: Offload, endpoint: str | Non
             found.damage.append(Damage(kind=DamageKind.DIRECTORY, place=str(data), why=error.message))
         for directory in own:
             if holds_something(directory):
-                found.workers.append(await diagnose(directory, offload=offload, endpoint=endpoint, insecure=insecure))
+                own_diagnosis = await _diagnose_one(directory, offload=offload, endpoint=endpoint, insecure=insecure)
+                found.workers.append(own_diagnosis)
     for one in found.workers:
         found.damage += one.damage
+        found.log_keys += one.log_keys
         if one.refusal is not None:
             found.refusal = found.refusal or f"{one.data}: {one.refusal}"
     found.verdict = (

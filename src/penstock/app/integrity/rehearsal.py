@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from penstock.app.integrity.offline import Offline
@@ -46,15 +46,22 @@ class _SeenLog(MemoryLog):
 
 
 async def start_refusal(
-    store: Offline, *, offload: Offload, endpoint: str | None, insecure: bool
+    store: Offline,
+    *,
+    offload: Offload,
+    endpoint: str | None,
+    insecure: bool,
+    look: Callable[[SegmentStore], Awaitable[None]] | None = None,
 ) -> PenstockError | OSError | None:
     """Why a start would be refused, or None. Recovers into the copy of the metadata that ``store`` holds, and changes nothing
-    else.
+    else. ``look`` is called with what a start recovers.
 
     Takes the memory and the time of a recovery.
     """
     try:
-        async with rehearse(store, offload=offload, endpoint=endpoint, insecure=insecure):
+        async with rehearse(store, offload=offload, endpoint=endpoint, insecure=insecure) as segments:
+            if look is not None:
+                await look(segments)
             return None
     except (PenstockError, OSError) as error:
         return error

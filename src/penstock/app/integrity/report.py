@@ -24,6 +24,9 @@ ADVICE: Mapping[DamageKind, str] = {
     "a new one. Until then tier 2 alone does not give all of it back",
     DamageKind.DIRECTORY: "put the file back from a copy. Without a copy: write a VERSION that holds 1; for any other file: "
     "penstock rebuild --source DIR --data NEW",
+    DamageKind.SECRET: "chmod 600 what others can read; put back from a copy what is missing or damaged. Without a copy: "
+    "for the key of tokens, remove the file, and the next start makes a new one; for the users, add them again with "
+    "penstock user add; without the key of the audit log nothing new can be signed",
 }
 
 _PAGES_A_SECOND = 4  # pages; a rate limit holds within a quarter of a second

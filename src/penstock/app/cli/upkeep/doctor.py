@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -54,9 +54,18 @@ async def _diagnose(data: Path, endpoint: str | None, insecure: bool) -> Diagnos
         await offload.close()
 
 
+def _secret_lines(facts: dict[str, Any]) -> list[str]:
+    if not facts:
+        return []
+    parts = ["no key of the audit log yet" if facts["audit_key"] is None else f"audit log {facts['audit_key']}"]
+    parts += [] if facts["users"] is None else [counted(facts["users"], "user")]
+    parts += ["a key of tokens"] if facts["tokens_key"] else []
+    return [f"secrets    {', '.join(parts)}"]
+
+
 def _lines(found: Diagnosis) -> list[str]:
     if not found.facts:
-        lines = [found.verdict, f"directory  {found.data}"]
+        lines = [found.verdict, f"directory  {found.data}", *_secret_lines(found.secrets)]
         for one in found.workers:
             lines += ["", *_lines(one)]
         return lines
@@ -88,6 +97,7 @@ def _lines(found: Diagnosis) -> list[str]:
         f"{counted(segments['chunks'], 'chunk')} with {format_size(segments['bytes'])}, "
         f"{segments['missing_chunks']} missing, {segments['unnamed_chunks']} that nothing names"
     )
+    lines += _secret_lines(found.secrets)
     if found.damage:
         lines.append(f"{len(found.damage)} damaged:")
         lines += [f"  {damage_line(item)}" for item in found.damage]

@@ -74,7 +74,9 @@ def install(wanted: str) -> None:
     if VENV.exists():
         shutil.rmtree(VENV)
     print(f"setup: create {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True, env=environment())
+    # Not the Python of the environment itself: it has just been removed.
+    base = getattr(sys, "_base_executable", sys.executable)
+    subprocess.run([base, "-m", "venv", str(VENV)], check=True, env=environment())
     python = str(VENV / "bin" / "python")
     pip = (python, "-m", "pip", "install", "--no-cache-dir", "--quiet")
     run("install build tools", *pip, "--require-hashes", "-r", "requirements/build.txt")

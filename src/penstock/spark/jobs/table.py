@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.job_files import literal
 from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
 from penstock.spark.jobs.table_files import TableDirectory, TableState
-from penstock.spark.jobs.table_subscriber import publish_table
+from penstock.spark.jobs.table_subscriber import TableRun, publish_table
 from penstock.spark.options import parse_read
 from penstock.spark.reading.planning import batch_ranges, resolve
 
@@ -83,31 +83,19 @@ class TableRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableReport:
+class TableReport(TableRun):
     """The result of a run or, with ``dry_run``, what it would read.
 
-    ``events`` were read between the cuts ``start`` and ``end``. ``upserts``: keys with a new row. ``deletes``: deleted keys.
+    ``upserts``: keys with a new row. ``deletes``: deleted keys.
     ``without_key``: skipped events. The table now has ``rows``, as version ``number``. ``buckets``: rewritten buckets.
     """
 
-    stream: str
-    table: str
-    subscriber: str
     number: int
-    start: str
-    end: str
-    read_bytes: int
-    events: int
     upserts: int
     deletes: int
     without_key: int
     rows: int
     buckets: int
-    dry_run: bool
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def update_table(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from typing import Any
+
 from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
@@ -9,6 +12,25 @@ from penstock.model.queries import SOURCE_MAX_BYTES, QuerySource
 from penstock.spark.connect import Services
 from penstock.spark.reading.planning import positions_of
 from penstock.spark.reading.subscription import subscribe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRun:
+    """What the reports of runs that bring a table up to date have in common. ``table`` is the ``subscriber`` of ``stream``.
+    ``events`` and ``read_bytes`` were read between the cuts ``start`` and ``end``; with ``dry_run`` they would be read."""
+
+    stream: str
+    table: str
+    subscriber: str
+    start: str
+    end: str
+    read_bytes: int
+    events: int
+    dry_run: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
 
 
 async def publish_table(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.lake.keys import DELETED, check_names, latest_of_keys, with_keys
 from penstock.spark.jobs.lake.task import BAD, RESULT, LakeTask, files_of, on_spark
 from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
-from penstock.spark.jobs.table_subscriber import publish_table
+from penstock.spark.jobs.table_subscriber import TableRun, publish_table
 from penstock.spark.lake.opening import TableAddress, open_table
 from penstock.spark.lake.port import (
     APPEND_TIME,
@@ -109,29 +109,17 @@ class LakeRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeReport:
+class LakeReport(TableRun):
     """The result of one step or, with ``dry_run``, what it would read.
 
-    ``events`` between the cuts ``start`` and ``end`` are in ``files`` new files, in commit ``sequence`` of the table; of a
+    The ``events`` are in ``files`` new files, in commit ``sequence`` of the table; of a
     table of keys, only the latest one of each key.
     ``merged``: small files that were replaced by larger ones.
     """
 
-    stream: str
-    table: str
-    subscriber: str
     sequence: int
-    start: str
-    end: str
-    read_bytes: int
-    events: int
     files: int
     merged: int
-    dry_run: bool
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def append_to_table(

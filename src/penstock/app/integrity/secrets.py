@@ -24,8 +24,6 @@ from penstock.model.damage import Damage, DamageKind
 from penstock.model.errors import (
     CorruptDataError,
     PenstockError,
-    SegmentNotFoundError,
-    UnavailableError,
     VersionTooNewError,
 )
 from penstock.ports.data.tables import TableEntry, Tables
@@ -80,7 +78,8 @@ async def recorded_keys(segments: Tables) -> list[LogKey]:
                 last = _read(checkpoint, AuditCheckpointRecord) or last
             if record is not None:
                 found.append(LogKey(origin=ORIGIN_PREFIX + name, record=record, last=last))
-    except (SegmentNotFoundError, UnavailableError):
+    except PenstockError:
+        # Another worker has the table, there is none yet, or it is damaged, which the check of the rows reports.
         return []
     return found
 

@@ -15,10 +15,11 @@ from penstock.controller.metadata import Metadata, overwrite
 from penstock.controller.set_aside import SetAside
 from penstock.core.evidence.audit_log import ORIGIN_PREFIX, LogState, Tile, Walk, new_log
 from penstock.core.evidence.merkle import Edge
-from penstock.model.errors import InvalidArgumentError, SegmentNotFoundError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, SegmentNotFoundError
 from penstock.ports.data.segments import SegmentInfo, Segments
 from penstock.ports.data.tables import KEY_ABSENT, TablePut
 from penstock.ports.rng import Rng
+from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,18 @@ _READ_BYTES = 1 << 20
 class AuditLog:
     """The log in ``segment``, the only segment of the audit stream. All parts are borrowed."""
 
-    def __init__(self, metadata: Metadata, segments: Segments, rng: Rng, set_aside: SetAside, *, segment: str) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        segments: Segments,
+        rng: Rng,
+        set_aside: SetAside,
+        telemetry: Telemetry,
+        *,
+        segment: str,
+    ) -> None:
         self._metadata = metadata
+        self._telemetry = telemetry
         self._segments = segments
         self._rng = rng
         self._set_aside = set_aside
@@ -111,7 +122,10 @@ class AuditLog:
     # --- recovery ------------------------------------------------------------------------------------------------
 
     async def _caught_up(self, info: SegmentInfo) -> LogState:
-        """Follow the stream from the stored state to its end. If an entry does not continue the log, another log begins."""
+        """Follow the stream from the stored state to its end. If an entry does not continue the log, another log begins.
+
+        So it is with damage: what follows it cannot be shown to continue the log. Entries must be appended nevertheless.
+        """
         self._tiles.clear()
         start, ended = await self._stored()
         walk = Walk(at=info.start_offset)
@@ -122,10 +136,11 @@ class AuditLog:
             walk.lost = start
         if start is not None and ended and walk.state is not None:
             walk.state, walk.lost = None, start
-        async for entry in self.entries(walk.at, info.length):
+        async for entry in self._readable(walk, info.length):
             before = walk.state
             full = walk.passed(entry)
-            if before is not None and walk.state is not None and before.origin != walk.state.origin:
+            if before is None or walk.state is None or before.origin != walk.state.origin:
+                # Tiles are stored under the name of the log at the end.
                 self._tiles.clear()
             if full is not None:
                 self._tiles[full.number] = full
@@ -135,6 +150,28 @@ class AuditLog:
         if walk.lost is not None:
             log.warning("another audit log begins", extra={"after": walk.lost.origin, "size": walk.lost.size})
         return new_log(self._rng.uuid().hex, at=info.length, after=walk.lost)
+
+    async def _readable(self, walk: Walk, end: int) -> AsyncIterator[bytes]:
+        """The entries from ``walk.at`` on, which the caller must pass to ``walk``, without those that cannot be read."""
+        limit = end
+        while walk.at < end:
+            try:
+                async for entry in self.entries(walk.at, limit):
+                    yield entry
+                damage = CorruptDataError("audit stream has an incomplete entry", segment=self.segment, offset=walk.at)
+            except CorruptDataError as error:
+                damage = error
+            behind = min(end, await self._segments.next_event_boundary(self.segment, walk.at + 1))
+            if walk.at < limit and limit <= behind:
+                self._telemetry.add("audit_unreadable_bytes", limit - walk.at)
+                log.error(
+                    "audit entries cannot be read; another audit log begins behind them",
+                    extra={"segment": self.segment, "offset": walk.at, "end": limit, "error": str(damage)},
+                )
+                walk.skipped(limit)
+                behind = min(end, await self._segments.next_event_boundary(self.segment, walk.at + 1))
+            # Block by block: a large read fails as a whole.
+            limit = behind
 
     async def _stored(self) -> tuple[LogState | None, bool]:
         (entry,) = await self._metadata.entries([retention_keys.AUDIT_LOG])

@@ -101,7 +101,7 @@ class Audit:
         self._metadata = metadata
         self._segments = segments
         self._clock = clock
-        self.log = AuditLog(metadata, segments, rng, set_aside, segment=_SEGMENT)
+        self.log = AuditLog(metadata, segments, rng, set_aside, telemetry, segment=_SEGMENT)
         self._tasks = tasks
         self._telemetry = telemetry
         self._settings = settings

@@ -123,6 +123,12 @@ class Walk:
         self.at += _FRAME_BYTES + len(entry)
         return full
 
+    def skipped(self, upto: int) -> None:
+        """Go on at byte ``upto``: what is before it cannot be read, so the next entry cannot continue the log."""
+        if self.state is not None:
+            self.state, self.lost = None, self.state
+        self.at = upto
+
 
 def _place(entry: bytes) -> tuple[tuple[str, Mapping[str, Any] | None] | None, int | None, bytes | None]:
     """The log that the entry begins, or its number and the hash of the one before."""

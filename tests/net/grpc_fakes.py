@@ -154,7 +154,9 @@ class MemoryController(MemoryRetention):
         times = sorted(self.noted.values())
         return TimeWindow(lower_ms=times[0] if times else None, upper_ms=None, place=place + 1)
 
-    async def streams_update(self, stream: StreamName, config: StreamConfig) -> None:
+    async def streams_update(
+        self, stream: StreamName, config: StreamConfig, *, before: StreamConfig | None = None
+    ) -> None:
         self._open(stream).config = config
 
     async def streams_exists(self, stream: StreamName) -> bool:

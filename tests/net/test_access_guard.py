@@ -8,6 +8,7 @@ import inspect
 import random
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_type_hints
@@ -23,6 +24,7 @@ from penstock.core.access.resources import parse_grant
 from penstock.model.callers import Caller, calling
 from penstock.model.errors import (
     AccessError,
+    ConflictError,
     NotFoundError,
     PenstockError,
     PermissionDeniedError,
@@ -221,6 +223,25 @@ async def test_a_configuration_changes_retention_only_with_the_right_to_it() -> 
             await guarded.streams.update(ORDERS, keeps)
         with as_caller("/scope:shop=retain,admin"):
             await guarded.streams.update(ORDERS, keeps)
+
+    await with_store(run)
+
+
+@ran
+async def test_retention_that_changes_between_the_check_and_the_update_is_kept() -> None:
+    async def run(controller: Controller, guarded: GuardedControl) -> None:
+        keeps = RetentionPolicy(type=RetentionType.TIME, minimum=1000)
+        config_now = controller.streams.config
+
+        async def config(stream: StreamName) -> StreamConfig:
+            found = await config_now(stream)
+            await controller.streams.update(stream, replace(found, retention=keeps))
+            return found
+
+        controller.streams.config = config  # type: ignore[method-assign]
+        with as_caller("/scope:shop=admin"), pytest.raises(ConflictError, match="has changed"):
+            await guarded.streams.update(ORDERS, StreamConfig(tags=("fast",)))
+        assert (await config_now(ORDERS)).retention == keeps
 
     await with_store(run)
 

@@ -47,7 +47,7 @@ from penstock.model.segments import KeyRange, SegmentId, even_ranges
 from penstock.ports.clock import Clock
 from penstock.ports.control.layout import ScaleResult, ScaleStatus
 from penstock.ports.control.plane import ControlPlane
-from penstock.ports.control.streams import StreamDescription
+from penstock.ports.control.streams import StreamDescription, change_config
 from penstock.ports.control.subscribers import SubscriberInfo
 from penstock.ports.control.transactions import OpenTransaction
 from penstock.ports.data.service import SegmentService
@@ -131,17 +131,19 @@ class AsyncStream:
 
         Raises InvalidArgumentError, StreamSealedError.
         """
-        config = await self._controller.streams.config(self.name)
-        if not isinstance(retention, Unchanged):
-            config = replace(config, retention=retention)
-        if not isinstance(scaling, Unchanged):
-            config = replace(config, scaling=scaling)
-        if not isinstance(segments, Unchanged):
-            config = replace(config, scaling=replace(config.scaling, min_segments=segments))
-        if not isinstance(tags, Unchanged):
-            config = replace(config, tags=tags_of(tags))
-        await self._controller.streams.update(self.name, config)
-        return config
+
+        def changed(config: StreamConfig) -> StreamConfig:
+            if not isinstance(retention, Unchanged):
+                config = replace(config, retention=retention)
+            if not isinstance(scaling, Unchanged):
+                config = replace(config, scaling=scaling)
+            if not isinstance(segments, Unchanged):
+                config = replace(config, scaling=replace(config.scaling, min_segments=segments))
+            if not isinstance(tags, Unchanged):
+                config = replace(config, tags=tags_of(tags))
+            return config
+
+        return await change_config(self._controller.streams, self.name, changed)
 
     async def scale(
         self,

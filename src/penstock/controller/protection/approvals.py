@@ -158,6 +158,13 @@ class Approvals:
         self, action: str, target: PolicyTarget, arguments: Mapping[str, Any], digest: str
     ) -> ApprovalRequiredError:
         """Record the request, unless the same caller has recorded the same one, and return the error that names it."""
+        # One at a time: calls that are repeated at the same time are one request, and the limit is exact.
+        async with self._ctx.locks.hold("approval-requests"):
+            return await self._requested_alone(action, target, arguments, digest)
+
+    async def _requested_alone(
+        self, action: str, target: PolicyTarget, arguments: Mapping[str, Any], digest: str
+    ) -> ApprovalRequiredError:
         ctx, caller = self._ctx, current_caller()
         named = {"action": action, "target": text_of(target)}
         if caller is None or caller.identity is None:

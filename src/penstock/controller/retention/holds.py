@@ -33,6 +33,7 @@ from penstock.core.streams.history import StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
+    ConflictError,
     CorruptDataError,
     InvalidCutError,
     InvalidNameError,
@@ -150,6 +151,10 @@ def to_facts(ctx: Context, holds: Iterable[Placed]) -> list[Hold]:
         )
         for item in holds
     ]
+
+
+def _target_of(found: Placed) -> StreamName | str:
+    return found.scope if found.record.stream is None else StreamName(found.scope, found.record.stream)
 
 
 class Holds:
@@ -334,13 +339,15 @@ class Holds:
         """Let a hold end later. See ``ControlPlane.holds.extend``."""
         check_release(owner)
         found, _ = await self._find(hold_id)
-        target = found.scope if found.record.stream is None else StreamName(found.scope, found.record.stream)
+        target = _target_of(found)
         return await self._ctx.tasks.run(self._seen(target, lambda: self._extend(target, hold_id, owner, until_ms)))
 
     async def _extend(self, target: StreamName | str, hold_id: str, owner: str, until_ms: int | None) -> HoldInfo:
         ctx = self._ctx
         async with ctx.locks.hold(f"hold/{hold_id}"):
             found, entry = await self._find(hold_id)
+            if _target_of(found) != target:
+                raise ConflictError("the hold was released, and another one has its id now", hold=hold_id)
             check_extension(found.record.until_ms, until_ms)
             extended = replace(HoldRecord.decode(entry.value), until_ms=until_ms)
             info = extended.info(found.scope, hold_id)
@@ -372,7 +379,7 @@ class Holds:
 
     async def _release_alone(self, hold_id: str, owner: str) -> HoldInfo:
         found, entry = await self._find(hold_id)
-        target = found.scope if found.record.stream is None else StreamName(found.scope, found.record.stream)
+        target = _target_of(found)
         gate = await self._ctx.gate.puts("release", target, {"hold": hold_id, "owner": owner})
         await self._end(found, entry, {"by": owner}, gate)
         return found.record.info(found.scope, found.id)

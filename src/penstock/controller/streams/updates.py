@@ -40,6 +40,7 @@ from penstock.core.streams.scaling import plan_resize, plan_scale
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
     AlreadyExistsError,
+    ConflictError,
     ScopeNotFoundError,
     StreamNotFoundError,
     StreamNotSealedError,
@@ -150,18 +151,18 @@ class StreamChanges:
 
     # --- change --------------------------------------------------------------------------------------------------
 
-    async def update(self, stream: StreamName, config: StreamConfig) -> None:
-        """Replace the configuration; another number of segments scales.
+    async def update(self, stream: StreamName, config: StreamConfig, *, before: StreamConfig | None = None) -> None:
+        """Replace the configuration; another number of segments scales. ``before``: see ``ports.control.streams``.
 
-        Raises InvalidArgumentError (a stream of the store's own, a number is too large), StreamSealedError,
-        RetentionLockError (the retention keeps less than a lock promises); CorruptDataError,
+        Raises ConflictError (it is no longer ``before``), InvalidArgumentError (a stream of the store's own, a number is
+        too large), StreamSealedError, RetentionLockError (the retention keeps less than a lock promises); CorruptDataError,
         VersionTooNewError if the retention changes and the stream's policy document cannot be read, because the rest of
         the document must be kept.
         """
         check_not_own(stream)
         config.check_storable()
         async with self._ctx.locks.hold(POLICIES):
-            await self._ctx.tasks.run(self._change(stream, lambda view: self._update(view, config)))
+            await self._ctx.tasks.run(self._change(stream, lambda view: self._update(view, config, before)))
 
     async def _change(self, name: StreamName, change: Callable[[StreamView], Awaitable[T]]) -> T:
         """Run ``change`` on the settled stream under its lock; retry if another writer was faster."""
@@ -172,13 +173,16 @@ class StreamChanges:
         async with exclusive(self._ctx, name):
             return await changing(attempt)
 
-    async def _update(self, view: StreamView, config: StreamConfig) -> None:
+    async def _update(self, view: StreamView, config: StreamConfig, expected: StreamConfig | None) -> None:
         ctx = self._ctx
         check_not_sealed(view)
         history = await ctx.histories.of(view)
         had = view.record.config
         kept = with_retention(view.record, config.retention)
         record = replace(kept, config=replace(config, retention=kept.config.retention))
+        if expected is not None and had not in (expected, record.config):
+            # The same configuration: an earlier call, whose answer was lost.
+            raise ConflictError("the configuration has changed since it was read; read it again", stream=str(view.name))
         own = own_policy_puts(view.name, record)
         marker: list[TablePut | TableCheck] = [*own]
         audit_puts = ctx.audit.puts(policy_change(view.name, view.record, record))

@@ -15,8 +15,9 @@ from penstock.core.access.calls import CALLS, Rule, of_found, on_stream, seen
 from penstock.core.access.resources import grant_text
 from penstock.core.access.rights import Need, meets, missing
 from penstock.model.callers import current_caller
-from penstock.model.errors import AccessError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from penstock.model.errors import AccessError, ConflictError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from penstock.model.identity import Action, Grant, Identity
+from penstock.model.policies import StreamConfig
 from penstock.net.native.calls import control_calls, segment_calls
 from penstock.ports.control.batches import Batches
 from penstock.ports.control.cuts import Cuts
@@ -74,10 +75,13 @@ class Rights:
             raise self._denied(call, self.identity(call), None)
         if rule.found_by:
             return rule, await self._check_found(call, rule, given)
-        identity = self.check(call, rule.needs(given))
-        if call == "streams.update":
-            await self._check_retention(identity, given)
-        return rule, identity
+        return rule, self.check(call, rule.needs(given))
+
+    async def pinned(self, call: str, identity: Identity, given: Arguments) -> Arguments:
+        """The arguments with which the call is made: what was checked must still hold when it is performed."""
+        if call == "streams.update" and (before := await self._check_retention(identity, given)) is not None:
+            return {**given, "before": before}
+        return given
 
     async def _check_found(self, call: str, rule: Rule, given: Arguments) -> Identity:
         """Check the right on the hold, erasure, case or request that the call names. A caller without any such right gets
@@ -100,15 +104,20 @@ class Rights:
             raise self._denied(call, identity, anywhere)
         return identity
 
-    async def _check_retention(self, identity: Identity, given: Arguments) -> None:
-        """The configuration of a stream includes its retention. A change of that needs the right to retain."""
+    async def _check_retention(self, identity: Identity, given: Arguments) -> StreamConfig | None:
+        """The configuration of a stream includes its retention. A change of that needs the right to retain. Without the
+        right, returns the configuration that the call must still find."""
         stream = given["stream"]
         need = on_stream({Action.RETAIN}, stream)
         if meets(identity, need):
-            return
+            return None
         before = await self._plane.streams.config(stream)
         if before.retention != given["config"].retention:
             raise self._denied("streams.update", identity, need)
+        expected = given.get("before")
+        if expected is not None and expected != before:
+            raise ConflictError("the configuration has changed since it was read; read it again", stream=str(stream))
+        return before
 
     def _denied(self, call: str, identity: Identity, need: Need | None) -> AccessError:
         named = {} if need is None else {"needs": _text(need)}
@@ -148,9 +157,9 @@ def _guard(call: Call, name: str, subject: Callable[[], Any], rights: Rights) ->
         bound.apply_defaults()
         rule, identity = await rights.rule(call.name, bound.arguments)
         method: _Method = getattr(subject(), name)
-        if not rule.shows:
-            return await method(*arguments, **named)
         given = {key: value for key, value in bound.arguments.items() if key != "self"}
+        if not rule.shows:
+            return await method(**await rights.pinned(call.name, identity, given))
         return await _listed(method, rule, identity, given)
 
     made.__name__, made.__doc__ = call.name, call.declared.__doc__

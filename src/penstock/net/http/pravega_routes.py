@@ -20,6 +20,7 @@ from penstock.net.http.reading_requests import Handler, Query, json_body, json_r
 from penstock.net.removal_plan import plan_removal
 from penstock.net.tasks import together
 from penstock.ports.control.plane import ControlPlane
+from penstock.ports.control.streams import change_config
 
 ReadersOf = Callable[[str, str], Awaitable[Sequence[str] | None]]
 """The readers of a group that are online (by scope and name), or None if that is not known."""
@@ -140,8 +141,9 @@ class PravegaRest:
         """Replaces the whole configuration: values that the body leaves out are unset."""
         stream = stream_of(request)
         body = await json_body(request)
-        config = mapping.config_of(body, stream, await self._controller.streams.config(stream))
-        await self._controller.streams.update(stream, config)
+        config = await change_config(
+            self._controller.streams, stream, lambda before: mapping.config_of(body, stream, before)
+        )
         return json_response(mapping.stream_document(stream, config))
 
     async def delete_stream(self, request: Request) -> Response:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.model.cuts import StreamCut
+from penstock.model.errors import ConflictError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import SegmentRange
@@ -14,6 +15,8 @@ from penstock.ports.control.scopes import PAGE_MAX
 from penstock.ports.control.subscribers import SubscriberInfo
 
 __all__ = ["DeletedStream", "RestoredStream", "StreamDescription"]
+
+_TRIES = 32  # changes of one stream by others, in a row, before a caller is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +77,12 @@ class Streams(Protocol):
         """Raises ScopeNotFoundError, AlreadyExistsError, InvalidNameError."""
         ...
 
-    async def update(self, stream: StreamName, config: StreamConfig) -> None:
-        """Replace the configuration; a new fixed number of segments scales the stream. Raises StreamSealedError."""
+    async def update(self, stream: StreamName, config: StreamConfig, *, before: StreamConfig | None = None) -> None:
+        """Replace the configuration; a new fixed number of segments scales the stream.
+
+        ``before``: the configuration that the caller has read and changed. Raises StreamSealedError; ConflictError: the
+        configuration is no longer ``before``, and nothing was changed. See ``change_config``.
+        """
         ...
 
     async def exists(self, stream: StreamName) -> bool: ...
@@ -122,3 +129,24 @@ class Streams(Protocol):
         AlreadyExistsError (another stream has its name), ScopeNotFoundError (its scope is deleted; create it first).
         """
         ...
+
+
+async def change_config(
+    streams: Streams, stream: StreamName, change: Callable[[StreamConfig], StreamConfig]
+) -> StreamConfig:
+    """Replace the configuration by what ``change`` makes of the current one, and return it. Loses no concurrent change.
+
+    Raises what ``Streams.update`` raises; ConflictError only if others change the configuration again and again.
+    """
+    left = _TRIES
+    while True:
+        before = await streams.config(stream)
+        config = change(before)
+        try:
+            await streams.update(stream, config, before=before)
+        except ConflictError:
+            left -= 1
+            if not left or await streams.config(stream) == before:
+                raise
+        else:
+            return config

@@ -14,6 +14,7 @@ from penstock.net.http.pulsar.cursors import Cursors
 from penstock.net.http.pulsar.names import NamespaceName, TopicName
 from penstock.net.http.pulsar.positions import with_offset
 from penstock.net.http.pulsar.records import Record, topic_key
+from penstock.ports.control.streams import change_config
 
 _NAMESPACE = "/admin/v2/persistent/{tenant}/{namespace}"
 P = _NAMESPACE + "/{topic}"
@@ -121,9 +122,9 @@ class Topics:
             reason = f"Desired partitions {count} can't be less than the current partitions {topic.partitions}."
             raise AdminError(422, reason)
         if count > topic.partitions:
-            config = await self._admin.controller.streams.config(topic.stream)
             scaling = ScalingPolicy(min_segments=count)
-            await self._admin.controller.streams.update(topic.stream, replace(config, scaling=scaling))
+            streams = self._admin.controller.streams
+            await change_config(streams, topic.stream, lambda config: replace(config, scaling=scaling))
             # Also for a topic that was not created through this API: a topic that grows is partitioned.
             await self._admin.records.change(topic_key(topic.name), lambda record: {**record, "partitioned": True})
         return DONE

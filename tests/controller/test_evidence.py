@@ -22,6 +22,7 @@ from penstock.model.errors import (
     StorageFullError,
     UnavailableError,
 )
+from penstock.model.names import StreamName
 from penstock.storage.machine.signing_keys import DIRECTORY, FileSigningKeys
 from penstock.testing.fakes import FakeClock
 
@@ -110,6 +111,9 @@ def test_documents_about_holds_and_removals_hold(tmp_path):
             empty = await controller.evidence.disposal("s", from_ms=0, to_ms=1)
             assert json.loads(empty.text)["statement"]["removals"] == 0
             assert holds(key, certificate=empty.text.encode())
+            for missing in ("none", StreamName("s", "none"), StreamName("none", "t")):
+                with pytest.raises(NotFoundError):
+                    await controller.evidence.disposal(missing)
             with pytest.raises(NotFoundError):
                 await controller.evidence.hold("none")
             with pytest.raises(NotFoundError):

@@ -27,6 +27,7 @@ from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
     NotFoundError,
+    ScopeNotFoundError,
     SegmentNotFoundError,
 )
 from penstock.model.names import StreamName, check_name
@@ -202,7 +203,21 @@ class Evidence:
             lambda entry: d.is_removal(entry, name, from_ms, end_ms),
             lambda entries: d.disposal_statement(entries, target=name, from_ms=from_ms, to_ms=end_ms),
             name,
+            may_be_empty=await self._exists(target),
         )
+
+    async def _exists(self, target: StreamName | str) -> bool:
+        """Whether there is such a stream, or a deleted one that can be restored, or such a scope. A certificate that
+        nothing was removed from a mistyped name would look like a true one."""
+        try:
+            if isinstance(target, StreamName):
+                return await self._ctx.streams.find(target) is not None or bool(
+                    await self._ctx.metadata.scan(retention_keys.deleted_in(str(target)), limit=1)
+                )
+            await self._ctx.streams.check_scope(target)
+        except ScopeNotFoundError:
+            return False
+        return True
 
     async def hold(self, hold_id: str) -> EvidenceDocument:
         return await self._evidence(
@@ -218,11 +233,14 @@ class Evidence:
         wanted: Callable[[d.Entry], bool],
         stated: Callable[[Sequence[d.Entry]], dict[str, Any]],
         text: str,
+        *,
+        may_be_empty: bool = False,
     ) -> EvidenceDocument:
-        """A signed document with the entries that are ``wanted``; all of them contain ``text``."""
+        """A signed document with the entries that are ``wanted``; all of them contain ``text``. ``may_be_empty``: that
+        there are none is a statement too."""
         state, key = await self._now()
         found = await self._find(state, wanted, text)
-        if not found and kind != d.DISPOSAL:
+        if not found and not may_be_empty:
             raise NotFoundError("the audit log has no entry about this, or it has left the audit stream", wanted=text)
         parsed = [d.parsed(entry) for entry in found]
         nodes = await self._nodes(state, [entry["n"] for entry in parsed])

@@ -410,6 +410,11 @@ class CorruptDataError(PenstockError):
     """Stored bytes fail their checksum or contradict each other. Nothing was deleted or changed."""
 
 
+class UnsearchableEventError(PenstockError):
+    """An event cannot be searched within limits, so nobody knows whether it holds what is searched for. Search it in
+    another form, such as its bytes. Nothing was changed."""
+
+
 class DamagedRowError(CorruptDataError):
     """One row of the metadata fails its checksum; the rows around it can be read. Fields: ``key``, in hex."""
 

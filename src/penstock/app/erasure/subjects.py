@@ -10,17 +10,19 @@ from penstock.client.store import AsyncStore
 from penstock.core.cases.case import EVERYTHING, concerns
 from penstock.core.cases.matching import Contains, JsonField
 from penstock.core.segments.erasure_receipt import NOT_SEEN
-from penstock.model.errors import ScopeNotFoundError, StreamNotFoundError
+from penstock.model.errors import ScopeNotFoundError, StreamNotFoundError, UnsearchableEventError
 from penstock.model.names import StreamName
 
 
 @dataclass(slots=True, kw_only=True)
 class SubjectExport:
-    """What an export found. ``erased``: events that an erasure with the same search has blanked."""
+    """What an export found. ``erased``: events that an erasure with the same search has blanked. ``unsearched``: events
+    that cannot be searched, because they are nested too deeply."""
 
     streams: int = 0
     events: int = 0
     erased: int = 0
+    unsearched: int = 0
     bytes: int = 0
 
 
@@ -44,7 +46,12 @@ async def export_subject(
         async with stream.reader(until_tail=True, append_times=True) as reader:
             matches = match.matcher()
             async for event in reader:
-                if matches(event.data):
+                try:
+                    is_match = matches(event.data)
+                except UnsearchableEventError:
+                    found.unsearched += 1
+                    continue
+                if is_match:
                     found.events += 1
                     found.bytes += len(event.data)
                     write(_row(name, event.segment, event.offset, event.appended_ms, event.data, None))

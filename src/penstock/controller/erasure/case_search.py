@@ -31,6 +31,7 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     TruncatedError,
     UnavailableError,
+    UnsearchableEventError,
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
@@ -40,6 +41,8 @@ from penstock.ports.data.tables import TableCheck
 PIECE_BYTES = 64 << 10
 """Bytes that are matched at a time: some milliseconds, in which the controller does nothing else."""
 EVENTS_MAX = 10_000  # events of one erasure of a case
+SEGMENTS_MAX = 1000
+"""Segments of one erasure of a case: its receipt lists them, and must fit into a value of the controller's table."""
 _POLL_S = 0.05
 _POLL_MAX_S = 1.0
 _TRIES = 5  # failed attempts of an erasure after which the case reports what it waits for
@@ -68,6 +71,11 @@ class Found:
     @property
     def events(self) -> int:
         return sum(map(len, self.positions.values()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough for one erasure."""
+        return self.events >= EVENTS_MAX or len(self.positions) >= SEGMENTS_MAX
 
 
 class NotEventsError(CorruptDataError):
@@ -194,7 +202,7 @@ class CaseSearch:
         for segment, gaps in unsearched(searched, bounds).items():
             for gap in gaps:
                 await self._look(matches, names[segment], segment, gap, found, note)
-                if found.events >= EVENTS_MAX:
+                if found.is_full:
                     return found
         return found
 
@@ -212,7 +220,7 @@ class CaseSearch:
         reached = start
         try:
             async for offset, data, bounds in blocks_of(self._ctx.segments, name, start, end):
-                hits = [offset + at for at, stop in pairwise(bounds) if matches(data[at + HEADER_BYTES : stop])]
+                hits = _hits(matches, name, offset, data, bounds, found)
                 if hits:
                     found.positions.setdefault(segment, []).extend(hits)
                 reached = offset + bounds[-1]
@@ -302,6 +310,20 @@ class CaseSearch:
 def asking(case: str) -> str:
     """The lock under which a pass asks for an erasure, and a case ends."""
     return f"case-asking/{case}"
+
+
+def _hits(
+    matches: Callable[[bytes], bool], name: str, offset: int, data: bytes, bounds: Sequence[int], found: Found
+) -> list[int]:
+    """Where the matching events of a block begin. An event that cannot be searched is a defect of the search."""
+    hits: list[int] = []
+    for at, stop in pairwise(bounds):
+        try:
+            if matches(data[at + HEADER_BYTES : stop]):
+                hits.append(offset + at)
+        except UnsearchableEventError as error:
+            found.skipped = f"{name} has an event at {offset + at} that cannot be searched: {error.message}"
+    return hits
 
 
 def partial_note(note: Note, phase: str, view: StreamView) -> Callable[[int], None]:

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.cases import CaseRecord, CaseState
 from penstock.codec.control.streams import HIDDEN
-from penstock.controller import keys
+from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.case_answers import CaseAnswers
 from penstock.controller.erasure.case_search import Case, CaseSearch, Note, asking
@@ -43,7 +43,7 @@ from penstock.core.cases.case import (
     with_key,
 )
 from penstock.core.cases.ledger import Ledger, key_digest
-from penstock.core.cases.matching import Contains, JsonField, KeyedField
+from penstock.core.cases.matching import Contains, JsonField, KeyedField, check_parts
 from penstock.model.answers.erasure import CaseHold, CaseProgress, ErasureCase
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -118,6 +118,7 @@ class Cases:
         """The subject as the ledger keeps it. Raises InvalidArgumentError."""
         key = self._ctx.settings.erasure_key
         matcher = matcher_of(subject, key)
+        check_parts(matcher)
         if not keep_values and isinstance(matcher, Contains):
             raise InvalidArgumentError(
                 "values in whole payloads cannot be found by digests; name a field, or let the case keep the values"
@@ -211,6 +212,9 @@ class Cases:
         tables: Sequence[str] = ()
         if not record.state.is_final:
             await self._ctx.tasks.run(self._pass(case))
+            waits_for = await self._restorable(record.targets)
+            if waits_for:
+                raise ConflictError(waits_for, case=case)
             tables = await self._answers.pending_tables(case)
             if tables and not pending_tables:
                 raise ConflictError(
@@ -344,7 +348,12 @@ class Cases:
                 raise
             finally:
                 self._answers.progress.pop(case, None)
-            self._answers.failures.pop(case, None)
+            record = await self._record(case)
+            waits_for = "" if record.state.is_final else await self._restorable(record.targets)
+            if waits_for:
+                self._answers.failures[case] = waits_for
+            else:
+                self._answers.failures.pop(case, None)
             self._ctx.audit.soon()
 
     async def _round(self, case: str) -> bool:
@@ -374,16 +383,22 @@ class Cases:
             left += await self._search.prove(one, view, note)
 
         await self._each(one, prove)
+        if await self._restorable(record.targets):
+            # It may hold matching events that nobody can search: the case is verified once it is restored or freed.
+            return False
         return await self._move(case, lambda now: after_proof(now, found=left)) is CaseState.OPEN
 
     async def reapply(self, ledger: Ledger) -> Reapplied:
         """Erase again what the ledger lists, in a store from an older copy: see ``Reapply``."""
         views: dict[str, list[StreamView]] = {}
+        waiting: set[str] = set()
         for fields in ledger.cases:
             names = await self._concerned(fields["targets"])
             found = [await self._ctx.streams.find(name) for name in names]
+            if await self._restorable(fields["targets"]):
+                waiting.add(fields["case"])
             views[fields["case"]] = [view for view in found if view is not None and view.record.state not in HIDDEN]
-        done = await Reapply(self._ctx, self._erasures, self._search, ledger).run(views)
+        done = await Reapply(self._ctx, self._erasures, self._search, ledger).run(views, waiting)
         self._wake.set()
         return done
 
@@ -401,6 +416,15 @@ class Cases:
         ctx = self._ctx
         names = [ctx.set_aside.stream(entry, b"stream/") async for entry in ctx.metadata.scan_all(b"stream/")]
         return [name for name in names if name is not None and concerns(targets, name)]
+
+    async def _restorable(self, targets: Sequence[str]) -> str:
+        """Why a case about the targets must wait: a deleted stream of them can be restored, with its events. Empty: none
+        can."""
+        async for entry in self._ctx.metadata.scan_all(retention_keys.DELETED):
+            place = self._ctx.set_aside.key(entry, retention_keys.deleted_stream)
+            if place is not None and concerns(targets, place[0]):
+                return f"{place[0]} is deleted and can still be restored; wait for the end of its grace, or restore it"
+        return ""
 
     async def _each(self, case: Case, work: Callable[[StreamView, Note], Awaitable[None]]) -> None:
         """Do the work in each stream that the case concerns, until the case has ended.

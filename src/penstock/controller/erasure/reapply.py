@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,8 +58,9 @@ class Reapply:
         self._ledger = ledger
         self._done = Reapplied()
 
-    async def run(self, views: Mapping[str, Sequence[StreamView]]) -> Reapplied:
-        """Apply it. ``views``: the streams that each case concerns.
+    async def run(self, views: Mapping[str, Sequence[StreamView]], waiting: Set[str]) -> Reapplied:
+        """Apply it. ``views``: the streams that each case concerns. ``waiting``: cases about deleted streams of this copy
+        that can be restored; they stay open.
 
         Raises InvalidArgumentError: its digests were made with another key. And what erasing raises.
         """
@@ -67,7 +68,7 @@ class Reapply:
         for item in self._ledger.erasures:
             await self._erase(item)
         for fields in self._ledger.cases:
-            await self._case(fields, views.get(fields["case"], ()))
+            await self._case(fields, views.get(fields["case"], ()), is_waiting=fields["case"] in waiting)
         self._ctx.audit.soon()
         return self._done
 
@@ -100,7 +101,7 @@ class Reapply:
             asked = {"erasure": item.again, "who": item.who, "why": item.why, "looked_for": looked_for}
             await self._perform(item.stream, asked, parts)
 
-    async def _case(self, fields: Mapping[str, Any], views: Sequence[StreamView]) -> None:
+    async def _case(self, fields: Mapping[str, Any], views: Sequence[StreamView], *, is_waiting: bool) -> None:
         """Erase what matches a case, then keep the case: ended as in the original, or else open."""
         ctx = self._ctx
         if fields["state"] == CaseState.WITHDRAWN.value:
@@ -115,7 +116,7 @@ class Reapply:
         record = with_key(record, ctx.settings.erasure_key)
         case = Case(id=fields["case"], record=record, matcher=matcher_of(record.subject, ctx.settings.erasure_key))
         held = [await self._erase_matches(case, view) for view in views]
-        if fields["state"] == CaseState.CLOSED.value and not any(held):
+        if fields["state"] == CaseState.CLOSED.value and not any(held) and not is_waiting:
             record = replace(record, state=CaseState.CLOSED, ended=fields["ended"])
         found = await ctx.metadata.get(keys.case(case.id), CaseRecord)
         if found.value is None or not (found.value.state.is_final or record == found.value):

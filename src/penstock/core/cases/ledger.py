@@ -207,5 +207,6 @@ def _digest(lines: Iterable[bytes]) -> str:
 
 def kept_in(ranges: Sequence[Range], length: int) -> list[Range]:
     """The ranges that an older copy of the segment has, which ends at ``length``. A segment only grows, so the copy has
-    the same bytes up to there; behind it, it may have others."""
-    return [item for item in ranges if item[1] <= length]
+    the same bytes up to there; behind it, it may have others. Of an event that takes several appends, it may have the
+    beginning."""
+    return [(start, min(end, length)) for start, end in ranges if start < length]

@@ -11,11 +11,23 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from penstock.core.segments.erasure_receipt import NOT_SEEN, values_digest
+from penstock.model.errors import InvalidArgumentError, UnsearchableEventError
 
 _NOT_SEEN_IN_FIELD = (
     "arrays and objects at the field, numbers in another notation, JSON within strings, "
     "anything after the first invalid JSON, compressed or encrypted payloads"
 )
+
+
+PARTS_MAX = 64
+"""Names of a field's path. Each event of a search is compared with all of them, in the controller's process."""
+
+
+def check_parts(matcher: Matcher) -> None:
+    """Raises InvalidArgumentError: the path of the field has more than ``PARTS_MAX`` names."""
+    parts = 0 if isinstance(matcher, Contains) else matcher.path.count(".") + 1
+    if parts > PARTS_MAX:
+        raise InvalidArgumentError("the path of the field has too many names", names=parts, limit=PARTS_MAX)
 
 
 class _Object(list[tuple[str, Any]]):
@@ -53,7 +65,7 @@ class JsonField:
         }
 
     def matcher(self) -> Callable[[bytes], bool]:
-        """Whether an event matches."""
+        """Whether an event matches. The call raises UnsearchableEventError: it is nested too deeply to be read."""
         names, values = self.path.split("."), self.values
         return lambda event: any(value in values for value in values_in(event, names))
 
@@ -87,13 +99,16 @@ class KeyedField:
         }
 
     def matcher(self) -> Callable[[bytes], bool]:
-        """Whether an event matches."""
+        """As ``JsonField.matcher``."""
         names, digests, key = self.path.split("."), self.digests, self.key
         return lambda event: any(keyed_digest(key, value) in digests for value in values_in(event, names))
 
 
 def values_in(event: bytes, names: Sequence[str]) -> Iterator[str]:
-    """The values at the path of names, as text or as their JSON text."""
+    """The values at the path of names, as text or as their JSON text. Raises UnsearchableEventError.
+
+    Visits each node of the JSON at most once, and takes time in proportion to the size of the event.
+    """
     for text in _texts_of(event):
         for found in _values_at(text, names):
             yield found if isinstance(found, str) else json.dumps(found)
@@ -116,8 +131,10 @@ def _texts_in(text: str) -> Iterator[Any]:
     while position < len(text):
         try:
             found, position = _JSON.raw_decode(text, position)
-        except (ValueError, RecursionError):
+        except ValueError:
             return
+        except RecursionError:
+            raise UnsearchableEventError("event is nested too deeply to be searched", size_bytes=len(text)) from None
         yield found
         position = _end_of(_BETWEEN.match(text, position))
 
@@ -132,10 +149,12 @@ def _values_at(found: Any, names: Sequence[str]) -> Iterator[Any]:
         if not isinstance(found, list):
             yield found
     elif isinstance(found, _Object):
-        for count in range(1, len(names) + 1):
-            wanted = ".".join(names[:count])
-            for name, value in found:
-                if name == wanted:
+        first = names[0]
+        for name, value in found:
+            # A member's name may hold dots, and then stands for several names of the path.
+            if name.startswith(first):
+                count = name.count(".") + 1
+                if name == ".".join(names[:count]):
                     yield from _values_at(value, names[count:])
     elif isinstance(found, list) and names[0].isdecimal() and int(names[0]) < len(found):
         yield from _values_at(found[int(names[0])], names[1:])

@@ -61,13 +61,21 @@ def export(
                 found = store.call(
                     lambda opened: export_subject(opened, wanted, match, lambda row: print(_line(row), file=file))
                 )
-    say(_words(found, output), as_json=json, output=str(output), events=found.events, erased=found.erased)
+    say(
+        _words(found, output),
+        as_json=json,
+        output=str(output),
+        events=found.events,
+        erased=found.erased,
+        unsearched=found.unsearched,
+    )
 
 
 def _words(found: SubjectExport, output: Path) -> str:
     return (
         f"wrote {counted(found.events, 'event')} of {counted(found.streams, 'stream')} to {output}; "
         f"{counted(found.erased, 'event')} erased"
+        + (f"; {counted(found.unsearched, 'event')} cannot be searched" if found.unsearched else "")
     )
 
 

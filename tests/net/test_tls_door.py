@@ -26,6 +26,7 @@ from penstock.net.tls.server_tls import ServerTls
 from penstock.net.wire.wire_server import WireServer
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
+from penstock.testing.fakes import FakeClock
 from penstock.testing.world import World
 from tests.certificates import DAY, Authority
 
@@ -144,6 +145,54 @@ def test_the_names_of_a_clients_certificate_reach_the_server(tmp_path, version):
             assert not Echo.made
 
     run(main())
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_connection_ends_once_the_certificate_of_its_client_has_expired(tmp_path, loop, caplog):
+    async def main():
+        counters = Counters()
+        server = ROOT.issue(tmp_path).settings(client_ca=ROOT.write(tmp_path / "c.pem"), client_auth="optional")
+        client = ROOT.issue(tmp_path, "client", ends=DAY, client=True)
+        async with door(server, HandshakeLimits(expiry_s=0.05), counters) as (_, tls, port):
+            known = trusting(tmp_path)
+            known.load_cert_chain(client.certificate, client.key)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=known, server_hostname="localhost")
+            other, kept = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=trusting(tmp_path), server_hostname="localhost"
+            )
+            await reader.readline(), await other.readline()
+            await asyncio.sleep(0.2)  # some looks before the end
+            writer.write(b"x")
+            assert await reader.readexactly(1) == b"x"
+            tls._clock = FakeClock()
+            tls._clock.ms = RealClock().now_ms() + 2 * 86_400_000
+            async with asyncio.timeout(5):
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
+            kept.write(b"y")
+            assert await other.readexactly(1) == b"y"
+            assert counters.counts["tls_expired_connections"] == 1
+            writer.close(), kept.close()
+
+    run(main(), loop)
+    assert [item.peer for item in caplog.records if "certificate has expired" in item.message] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes(40)])
+def test_plain_text_on_a_port_with_tls_is_logged_in_words(tmp_path, caplog, sent):
+    async def main():
+        async with door(ROOT.issue(tmp_path).settings()) as (made, _, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            with suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+            await until(lambda: made.arriving == 0)
+
+    run(main())
+    (line,) = [item for item in caplog.records if item.message == "TLS handshake failed"]
+    assert "does not use TLS" in line.reason
+    assert "tls://" in line.reason
 
 
 def test_where_client_certificates_are_optional_a_client_without_one_gets_in_and_one_with_a_foreign_one_does_not(

@@ -81,6 +81,7 @@ CATALOGUE: Sequence[Chapter] = (
             _counter("authentications", "Credentials that were checked; outcome: ok, refused or throttled", "outcome"),
             _counter("refusals", "Calls refused for lack of credentials or rights, by door and error", "door", "error"),
             _counter("tls_handshakes", "TLS handshakes, by outcome: ok or failed", "outcome"),
+            _counter("tls_expired_connections", "Connections that ended because the client's certificate had expired"),
         ),
     ),
     Chapter(

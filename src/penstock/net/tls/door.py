@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _SHUTDOWN_S = 2.0
 _READ_BUFFER_BYTES = 64 << 10
 """Received and not decrypted while a server does not read. At least two of TLS's records, which have 16 KiB."""
+_NO_TLS = ("HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL")
+"""OpenSSL's reasons for first bytes that are not TLS."""
 _NAMES = {"URI": "URI", "DNS": "DNS", "email": "email"}
 
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -36,6 +38,8 @@ class HandshakeLimits:
     handshake_s: float = 5.0
     handshakes: int = 256
     """At the limit, a new connection replaces the oldest one."""
+    expiry_s: float = 60.0
+    """Between two looks at the client certificates of open connections: one ends that long after its certificate."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -54,6 +58,9 @@ class TlsDoor:
         self._telemetry = telemetry
         self.limits = limits or HandshakeLimits()
         self._arriving: dict[_Arriving, None] = {}
+        self._expiring: dict[asyncio.BaseTransport, int] = {}
+        """Open connections with a client certificate, and when it expires, in ms. Closed ones leave at the next look."""
+        self._next_look: asyncio.TimerHandle | None = None
         self._warnings = PeerWarnings(log, lambda: asyncio.get_running_loop().time())
 
     def behind(self, factory: Factory) -> Factory:
@@ -83,14 +90,44 @@ class TlsDoor:
         else:
             self.refuse(connection.peer, failure)
 
+    def secured(self, transport: asyncio.BaseTransport) -> None:
+        """End the connection once its client's certificate has expired: TLS itself checks it in the handshake only."""
+        ends_ms = _certificate_end_ms(transport)
+        if ends_ms is not None:
+            self._expiring[transport] = ends_ms
+            if self._next_look is None:
+                self._next_look = asyncio.get_running_loop().call_later(self.limits.expiry_s, self._end_expired)
+
+    def _end_expired(self) -> None:
+        self._next_look = None
+        now_ms = self._tls.now_ms()
+        for transport, ends_ms in list(self._expiring.items()):
+            is_over = ends_ms <= now_ms
+            if is_over and not transport.is_closing():
+                address = transport.get_extra_info("peername")
+                self._telemetry.add("tls_expired_connections")
+                self._warnings.warn(
+                    "the client's certificate has expired: its connection was closed",
+                    {"peer": str(address[0]) if address else ""},
+                )
+                transport.abort()  # type: ignore[attr-defined]
+            if is_over or transport.is_closing():
+                del self._expiring[transport]
+        if self._expiring:
+            self._next_look = asyncio.get_running_loop().call_later(self.limits.expiry_s, self._end_expired)
+
     def refuse(self, peer: str, failure: BaseException) -> None:
         """Count a failed handshake, and log one a second."""
         self._telemetry.add("tls_handshakes", 1, ("failed",))
-        reason = str(failure)[:200] or type(failure).__name__
+        reason = _words(failure)
         self._warnings.warn("TLS handshake failed", {"peer": peer, "reason": reason})
 
     def close(self) -> None:
-        """End all handshakes."""
+        """End all handshakes. Open connections belong to the servers."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        self._expiring.clear()
         for connection in list(self._arriving):
             connection.abort()
 
@@ -134,6 +171,7 @@ class _Arriving(asyncio.Protocol):
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
             secured.set_read_buffer_limits(_READ_BUFFER_BYTES)  # type: ignore[attr-defined]
+            self._door.secured(secured)
             failure = None
         except OSError as error:
             failure = error
@@ -145,6 +183,19 @@ class _Arriving(asyncio.Protocol):
     def abort(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+
+def _words(failure: BaseException) -> str:
+    """Why a handshake failed. OpenSSL's words for a client without TLS help nobody."""
+    if isinstance(failure, ssl.SSLError) and failure.reason in _NO_TLS:
+        return "the client does not use TLS; its address must begin with tls:// or https://"
+    return str(failure)[:200] or type(failure).__name__
+
+
+def _certificate_end_ms(transport: asyncio.BaseTransport) -> int | None:
+    """When the client's certificate expires, in ms since the Unix epoch; None without mutual TLS."""
+    ends = (transport.get_extra_info("peercert") or {}).get("notAfter")
+    return None if ends is None else int(ssl.cert_time_to_seconds(ends)) * 1000
 
 
 def peer_certificate(transport: asyncio.BaseTransport) -> tuple[str, ...]:

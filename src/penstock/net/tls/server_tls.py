@@ -56,6 +56,10 @@ class ServerTls:
             self._watching.cancel()
             await asyncio.wait([self._watching])
 
+    def now_ms(self) -> int:
+        """The wall clock by which certificates expire."""
+        return self._clock.now_ms()
+
     def context(self, alpn: Alpn) -> ssl.SSLContext:
         """The context for a connection that is accepted now."""
         return self._loaded.contexts[alpn]

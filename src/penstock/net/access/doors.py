@@ -9,10 +9,16 @@ from penstock.core.access.commands import delegable
 from penstock.core.access.plans import plan_grants, plan_life
 from penstock.core.access.resources import of_stream
 from penstock.model.callers import Caller, current_caller
-from penstock.model.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    PermissionDeniedError,
+    ThrottledError,
+    UnauthenticatedError,
+)
 from penstock.model.identity import Action, Identity
 from penstock.model.names import TABLE_SUFFIX, StreamName
 from penstock.model.retention import PolicyTarget
+from penstock.net.access.refusals import Refusals
 from penstock.ports.access.authenticator import Authenticator, Presented
 from penstock.ports.access.tokens import TokenIssuer
 
@@ -29,14 +35,22 @@ def only(values: Sequence[str]) -> str:
 
 
 async def identified(
-    caller: Caller, authenticator: Authenticator | None, authorization: str, certificate: tuple[str, ...]
+    caller: Caller,
+    authenticator: Authenticator | None,
+    authorization: str,
+    certificate: tuple[str, ...],
+    refused: Refusals,
 ) -> Caller:
     """The caller with its verified identity; unchanged where callers need none. Raises UnauthenticatedError,
-    ThrottledError."""
+    ThrottledError. ``refused`` is called with each."""
     if authenticator is None:
         return caller
     shown = Presented(authorization=authorization, certificate=certificate, peer=caller.peer)
-    return replace(caller, identity=await authenticator.identify(shown))
+    try:
+        return replace(caller, identity=await authenticator.identify(shown))
+    except (UnauthenticatedError, ThrottledError) as error:
+        refused(error, caller)
+        raise
 
 
 class TokenDesk:

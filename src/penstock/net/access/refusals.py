@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from penstock.core.access.refusals import Reason, Refusal
-from penstock.model.callers import current_caller
-from penstock.model.errors import AccessError, PermissionDeniedError
+from penstock.model.callers import Caller, current_caller
+from penstock.model.errors import PenstockError, PermissionDeniedError
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,9 @@ class Refusals:
         self._steady_s = steady_s
         self._logged: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
 
-    def __call__(self, error: AccessError) -> None:
-        caller = current_caller()
+    def __call__(self, error: PenstockError, caller: Caller | None = None) -> None:
+        """``caller``: who was refused; None: the current caller."""
+        caller = caller or current_caller()
         door = "" if caller is None else caller.via
         self._telemetry.add("refusals", 1, (door, type(error).__name__))
         identity = str(error.fields.get("identity", ""))
@@ -38,8 +39,9 @@ class Refusals:
         if self._audit is not None and isinstance(error, PermissionDeniedError):
             peer = "" if caller is None else caller.peer
             self._audit(Refusal(reason=Reason.RIGHT, identity=identity, peer=peer, via=door, call=call, needs=needs))
-        # Without what is missing: the caller could name a new resource each time.
-        key = (identity, call)
+        # Without what is missing: the caller could name a new resource each time. Without an identity, the message, which
+        # is the program's own, stands for the call.
+        key = (identity, call or error.message)
         now_s, (at_s, unlogged) = self._steady_s(), self._logged.pop(key, (float("-inf"), 0))
         if now_s - at_s < _QUIET_S:
             self._logged[key] = (at_s, unlogged + 1)
@@ -49,4 +51,6 @@ class Refusals:
             self._logged.popitem(last=False)
         peer = "" if caller is None else caller.peer
         fields = {"identity": identity, "call": call, "needs": needs, "peer": peer, "more_before": unlogged}
+        if not call:
+            fields["reason"] = error.message
         log.warning("call refused", extra=fields)

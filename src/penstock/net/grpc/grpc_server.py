@@ -14,6 +14,7 @@ from penstock.codec.wire.http2_frames import PAYLOAD_MAX_BYTES
 from penstock.model.callers import Caller
 from penstock.model.errors import InternalError, InvalidArgumentError
 from penstock.net.access.doors import TokenDesk, identified
+from penstock.net.access.refusals import Refusals
 from penstock.net.grpc.dispatch import authorization_of, own_handler, service_handler, unverified
 from penstock.net.grpc.gate import GateLimits, GrpcGate
 from penstock.net.grpc.groups import ReaderGroupCalls, TransactionCalls
@@ -97,6 +98,7 @@ class GrpcServer:
         self._line = line
         self._telemetry = telemetry or NoTelemetry()
         self._authenticator = security.authenticator
+        self._refusals = Refusals(self._telemetry, self._telemetry.steady_s)
         self._tokens = TokenDesk(security.issuer)
         tls = security.tls
         door = None if tls is None else TlsDoor(tls, GRPC_ALPN, telemetry=self._telemetry)
@@ -135,7 +137,7 @@ class GrpcServer:
     async def _identify(self, caller: Caller, context: Any) -> Caller:
         """Verify who makes a call: by its metadata, else by the certificate of its connection."""
         certificate = self.gate.certificate_of(unquote(context.peer() or ""))
-        return await identified(caller, self._authenticator, authorization_of(context), certificate)
+        return await identified(caller, self._authenticator, authorization_of(context), certificate, self._refusals)
 
     def _handlers(self) -> tuple[grpc.GenericRpcHandler, grpc.GenericRpcHandler]:
         parts = (

@@ -38,6 +38,7 @@ from penstock.model.traces import (
     spanning,
 )
 from penstock.net.access.doors import AUTHORIZATION, identified, only
+from penstock.net.access.refusals import Refusals
 from penstock.net.http.connections import PEER_CERTIFICATE
 from penstock.net.http.http_errors import Refusal, refusal_of, refusal_response, refused
 from penstock.net.http.http_limits import RestLimits
@@ -77,6 +78,7 @@ class Guard:
         self._app = app
         self._authenticator = authenticator
         self._telemetry = telemetry
+        self._refusals = Refusals(telemetry, telemetry.steady_s)
         self._limits = limits
         self._bodies = _Bodies()
         self._hosts = hosts
@@ -139,7 +141,9 @@ class Guard:
         if self._authenticator is None or scope["path"] in PUBLIC_PATHS:
             return caller
         certificate = scope.get("state", {}).get(PEER_CERTIFICATE, ())
-        caller = await identified(caller, self._authenticator, only(headers.getlist(AUTHORIZATION)), certificate)
+        caller = await identified(
+            caller, self._authenticator, only(headers.getlist(AUTHORIZATION)), certificate, self._refusals
+        )
         check_path(scope["path"], caller)
         return caller
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from penstock.storage.access.key_sets import key_set
 from penstock.storage.access.plan_tokens import PlanTokens
 from penstock.storage.access.store_key import load_key
 from penstock.storage.access.users_file import users_path
+
+log = logging.getLogger(__name__)
 
 
 def open_security(
@@ -53,6 +56,12 @@ def open_security(
         clock=clock,
         telemetry=telemetry,
     )
+    if not authenticator.has_users and provider is None:
+        log.warning(
+            "there are no users: only tokens of this store are accepted; add one with "
+            "penstock user add NAME --grant /=* --data DIR, or issue a token with penstock token issue",
+            extra={"path": str(settings.users or users_path(data))},
+        )
     return Security(
         tls=tls,
         authenticator=authenticator if refused is None else AuditedAuthenticator(authenticator, refused),

@@ -90,6 +90,11 @@ class StoreAuthenticator:
         self._waiting = 0
         self._read()
 
+    @property
+    def has_users(self) -> bool:
+        """Whether the file had any user when it was last read."""
+        return bool(self._users)
+
     async def identify(self, shown: Presented) -> Identity:
         try:
             identity = await self._identify(shown)

@@ -25,6 +25,11 @@ from penstock.ports.control.subscribers import SubscriberInfo
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PRINTED_OFFSET: Final = re.compile(r"(\d{1,10})#(\d{1,10}):(\d{1,18})", re.ASCII)
+NO_SECRETS: Final = (
+    "users, the key of tokens and audit signing keys are not in the copy: without --auth it asks callers for nothing, "
+    "and with --auth nobody gets in until you add users (penstock user add) or copy the original's access/"
+)
+"""After a restore or rebuild: a copy must be neither open nor locked without a word."""
 _MOMENT_MIN_MS = 10**11
 """Numbers above this that are called ``_ms`` are moments (from 1973 on), those below are durations."""
 

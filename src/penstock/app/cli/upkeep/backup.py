@@ -11,7 +11,7 @@ import typer
 from penstock.app.cli.common.options import DATA, EndpointOption, InsecureOption
 from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import JsonOption
-from penstock.app.cli.common.words import moment
+from penstock.app.cli.common.words import NO_SECRETS, moment
 from penstock.app.cli.erasure.ledger import KeyOption, LedgerOption, PublicKeyOption, public_keys
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS
 from penstock.core.units import counted, format_size
@@ -162,4 +162,5 @@ def _after(manifest: Manifest, ledger: Path | None) -> list[str]:
         "  stop the original permanently, or give the restored store another address",
         erased,
         "  readers and queries that had read past the backup are refused: restart them at a position of your choice",
+        f"  {NO_SECRETS}",
     ]

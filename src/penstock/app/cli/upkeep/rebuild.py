@@ -11,7 +11,7 @@ import typer
 from penstock.app.cli.common.options import DATA, SOURCE, TIER2, EndpointOption, InsecureOption
 from penstock.app.cli.common.output import ProgressLine, print_json
 from penstock.app.cli.common.target import JsonOption
-from penstock.app.cli.common.words import moment
+from penstock.app.cli.common.words import NO_SECRETS, moment
 from penstock.app.cli.erasure.ledger import KeyOption, LedgerOption, PublicKeyOption, public_keys
 from penstock.app.cli.upkeep.scrub import DAMAGE_STATUS, damage_line
 from penstock.core.units import counted, format_size
@@ -111,4 +111,4 @@ def _lines(report: RebuildReport) -> list[str]:
     lines += [f"  {said}" for said in report.streams.made]
     if report.unnamed_chunks:
         lines.append(f"{len(report.unnamed_chunks)} chunks that no entry names were left where they are")
-    return [*lines, "what cannot be known:", *(f"  {said}" for said in report.unknown())]
+    return [*lines, NO_SECRETS, "what cannot be known:", *(f"  {said}" for said in report.unknown())]

@@ -29,7 +29,7 @@ ControllerOption = Annotated[
     typer.Option(
         "--controller",
         metavar="HOST:PORT",
-        help=f"The store to reach.  [env var: {ENVIRONMENT}; default: {DEFAULT_CONTROLLER}]",
+        help=f"The store to reach; tls://HOST:PORT with TLS.  [env var: {ENVIRONMENT}; default: {DEFAULT_CONTROLLER}]",
         show_default=False,
     ),
 ]

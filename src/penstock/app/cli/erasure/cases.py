@@ -18,6 +18,7 @@ from penstock.app.erasure.values import values_from
 from penstock.codec.answers import as_json as as_json_of
 from penstock.core.units import counted, format_size
 from penstock.model.answers.erasure import ErasureCase
+from penstock.model.errors import InvalidArgumentError
 from penstock.storage.machine.clock import RealClock
 
 app = typer.Typer(help="Cases: the erasure of a person's data, until it is proved.", no_args_is_help=True)
@@ -78,7 +79,10 @@ def request(
     penstock erase case close r17 --reason "answered on 3 May"
     """
     wanted = list(values_from(values))
-    due_ms = None if due is None else parse_moment(due, now_ms=RealClock().now_ms())
+    now_ms = RealClock().now_ms()
+    due_ms = None if due is None else parse_moment(due, now_ms=now_ms)
+    if due_ms is not None and due_ms <= now_ms:
+        raise InvalidArgumentError("--due is in the past; give a time by which the case should be verified", due=due)
     where = ", ".join(targets)
     facts = {"events": f"all that match {counted(len(wanted), 'value')}, until the case is closed", "undo": FINAL}
     loss = Loss(action=f"erase a person's events of {where}", facts=facts, fields={"values": len(wanted)})

@@ -336,7 +336,12 @@ def _ready_text(facts: dict[str, object]) -> None:
     places = f"{places}, HTTP {facts['http']}{', all with TLS' if facts['tls'] else ''}"
     print(f"penstock serves {facts['data']}: {places}")
     scheme = "tls://" if facts["tls"] else ""
-    print(f"try: penstock stream create demo/clicks --controller {scheme}{facts['controller']}", flush=True)
+    # What a client needs besides the address; only the operator knows the files.
+    trust = " --tls-ca CA.pem" if facts["tls"] else ""
+    proof = " --user NAME --password-file FILE" if facts["auth"] else ""
+    print(
+        f"try: penstock stream create demo/clicks --controller {scheme}{facts['controller']}{trust}{proof}", flush=True
+    )
 
 
 def demo(

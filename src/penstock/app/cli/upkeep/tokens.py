@@ -15,7 +15,9 @@ from penstock.core.units import parse_duration_ms
 from penstock.model.errors import InvalidArgumentError
 from penstock.storage.access.bearer import StoreTokens
 from penstock.storage.access.store_key import load_key
+from penstock.storage.access.users_file import users_path
 from penstock.storage.machine.clock import RealClock
+from penstock.storage.machine.data_directory import is_complete
 from penstock.storage.machine.rng import RealRng
 
 TTL_MAX_S = 366 * 86_400
@@ -44,7 +46,14 @@ def issue(
     ttl_s = parse_duration_ms(ttl) // 1000
     if not 1 <= ttl_s <= TTL_MAX_S:
         raise InvalidArgumentError("a token is valid for a second to 366 days", valid_for=ttl)
-    grants = [parse_grant(text) for text in grant or ()]
+    if not grant:
+        raise InvalidArgumentError(
+            "a token without rights can do nothing: give --grant, as in --grant /scope:shop=read"
+        )
+    grants = [parse_grant(text) for text in grant]
+    if not is_complete(data) and not users_path(data).exists():
+        # A mistyped directory would get a key of its own, whose tokens no server accepts.
+        raise InvalidArgumentError("there is no store in this directory; give its --data", path=str(data))
     token = StoreTokens(load_key(data), RealClock()).issue(name, grants, ttl_s=ttl_s, token_id=RealRng().uuid())
     if json:
         print_json({"name": name, "grants": list(map(grant_text, grants)), "ttl_seconds": ttl_s, "token": token})

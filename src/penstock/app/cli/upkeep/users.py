@@ -200,7 +200,8 @@ def import_users(
     \b
     penstock user import conf/passwd --data ./store
     """
-    found = [_pravega(number, line) for number, line in enumerate(file.read_text().splitlines(), 1) if _is_user(line)]
+    lines = _text_of(file).splitlines()
+    found = [_pravega(number, line) for number, line in enumerate(lines, 1) if _is_user(line)]
     added: list[str] = []
 
     def change(users: dict[str, User]) -> None:
@@ -211,6 +212,15 @@ def import_users(
 
     change_users(users_path(data), change)
     say(f"imported {len(added)} of {len(found)} users", as_json=json, imported=added)
+
+
+def _text_of(file: Path) -> str:
+    """Raises InvalidArgumentError: it cannot be read."""
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InvalidArgumentError("the file cannot be read", path=str(file), reason=str(reason)) from None
 
 
 def _is_user(line: str) -> bool:
@@ -254,7 +264,7 @@ def _known(users: Users, name: str) -> User:
 def _password(file: Path | None, *, asks: bool) -> PasswordHash | None:
     """The hash of the new password; None if none is given and none is asked for. Raises InvalidArgumentError."""
     if file is not None:
-        text = sys.stdin.readline() if str(file) == "-" else file.read_text().partition("\n")[0]
+        text = sys.stdin.readline() if str(file) == "-" else _text_of(file).partition("\n")[0]
         return hash_password(check_password(text.removesuffix("\n")))
     given = os.environ.get(PASSWORD_VARIABLE)
     if given is not None:

@@ -95,6 +95,14 @@ CHECKS: Sequence[Check] = (
         command=_pytest("-m", "slow", "tests/crash"),
     ),
     Check(
+        name="cases",
+        what="cases of erasure in servers that are killed, and older backups of them with the ledger",
+        minutes=10,
+        count=60,
+        least=3,
+        command=_module(f"{_CRASH}.case_lives", "--histories", "{}", "--seed", "5000"),
+    ),
+    Check(
         name="states",
         what="every disk that a power loss may leave of the real store's files",
         minutes=14,

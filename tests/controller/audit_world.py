@@ -5,10 +5,12 @@ import random
 from memory_segments import MemorySegments
 
 from penstock.codec.audit import AuditEntry, AuditKind
+from penstock.codec.events import split_events
 from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.model.errors import StorageFullError, ThrottledError, UnavailableError
 from penstock.model.names import segment_name
 from penstock.model.segments import make_segment_id
+from penstock.ports.data.tables import TableRemoval
 
 SEGMENT = segment_name(AUDIT_STREAM, make_segment_id(0, 0))
 
@@ -19,6 +21,16 @@ async def decide(controller, number):
     entry = AuditEntry(kind=AuditKind.POLICY, target="s/t", fields={"after": number})
     await ctx.metadata.put(*ctx.audit.puts([entry]))
     ctx.audit.soon()
+
+
+def stored(segments):
+    """The events of the audit stream as they are stored."""
+    segment = segments.segments[SEGMENT]
+    return split_events(bytes(segment.data[segment.start :]))
+
+
+def removal(key):
+    return TableRemoval(key=key)
 
 
 def numbers(entries):

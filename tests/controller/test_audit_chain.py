@@ -6,24 +6,18 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from audit_world import SEGMENT, FlakySegments, decide, numbers
+from audit_world import SEGMENT, FlakySegments, decide, numbers, removal, stored
 from controller_world import opened
 from memory_segments import MemorySegments
 
 from penstock.codec.audit import AuditEntry, AuditKind, encode_entry
-from penstock.codec.events import frame_events, split_events
+from penstock.codec.events import frame_events
 from penstock.controller import keys, retention_keys
 from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.core.evidence.merkle import Edge, leaf_hash
 from penstock.model.errors import ContainerOfflineError, InvalidArgumentError, PenstockError, UnavailableError
 from penstock.model.retention import EMPTY, PolicyDocument, Retain
 from penstock.testing.fakes import FakeClock
-
-
-def stored(segments):
-    """The events of the audit stream as they are stored."""
-    segment = segments.segments[SEGMENT]
-    return split_events(bytes(segment.data[segment.start :]))
 
 
 def logs_of(events):
@@ -179,12 +173,6 @@ def test_a_lost_state_is_read_from_the_stream():
             assert len(await check_log(controller, segments)) == 4
 
     asyncio.run(run())
-
-
-def removal(key):
-    from penstock.ports.data.tables import TableRemoval
-
-    return TableRemoval(key=key)
 
 
 def test_the_log_continues_although_its_first_entries_left_the_stream():

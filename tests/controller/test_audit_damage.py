@@ -6,10 +6,9 @@ import logging
 import random
 
 import pytest
-from audit_world import SEGMENT, decide, numbers
+from audit_world import SEGMENT, decide, numbers, removal, stored
 from controller_world import opened
 from memory_segments import MemorySegments
-from test_audit_chain import removal, stored
 
 from penstock.controller import keys, retention_keys
 from penstock.core.evidence.audit_log import TILE

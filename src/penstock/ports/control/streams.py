@@ -16,7 +16,7 @@ from penstock.ports.control.subscribers import SubscriberInfo
 
 __all__ = ["DeletedStream", "RestoredStream", "StreamDescription"]
 
-_TRIES = 32  # changes of one stream by others, in a row, before a caller is told
+_TRIES = 32  # changes of one stream by others, in a row, before a caller gets the error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ class _History:
                 self.result.erased += found.events
                 self.result.late += found.late
                 self.expect(store, self.written, "the store")
-                store.cases().close("c", **WHO)
+                store.cases().close("c", who=WHO["who"], why=WHO["why"])
                 write_ledger(self.place / "ledger", store.cases().ledger(with_values=True))
         self.expect_files(data, "the store")
         restored = self.place / "restored"

@@ -17,24 +17,23 @@ from typing import Any
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.cases import CaseRecord, CaseState
 from penstock.codec.control.streams import HIDDEN
-from penstock.controller import keys, retention_keys
+from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.case_answers import CaseAnswers
 from penstock.controller.erasure.case_search import Case, CaseSearch, Note, asking
 from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.erasure.reapply import Reapplied, Reapply
 from penstock.controller.erasure.subjects import check_text
+from penstock.controller.erasure.targets import check_exist, concerned, restorable
 from penstock.controller.metadata import Stored, changing
 from penstock.controller.stream_view import StreamView
 from penstock.core.cases.case import (
     DUE_MS,
-    EVERYTHING,
     after_proof,
     after_search,
     approval_arguments,
     check_key,
     checked_targets,
-    concerns,
     document_of,
     has_key,
     is_overdue,
@@ -52,11 +51,8 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NotFoundError,
     PenstockError,
-    ScopeNotFoundError,
-    StreamNotFoundError,
 )
 from penstock.model.names import StreamName
-from penstock.ports.data.tables import KEY_ABSENT
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +128,7 @@ class Cases:
     async def _open(self, case: str, record: CaseRecord, *, is_due_given: bool) -> CaseRecord:
         found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
         if found.value is None:
-            await self._check_targets(record.targets)
+            await check_exist(self._ctx, record.targets)
             return await self._put_open(case, found, record)
         same = ["targets", "subject", "who", "why"] + (["due_ms"] if is_due_given else [])
         differs = [name for name in same if getattr(found.value, name) != getattr(record, name)]
@@ -212,7 +208,7 @@ class Cases:
         tables: Sequence[str] = ()
         if not record.state.is_final:
             await self._ctx.tasks.run(self._pass(case))
-            waits_for = await self._restorable(record.targets)
+            waits_for = await restorable(self._ctx, record.targets)
             if waits_for:
                 raise ConflictError(waits_for, case=case)
             tables = await self._answers.pending_tables(case)
@@ -349,7 +345,7 @@ class Cases:
             finally:
                 self._answers.progress.pop(case, None)
             record = await self._record(case)
-            waits_for = "" if record.state.is_final else await self._restorable(record.targets)
+            waits_for = "" if record.state.is_final else await restorable(self._ctx, record.targets)
             if waits_for:
                 self._answers.failures[case] = waits_for
             else:
@@ -383,7 +379,7 @@ class Cases:
             left += await self._search.prove(one, view, note)
 
         await self._each(one, prove)
-        if await self._restorable(record.targets):
+        if await restorable(self._ctx, record.targets):
             # It may hold matching events that nobody can search: the case is verified once it is restored or freed.
             return False
         return await self._move(case, lambda now: after_proof(now, found=left)) is CaseState.OPEN
@@ -393,38 +389,14 @@ class Cases:
         views: dict[str, list[StreamView]] = {}
         waiting: set[str] = set()
         for fields in ledger.cases:
-            names = await self._concerned(fields["targets"])
+            names = await concerned(self._ctx, fields["targets"])
             found = [await self._ctx.streams.find(name) for name in names]
-            if await self._restorable(fields["targets"]):
+            if await restorable(self._ctx, fields["targets"]):
                 waiting.add(fields["case"])
             views[fields["case"]] = [view for view in found if view is not None and view.record.state not in HIDDEN]
         done = await Reapply(self._ctx, self._erasures, self._search, ledger).run(views, waiting)
         self._wake.set()
         return done
-
-    async def _check_targets(self, targets: Sequence[str]) -> None:
-        """Raises ScopeNotFoundError, StreamNotFoundError: a case about a mistyped name would prove that nothing is left
-        there."""
-        names = [item for item in targets if item != EVERYTHING]
-        wanted = [keys.stream(StreamName.parse(item)) if "/" in item else keys.scope(item) for item in names]
-        for name, entry in zip(names, await self._ctx.metadata.entries(wanted), strict=True):
-            if entry.version == KEY_ABSENT:
-                missing = StreamNotFoundError if "/" in name else ScopeNotFoundError
-                raise missing("a case cannot concern what does not exist", target=name)
-
-    async def _concerned(self, targets: Sequence[str]) -> Sequence[StreamName]:
-        ctx = self._ctx
-        names = [ctx.set_aside.stream(entry, b"stream/") async for entry in ctx.metadata.scan_all(b"stream/")]
-        return [name for name in names if name is not None and concerns(targets, name)]
-
-    async def _restorable(self, targets: Sequence[str]) -> str:
-        """Why a case about the targets must wait: a deleted stream of them can be restored, with its events. Empty: none
-        can."""
-        async for entry in self._ctx.metadata.scan_all(retention_keys.DELETED):
-            place = self._ctx.set_aside.key(entry, retention_keys.deleted_stream)
-            if place is not None and concerns(targets, place[0]):
-                return f"{place[0]} is deleted and can still be restored; wait for the end of its grace, or restore it"
-        return ""
 
     async def _each(self, case: Case, work: Callable[[StreamView, Note], Awaitable[None]]) -> None:
         """Do the work in each stream that the case concerns, until the case has ended.
@@ -432,7 +404,7 @@ class Cases:
         A stream that fails stops no other. Raises the first failure, after all streams.
         """
         ctx = self._ctx
-        wanted = await self._concerned(case.record.targets)
+        wanted = await concerned(self._ctx, case.record.targets)
         total = 0
         failed: dict[StreamName, Exception] = {}
         for number, name in enumerate(wanted):

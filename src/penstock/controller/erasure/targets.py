@@ -1,0 +1,39 @@
+"""The streams that the targets of a case stand for: those that exist, and deleted ones that can be restored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.controller import keys, retention_keys
+from penstock.controller.context import Context
+from penstock.core.cases.case import EVERYTHING, concerns
+from penstock.model.errors import ScopeNotFoundError, StreamNotFoundError
+from penstock.model.names import StreamName
+from penstock.ports.data.tables import KEY_ABSENT
+
+
+async def check_exist(ctx: Context, targets: Sequence[str]) -> None:
+    """Raises ScopeNotFoundError, StreamNotFoundError: a case about a mistyped name would prove that nothing is left
+    there."""
+    names = [item for item in targets if item != EVERYTHING]
+    wanted = [keys.stream(StreamName.parse(item)) if "/" in item else keys.scope(item) for item in names]
+    for name, entry in zip(names, await ctx.metadata.entries(wanted), strict=True):
+        if entry.version == KEY_ABSENT:
+            missing = StreamNotFoundError if "/" in name else ScopeNotFoundError
+            raise missing("a case cannot concern what does not exist", target=name)
+
+
+async def concerned(ctx: Context, targets: Sequence[str]) -> Sequence[StreamName]:
+    """The streams that exist and are covered by the targets."""
+    names = [ctx.set_aside.stream(entry, b"stream/") async for entry in ctx.metadata.scan_all(b"stream/")]
+    return [name for name in names if name is not None and concerns(targets, name)]
+
+
+async def restorable(ctx: Context, targets: Sequence[str]) -> str:
+    """Why a case about the targets must wait: a deleted stream of them can be restored, with its events. Empty: none
+    can."""
+    async for entry in ctx.metadata.scan_all(retention_keys.DELETED):
+        place = ctx.set_aside.key(entry, retention_keys.deleted_stream)
+        if place is not None and concerns(targets, place[0]):
+            return f"{place[0]} is deleted and can still be restored; wait for the end of its grace, or restore it"
+    return ""

@@ -245,3 +245,28 @@ def test_a_read_that_a_server_without_a_leader_answers_renews_no_lease(engines, 
 
     with cluster_engines.ZooKeeper(tmp_path, members=3) as ensemble:
         run(main(ensemble))
+
+
+def test_a_session_can_be_closed_while_nothing_answers(zookeeper):
+    async def main():
+        root = new_root()
+        await make_root(zookeeper.address, root)
+        (server,) = zookeeper.servers
+        async with session(zookeeper.address, root) as one:
+            await one.register("here", b"")
+            waiting = asyncio.ensure_future(outcome(one.ended()))
+            server.pause()
+            try:
+                began_s = boot_seconds()
+                await one.close()
+                print(f"closed without an answer in {boot_seconds() - began_s:.2f} s")
+                await waiting
+                assert one.session().ended
+            finally:
+                server.resume()
+        async with session(zookeeper.address, root) as other, aclosing(other.notices("")) as notices:
+            async for _ in notices:
+                if list(await other.members("")) == []:
+                    break
+
+    run(main())

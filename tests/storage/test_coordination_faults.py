@@ -131,7 +131,7 @@ def test_no_lease_outlives_its_session(rate: float) -> None:
 
 
 def test_a_lease_that_is_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordination, "LEASE_SHARE", 1.3)
+    monkeypatch.setattr(coordination, "lease_end_s", lambda sent_s, session_s: sent_s + 1.3 * session_s)
     assert any(too_long_leases(seed, 1.0) for seed in SEEDS)
 
 

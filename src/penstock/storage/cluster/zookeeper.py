@@ -29,6 +29,7 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 
+from penstock.core.cluster.leases import lease_end_s, renewal_pause_s
 from penstock.model import errors
 from penstock.ports.cluster.coordination import (
     Change,
@@ -46,12 +47,6 @@ from penstock.ports.rng import Rng
 from penstock.storage.cluster.kazoo_line import KazooLine, LostAnswerError, Request, refusal
 from penstock.storage.cluster.namespace import SESSIONS, check_namespace, check_root
 from penstock.storage.memory.memory_coordination import SingleChanges
-
-RENEWALS = 6
-"""Renewals per session: the lease outlives the election of a leader, which takes a second, at sessions of 4 s."""
-LEASE_SHARE = 2 / 3
-"""Share of a session for which an answered write counts, from the time at which it was sent. The rest is for clocks that
-run at different rates, and for the half tick by which a leader hears of a session late."""
 
 
 @asynccontextmanager
@@ -145,7 +140,7 @@ class ZooKeeperCoordination(SingleChanges):
     async def keep(self) -> None:
         """Renew the lease until the session ends."""
         while not self._line.is_ended:
-            await asyncio.sleep(self._line.session_s / RENEWALS)
+            await asyncio.sleep(renewal_pause_s(self._line.session_s))
             try:
                 await self.sync()
             except (errors.CoordinatorUnavailableError, errors.UnknownOutcomeError):
@@ -196,7 +191,7 @@ class ZooKeeperCoordination(SingleChanges):
         return f"{self._root}/{path}" if path else self._root
 
     def _renew(self, sent_s: float) -> None:
-        self._lease_end_s = max(self._lease_end_s, sent_s + LEASE_SHARE * self._line.session_s)
+        self._lease_end_s = max(self._lease_end_s, lease_end_s(sent_s, self._line.session_s))
 
     async def _ask(self, path: str, request: Request) -> Any:
         """The answer to a read, which may be sent again."""

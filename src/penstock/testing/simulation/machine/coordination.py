@@ -14,6 +14,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 
+from penstock.core.cluster.leases import lease_end_s, renewal_pause_s
 from penstock.model.errors import (
     ConflictError,
     CoordinatorUnavailableError,
@@ -37,10 +38,6 @@ _HOP_MS = (0.2, 3.0)
 """Milliseconds of one way between a client and the coordinator, or of a late notice: drawn evenly between them."""
 _KEPT = 64
 """Earlier trees from which a lagging replica may answer. More are not needed: a replica lags for some changes."""
-RENEWALS = 6
-"""Writes per session that renew the lease, as with ZooKeeper."""
-LEASE_SHARE = 2 / 3
-"""Share of a session for which an answered write counts, as with ZooKeeper."""
 
 
 class SimCoordinator:
@@ -168,7 +165,7 @@ class SimCoordination(SingleChanges):
 
     def begin(self) -> None:
         """Start renewing the lease. Called by the coordinator."""
-        self._lease_end_s = self._clock() + LEASE_SHARE * self._coordinator.session_s
+        self._lease_end_s = lease_end_s(self._clock(), self._coordinator.session_s)
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"{self._name} lease")
 
     def cut(self) -> None:
@@ -219,7 +216,7 @@ class SimCoordination(SingleChanges):
             await self._answer(deadline)
             self._seen = max(self._seen, position)
             if answered:
-                self._lease_end_s = max(self._lease_end_s, sent_s + LEASE_SHARE * coordinator.session_s)
+                self._lease_end_s = max(self._lease_end_s, lease_end_s(sent_s, coordinator.session_s))
             if isinstance(versions, PenstockError):
                 raise versions
             return versions
@@ -276,7 +273,7 @@ class SimCoordination(SingleChanges):
 
     async def _keep(self) -> None:
         while not self._end.is_set():
-            await asyncio.sleep(self._coordinator.session_s / RENEWALS)
+            await asyncio.sleep(renewal_pause_s(self._coordinator.session_s))
             try:
                 await self.sync()
             except (CoordinatorUnavailableError, UnknownOutcomeError):

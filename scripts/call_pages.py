@@ -9,8 +9,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 
 from penstock import answers
-from penstock.net.http.own_calls import OWN_CALLS, SCOPE, STREAM
-from penstock.net.http.rest_calls import RestCall
+from penstock.net.http.own_calls import OWN_CALLS
+from penstock.net.http.rest_calls import SCOPE, STREAM, RestCall
 from penstock.net.native.calls import control_calls, segment_calls
 
 

@@ -6,11 +6,9 @@ A call added here is served and described without further code. Source: docs/ref
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
-from penstock.model.answers.approvals import ApprovalRequest
 from penstock.model.answers.erasure import Erasure, ErasureCase
 from penstock.model.answers.explanation import Explanation
 from penstock.model.answers.forecast import Forecast
@@ -22,8 +20,8 @@ from penstock.model.cuts import ENDS, StreamCut
 from penstock.model.errors import InvalidArgumentError, SubscriberNotFoundError
 from penstock.model.names import StreamName
 from penstock.model.retention import EMPTY, EffectivePolicy, HoldInfo, PolicyDocument, PolicyTarget
-from penstock.net.http.evidence_calls import evidence
-from penstock.net.http.rest_calls import Calls, Given, Kind, Parameter, RestCall
+from penstock.net.http.evidence_calls import approvals, evidence
+from penstock.net.http.rest_calls import SCOPE, STREAM, Calls, Given, Kind, Parameter, RestCall
 from penstock.net.http.retention_documents import (
     Cut,
     Subscriber,
@@ -41,8 +39,6 @@ from penstock.ports.control.scopes import ScopeContents
 from penstock.ports.control.streams import DeletedStream, RestoredStream
 from penstock.ports.control.transactions import OpenTransaction
 
-SCOPE = "/v1/scopes/{scope}"
-STREAM = f"{SCOPE}/streams/{{stream}}"
 SUBSCRIBER = f"{STREAM}/subscribers/{{subscriber:path}}"  # The name of a subscriber is scope/group.
 
 # The Python type does not describe it: its schema is in openapi_v1.json.
@@ -56,7 +52,6 @@ DRY_RUN = Parameter("dry_run", Kind.FLAG, "Change nothing, and return what would
 streams = Calls("Streams")
 retention = Calls("Retention")
 holds = Calls("Holds")
-approvals = Calls("Approvals")
 erasures = Calls("Erasures")
 subscribers = Calls("Subscribers")
 
@@ -305,59 +300,6 @@ async def extend_hold(control: ControlPlane, given: Given) -> HoldInfo:
 async def release_hold(control: ControlPlane, given: Given) -> HoldInfo:
     """Lift a hold and return it."""
     return await control.holds.release(given.path["id"], owner=given["owner"])
-
-
-# --- approvals: docs/how-to/four-eyes.md -----------------------------------------------------------------------
-
-_WHY = Parameter("why", Kind.TEXT, "Why; recorded")
-_ACTIONS = Parameter("actions", Kind.TEXTS, "Of delete, erase, truncate, release, shorten", needed=True)
-
-
-@approvals.add("GET", "/v1/required-approvals", name="getServerApprovals", under="actions")
-@approvals.add("GET", f"{SCOPE}/required-approvals", name="getScopeApprovals", under="actions")
-@approvals.add("GET", f"{STREAM}/required-approvals", name="getStreamApprovals", under="actions")
-async def get_required_approvals(control: ControlPlane, given: Given) -> Sequence[str]:
-    """The actions that need approval at this level, with those of the levels above."""
-    return await control.approvals.required(given.target)
-
-
-@approvals.add("PUT", "/v1/required-approvals", name="setServerApprovals", body=[_ACTIONS], under="actions")
-@approvals.add("PUT", f"{SCOPE}/required-approvals", name="setScopeApprovals", body=[_ACTIONS], under="actions")
-@approvals.add("PUT", f"{STREAM}/required-approvals", name="setStreamApprovals", body=[_ACTIONS], under="actions")
-async def set_required_approvals(control: ControlPlane, given: Given) -> Sequence[str]:
-    """Set which actions need approval at this level. To require less needs an approval itself."""
-    await control.approvals.require(given.target, given["actions"])
-    return await control.approvals.required(given.target)
-
-
-@approvals.add("GET", "/v1/approvals", under="approvals")
-async def list_approvals(control: ControlPlane, given: Given) -> Sequence[ApprovalRequest]:
-    """Requests for the approval of a second identity, oldest first; those that ended are listed for 30 days."""
-    return await control.approvals.list()
-
-
-@approvals.add("GET", "/v1/approvals/{id}")
-async def get_approval(control: ControlPlane, given: Given) -> ApprovalRequest:
-    """A request: exactly what an approval performs, and its state."""
-    return await control.approvals.get(given.path["id"])
-
-
-@approvals.add("POST", "/v1/approvals/{id}/approve", body=[_WHY])
-async def approve_request(control: ControlPlane, given: Given) -> ApprovalRequest:
-    """Approve the request of another identity, and perform it. A repeated call does nothing."""
-    return await control.approvals.approve(given.path["id"], why=given["why"] or "")
-
-
-@approvals.add("POST", "/v1/approvals/{id}/refuse", body=[replace(_WHY, needed=True)])
-async def refuse_request(control: ControlPlane, given: Given) -> ApprovalRequest:
-    """Refuse the request of another identity."""
-    return await control.approvals.refuse(given.path["id"], why=given["why"])
-
-
-@approvals.add("POST", "/v1/approvals/{id}/withdraw", body=[_WHY])
-async def withdraw_request(control: ControlPlane, given: Given) -> ApprovalRequest:
-    """Withdraw one's own request."""
-    return await control.approvals.withdraw(given.path["id"], why=given["why"] or "")
 
 
 # --- erasures: docs/formats/erasure.md -------------------------------------------------------------------------

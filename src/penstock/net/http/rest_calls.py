@@ -35,6 +35,10 @@ from penstock.net.http.reading_requests import (
 )
 from penstock.ports.control.plane import ControlPlane
 
+SCOPE = "/v1/scopes/{scope}"
+STREAM = f"{SCOPE}/streams/{{stream}}"
+"""Paths of a scope and of a stream."""
+
 
 class Kind(enum.Enum):
     """The type of a query parameter or a body field. ``CUT``: any form of a cut, not parsed yet.

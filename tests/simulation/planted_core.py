@@ -38,7 +38,7 @@ def a_lease_is_released_behind_the_changes() -> Any:
     def put(self: Leases, key: Any, held: Any) -> None:
         self._held[key] = held
 
-    return patch.multiple(Leases, _durable=take_durable, release=release, _put=put)
+    return patch.multiple(Leases, durable=take_durable, release=release, _put=put)
 
 
 PLANTED: dict[str, Callable[[], Any]] = {

@@ -179,7 +179,8 @@ def test_a_bad_certificate_gets_in_nowhere(served: Served, kind: str) -> None:
     shown = BAD[kind](served.path)
     for door in served.ports:
         assert not served.gets_in(door, shown), door
-    with pytest.raises(TlsError, match="asks for a client's certificate" if shown is None else "certificate"):
+    advice = "asks for a client's certificate" if shown is None else "refuses the client's certificate; it must be"
+    with pytest.raises(TlsError, match=advice):
         served.connect(shown).close()
     good = served.files("ingest")
     assert all(served.gets_in(door, good) for door in served.ports)

@@ -19,6 +19,19 @@ _ANSWER_S = 1.0
 """How long an answer is waited for. A server that is busy says nothing yet, and is none to warn of."""
 _GREETING = PREFACE + b"\0\0\0\4\0\0\0\0\0"  # an empty SETTINGS frame
 _ALERT, _HANDSHAKE = 0x15, 0x16  # types of TLS's records
+_REFUSED_CERTIFICATE = (
+    "UNKNOWN_CA",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_UNKNOWN",
+    "CERTIFICATE_EXPIRED",
+    "UNSUPPORTED_CERTIFICATE",
+    "CERTIFICATE_REVOKED",
+)
+"""TLS's alerts about the client's certificate, in the names that OpenSSL gives them."""
+_REFUSAL = (
+    "the server refuses the client's certificate; it must be one for clients, of an authority that the server trusts, and"
+    " valid now"
+)
 _UNKNOWN_AUTHORITY = {18, 19, 20, 21}  # OpenSSL's codes for certificates of an unknown authority
 
 
@@ -105,7 +118,7 @@ def _closes(target: str, security: DialSecurity) -> TlsError:
 
 def _asks(target: str, tls: ClientTls) -> TlsError:
     if tls.certificate is not None:
-        return TlsError("the server refuses the client's certificate", address=target)
+        return TlsError(_REFUSAL, address=target)
     return TlsError(
         "the server asks for a client's certificate; name it: tls_cert and tls_key, --client-cert and --client-key",
         address=target,
@@ -132,8 +145,8 @@ def tls_error(error: ssl.SSLError, target: str) -> TlsError:
             address=target,
             reason=reason,
         )
-    if "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason or "CERTIFICATE_UNKNOWN" in reason:
-        return TlsError("the server refuses the client's certificate", address=target, reason=reason)
+    if any(alert in reason for alert in _REFUSED_CERTIFICATE):
+        return TlsError(_REFUSAL, address=target, reason=reason)
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason:
         return TlsError(
             f"the server does not speak TLS; if it may be plain, try tcp://{target}", address=target, reason=reason

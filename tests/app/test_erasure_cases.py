@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 from erasure_events import SECRET, events_of, files_with, fill, hits_of
 from typer.testing import CliRunner
 
 import penstock
+from penstock.app.cli.erasure import cases as commands
 from penstock.app.cli.main import app
 from penstock.model.errors import AlreadyExistsError, ConflictError, InvalidArgumentError, NotFoundError
 
@@ -19,15 +21,21 @@ WHO = {"who": "ann", "why": "request 17"}
 DAY_MS = 86_400_000
 
 
-@pytest.fixture
-def store(tmp_path):
-    with penstock.open(tmp_path / "data") as opened:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One for all tests of the module: each has a scope, a case and a hold of its own, which ``here`` names."""
+    with penstock.open(tmp_path_factory.mktemp("cases") / "data") as opened:
         yield opened
 
 
 @pytest.fixture
-def stream(store):
-    created = store.create_stream("s/t", create_scope=True)
+def here(request):
+    return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+
+
+@pytest.fixture
+def stream(store, here):
+    created = store.create_stream(f"{here}/t", create_scope=True)
     fill(created, 100)
     return created
 
@@ -42,20 +50,20 @@ def of_user(stream, user):
     return [event for event in events_of(stream) if user in event.data.decode()]
 
 
-def entries_of(store):
+def entries_of(store, case):
     store._thread.call(store._inner.controller.drain_audit())
     entries = [json.loads(event.data) for event in events_of(store.stream("_system/audit"))]
-    return [entry for entry in entries if entry["kind"].startswith("case")]
+    return [entry for entry in entries if entry["kind"].startswith("case") and entry["case"] == case]
 
 
-def test_a_case_erases_and_verifies_in_all_streams_of_its_targets_and_no_other(tmp_path, store, stream):
-    other, kept = store.create_stream("s/u"), store.create_stream("r/t", create_scope=True)
+def test_a_case_erases_and_verifies_in_all_streams_of_its_targets_and_no_other(store, here, stream):
+    other, kept = store.create_stream(f"{here}/u"), store.create_stream(f"{here}-r/t", create_scope=True)
     fill(other, 50), fill(kept, 50)
     before = {item.name: events_of(item) for item in (stream, other, kept)}
-    opened = store.cases().open(["s"], [SECRET.decode()], case="c", **WHO)
-    assert (opened.case, opened.state, opened.targets) == ("c", "open", ["s"])
+    opened = store.cases().open([here], [SECRET.decode()], case=here, **WHO)
+    assert (opened.case, opened.state, opened.targets) == (here, "open", [here])
     assert opened.due_ms == opened.opened_ms + 30 * DAY_MS
-    found = store.cases().wait("c")
+    found = store.cases().wait(here)
     gone = len(hits_of(before[stream.name])) + len(hits_of(before[other.name]))
     assert (found.state, found.events, found.late) == ("verified", gone, 0)
     for item in (stream, other):
@@ -64,16 +72,16 @@ def test_a_case_erases_and_verifies_in_all_streams_of_its_targets_and_no_other(t
     assert len(found.erasures) == 2
     assert all(store.erasures().verify(erasure).holds for erasure in found.erasures)
     receipt = store.erasures().show(found.erasures[0]).receipt
-    assert (receipt["looked_for"]["case"], receipt["who"]) == ("c", "ann")
+    assert (receipt["looked_for"]["case"], receipt["who"]) == (here, "ann")
     # Once more: the same case. With other words: refused.
-    assert store.cases().open(["s"], [SECRET.decode()], case="c", **WHO).events == gone
+    assert store.cases().open([here], [SECRET.decode()], case=here, **WHO).events == gone
     for changed in ({"who": "bob"}, {"why": "no"}):
         with pytest.raises(AlreadyExistsError):
-            store.cases().open(["s"], [SECRET.decode()], case="c", **WHO | changed)
+            store.cases().open([here], [SECRET.decode()], case=here, **WHO | changed)
     with pytest.raises(AlreadyExistsError):
-        store.cases().open(["s"], ["somebody else"], case="c", **WHO)
-    assert [entry["kind"] for entry in entries_of(store)] == ["case_opened", "case_verified"]
-    assert SECRET.decode() not in json.dumps(entries_of(store))
+        store.cases().open([here], ["somebody else"], case=here, **WHO)
+    assert [entry["kind"] for entry in entries_of(store, here)] == ["case_opened", "case_verified"]
+    assert SECRET.decode() not in json.dumps(entries_of(store, here))
 
 
 def test_a_case_with_digests_matches_the_field_and_keeps_no_value(tmp_path):
@@ -95,39 +103,39 @@ def test_a_case_with_digests_matches_the_field_and_keeps_no_value(tmp_path):
         assert files_with(data, value) == []
 
 
-def test_a_hold_defers_a_case_and_its_end_continues_it(store, stream):
-    store.holds("s").add(owner="law", reason="case 5", hold_id="h")
-    store.cases().open("s/t", [SECRET.decode()], case="c", **WHO)
-    found = store.cases().wait("c", until_deferred=True)
-    assert (found.state, [item.hold for item in found.holds], found.events) == ("deferred", ["h"], 0)
+def test_a_hold_defers_a_case_and_its_end_continues_it(store, here, stream):
+    store.holds(here).add(owner="law", reason="case 5", hold_id=here)
+    store.cases().open(f"{here}/t", [SECRET.decode()], case=here, **WHO)
+    found = store.cases().wait(here, until_deferred=True)
+    assert (found.state, [item.hold for item in found.holds], found.events) == ("deferred", [here], 0)
     assert hits_of(events_of(stream))
     with pytest.raises(ConflictError):
-        store.cases().close("c", **WHO)
-    store.holds().release("h", owner="law")
-    assert store.cases().wait("c").state == "verified"
+        store.cases().close(here, **WHO)
+    store.holds().release(here, owner="law")
+    assert store.cases().wait(here).state == "verified"
     assert hits_of(events_of(stream)) == []
 
 
-def test_events_that_arrive_until_the_case_is_closed_are_erased_and_counted(store, stream):
-    store.cases().open("s", [SECRET.decode()], case="c", **WHO)
-    first = store.cases().wait("c")
+def test_events_that_arrive_until_the_case_is_closed_are_erased_and_counted(store, here, stream):
+    store.cases().open(here, [SECRET.decode()], case=here, **WHO)
+    first = store.cases().wait(here)
     fill(stream, 50, start=100)
-    fresh = store.create_stream("s/new")
+    fresh = store.create_stream(f"{here}/new")
     fill(fresh, 50)
     late = len(hits_of(events_of(stream))) + len(hits_of(events_of(fresh)))
-    closed = store.cases().close("c", who="bob", why="answered")
+    closed = store.cases().close(here, who="bob", why="answered")
     assert (closed.state, closed.events, closed.late) == ("closed", first.events + late, late)
     assert closed.ended.who == "bob"
     assert hits_of(events_of(stream)) == hits_of(events_of(fresh)) == []
-    assert store.cases().close("c", who="bob", why="answered") == closed
+    assert store.cases().close(here, who="bob", why="answered") == closed
     fill(stream, 50, start=200)
-    store.cases().look("c")
+    store.cases().look(here)
     assert hits_of(events_of(stream)), "a closed case erases nothing"
 
 
-def test_a_late_event_is_erased_without_a_call(store, stream):
-    store.cases().open("s", [SECRET.decode()], case="c", **WHO)
-    store.cases().wait("c")
+def test_a_late_event_is_erased_without_a_call(store, here, stream):
+    store.cases().open(here, [SECRET.decode()], case=here, **WHO)
+    store.cases().wait(here)
     fill(stream, 50, start=100)
     deadline = time.monotonic() + 30
     while hits_of(events_of(stream)) and time.monotonic() < deadline:
@@ -147,29 +155,30 @@ def test_a_case_goes_on_after_the_store_was_closed(tmp_path):
     assert files_with(data / "chunks") == []
 
 
-def test_a_withdrawn_case_ends_without_erasing_what_a_hold_keeps(store, stream):
-    store.holds("s").add(owner="law", reason="case 5", hold_id="h")
-    store.cases().open("s/t", [SECRET.decode()], case="c", **WHO)
-    store.cases().wait("c", until_deferred=True)
-    assert store.cases().withdraw("c", **WHO).state == "withdrawn"
-    store.holds().release("h", owner="law")
+def test_a_withdrawn_case_ends_without_erasing_what_a_hold_keeps(store, here, stream):
+    store.holds(here).add(owner="law", reason="case 5", hold_id=here)
+    store.cases().open(f"{here}/t", [SECRET.decode()], case=here, **WHO)
+    store.cases().wait(here, until_deferred=True)
+    assert store.cases().withdraw(here, **WHO).state == "withdrawn"
+    store.holds().release(here, owner="law")
     with suppress(ConflictError):
-        store.cases().look("c")
+        store.cases().look(here)
     assert hits_of(events_of(stream))
     with pytest.raises(ConflictError):
-        store.cases().close("c", **WHO)
+        store.cases().close(here, **WHO)
 
 
-def test_bytes_that_are_no_events_are_reported_and_do_not_stop_a_case(store, stream):
-    store.create_stream("s/raw")
-    with store.byte_stream("s/raw") as raw:
+def test_bytes_that_are_no_events_are_reported_and_do_not_stop_a_case(store, here, stream):
+    store.create_stream(f"{here}/raw")
+    with store.byte_stream(f"{here}/raw") as raw:
         raw.write(b"\xff" * 100 + SECRET)
-    store.cases().open("s", [SECRET.decode()], case="c", **WHO)
-    found = store.cases().wait("c")
-    assert (found.state, [item.stream for item in found.defects]) == ("verified", ["s/raw"])
+    store.cases().open(here, [SECRET.decode()], case=here, **WHO)
+    found = store.cases().wait(here)
+    assert (found.state, [item.stream for item in found.defects]) == ("verified", [f"{here}/raw"])
 
 
-def test_a_wrong_request_opens_nothing(store):
+def test_a_wrong_request_opens_nothing(store, here, stream):
+    before = [item.case for item in store.cases()]
     for wrong in (
         {"targets": []},
         {"targets": ["a/b/c"]},
@@ -183,36 +192,36 @@ def test_a_wrong_request_opens_nothing(store):
         {"due": -1},
     ):
         with pytest.raises(InvalidArgumentError):
-            store.cases().open(**{"targets": "s", "values": ["value"], **WHO, **wrong})
-    assert list(store.cases()) == []
+            store.cases().open(**{"targets": here, "values": ["value"], **WHO, **wrong})
+    assert [item.case for item in store.cases()] == before
     with pytest.raises(NotFoundError):
-        store.cases().show("c")
+        store.cases().show(here)
 
 
-def test_the_commands_open_show_and_close_a_case_and_overdue_ones_are_marked(tmp_path):
-    data = tmp_path / "data"
-    with penstock.open(data) as store:
-        fill(store.create_stream("s/t", create_scope=True), 100)
-        store.holds("s").add(owner="law", reason="case 5", hold_id="h")
+def test_the_commands_open_show_and_close_a_case_and_overdue_ones_are_marked(
+    tmp_path, store, here, stream, monkeypatch
+):
+    # The store is open: that every command opens one is tested elsewhere, and takes longer than all of this.
+    monkeypatch.setattr(commands, "open_target", lambda *given, **named: nullcontext(store))
+    store.holds(here).add(owner="law", reason="case 5", hold_id=here)
     (tmp_path / "values").write_text(f"{SECRET.decode()}\n")
 
     def run(*arguments):
-        return CliRunner().invoke(app, [*map(str, arguments), "--data", str(data)])
+        return CliRunner().invoke(app, [*map(str, arguments)])
 
-    asked = ["erase", "request", "s", "--values-from", tmp_path / "values", "--reason", "r 17", "--owner", "ann"]
+    asked = ["erase", "request", here, "--values-from", tmp_path / "values", "--reason", "r 17", "--owner", "ann"]
     refused = run(*asked)
     assert refused.exit_code
     assert "yes" in str(refused.exception)
-    deferred = run(*asked, "--id", "r17", "--yes", "--due", "2020-01-01")
+    deferred = run(*asked, "--id", here, "--yes", "--due", "2020-01-01")
     assert deferred.exit_code == 10, deferred.output
     listed = run("erase", "cases")
     assert "OVERDUE" in listed.output
-    assert "deferred by hold h" in listed.output
-    with penstock.open(data) as store:
-        store.holds().release("h", owner="law")
-    waited = run("erase", "case", "wait", "r17", "--json")
+    assert f"deferred by hold {here}" in listed.output
+    store.holds().release(here, owner="law")
+    waited = run("erase", "case", "wait", here, "--json")
     assert json.loads(waited.output)["state"] == "verified"
     assert "OVERDUE" not in run("erase", "cases").output
-    closed = run("erase", "case", "close", "r17", "--reason", "answered", "--owner", "bob")
+    closed = run("erase", "case", "close", here, "--reason", "answered", "--owner", "bob")
     assert "15 events erased" in closed.output or "14 events erased" in closed.output
-    assert "closed" in run("erase", "case", "show", "r17").output
+    assert "closed" in run("erase", "case", "show", here).output

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.app.erasure.key import erasure_key
+from penstock.app.log_place import NO_ERASURE
 from penstock.app.restored import settle_restored
 from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedOptions, EmbeddedSettings
@@ -32,7 +33,7 @@ from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.machine.signing_keys import FileSigningKeys
 
-_PLACES = ("tier2", "tier2_endpoint", "tier2_insecure")
+_PLACES = ("log_at", "tier2", "tier2_endpoint", "tier2_insecure")
 """The settings that are not numbers."""
 
 
@@ -98,6 +99,7 @@ async def open_runtime(
                     deletion_grace_ms=settings.deletion_grace_ms,
                     scaling_minute_ms=settings.scaling_minute_ms,
                     erasure_key=erasure_key(settings.data, rng),
+                    erasure_refused=None if settings.log_at is None else NO_ERASURE,
                 ),
             )
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
-from penstock.app.integrity.start_check import check_start
+from penstock.app.integrity.start_check import StartFacts, check_start
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import for_tier2, open_tier
 from penstock.net.grpc.gate import GateLimits
@@ -14,6 +14,7 @@ from penstock.net.http.http_limits import RestLimits
 from penstock.net.wire.wire_limits import WireLimits
 from penstock.ports import forks
 from penstock.ports.clock import Clock
+from penstock.ports.durable_log import DurableLog
 from penstock.ports.rng import Rng
 from penstock.ports.shared_counts import SharedCounts
 from penstock.ports.telemetry import Telemetry
@@ -122,6 +123,19 @@ def gate_limits(settings: EmbeddedSettings, *, connections: int = _GRPC_CONNECTI
     )
 
 
+def _open_log(
+    settings: EmbeddedSettings, files: RealFiles, facts: StartFacts, *, clock: Clock, rng: Rng
+) -> AbstractAsyncContextManager[DurableLog]:
+    if settings.log_at is not None:
+        # Only here: a store with a local log needs neither the client of BookKeeper nor that of ZooKeeper.
+        from penstock.app.replicated_log import open_replicated_log
+
+        return open_replicated_log(settings.log_at, settings.data, clock=clock, rng=rng, epoch_min=facts.epoch_min)
+    return open_local_log(
+        files, directory="wal", segment_bytes=settings.log_file_bytes, budget_bytes=settings.log_bytes, rng=rng
+    )
+
+
 @asynccontextmanager
 async def open_segments(
     settings: EmbeddedSettings,
@@ -143,18 +157,10 @@ async def open_segments(
         offload = ThreadOffload()
         stack.push_async_callback(offload.close)
         total = containers or CONTAINERS
-        await check_start(settings, offload=offload, containers=total, owned=owned)
+        facts = await check_start(settings, offload=offload, containers=total, owned=owned)
         files = RealFiles(settings.data, offload)
         await keep_reserve(files)
-        log = await stack.enter_async_context(
-            open_local_log(
-                files,
-                directory="wal",
-                segment_bytes=settings.log_file_bytes,
-                budget_bytes=settings.log_bytes,
-                rng=rng,
-            )
-        )
+        log = await stack.enter_async_context(_open_log(settings, files, facts, clock=clock, rng=rng))
         await files.make_dir("metadata")
         keyvalue = await SqliteKeyValue.open(settings.data / "metadata" / "store.db", offload, checked=True)
         stack.push_async_callback(keyvalue.close)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from penstock.app.access.settings import AccessSettings
+from penstock.app.log_place import parse_log_place
 from penstock.app.logs import LogFormat
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
@@ -35,6 +36,7 @@ class EmbeddedSettings:
     ``memory_bytes`` limits the memory of a server, or what an embedded store adds to its process (default 512 MiB, of
     which code and libraries use 80; at least 64 MiB, and 96 for a server). ``log_bytes`` limits the disk space of tier 1
     (default 256 MiB, allocated as needed). ``log_file_bytes`` must hold one frame of the largest append, 17 MiB.
+    ``log_at``: ``bookkeeper://ZOOKEEPER:PORT/PATH``, where tier 1 is; None: in the data directory.
     ``retention_cycle_ms`` is the time between retention cycles (default 60 s). ``deletion_grace_ms`` is how long a deleted
     stream can be restored and keeps its disk space (default 1 h; 0: deletions are final). ``scaling_minute_ms`` is how long
     a minute of scaling by rate is (default 60 s; shorter in tests and demonstrations).
@@ -49,6 +51,7 @@ class EmbeddedSettings:
     memory_bytes: int = 512 << 20
     log_bytes: int = 256 << 20
     log_file_bytes: int = 20 << 20
+    log_at: str | None = None
     chunk_bytes: int = 16 << 20
     retention_cycle_ms: int = 60_000
     deletion_grace_ms: int = 3_600_000
@@ -68,6 +71,8 @@ class EmbeddedSettings:
             raise InvalidArgumentError(
                 "the log needs at least four files", log_bytes=self.log_bytes, file_bytes=self.log_file_bytes
             )
+        if self.log_at is not None:
+            parse_log_place(self.log_at)
         if self.retention_cycle_ms < 10:
             raise InvalidArgumentError("retention cycle is under 10 ms", retention_cycle_ms=self.retention_cycle_ms)
         if self.scaling_minute_ms < 10:
@@ -101,6 +106,7 @@ class EmbeddedOptions(TypedDict, total=False):
     memory_bytes: int
     log_bytes: int
     log_file_bytes: int
+    log_at: str | None
     chunk_bytes: int
     retention_cycle_ms: int
     deletion_grace_ms: int

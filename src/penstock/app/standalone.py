@@ -43,7 +43,7 @@ from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.core.segments.readiness import FUNCTIONS
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import NotFoundError, PenstockError
+from penstock.model.errors import InvalidArgumentError, NotFoundError, PenstockError
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.http.health import Checks
 from penstock.net.http.http_server import GroupReaders, ProcessReports, RestServer
@@ -144,6 +144,8 @@ async def open_standalone(
     if settings.tls is not None:
         load_tls(settings.tls, now_ms=RealClock().now_ms())
     workers = workers_of(settings.store.data, settings.workers)
+    if workers > 1 and settings.store.log_at is not None:
+        raise InvalidArgumentError("a log on BookKeeper serves one process: leave --workers out", workers=workers)
     check_place(settings.store)
     if not (settings.store.data / "VERSION").exists():
         # For an existing store, errors of the store come first, above all that it is in use.

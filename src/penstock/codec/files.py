@@ -69,6 +69,13 @@ FILES = (
         ends="nothing",
     ),
     Entry(
+        key="wal/BOOKKEEPER",
+        value="JSON: `uid` and `url` of the log, if it is on BookKeeper ([ledger-log.md](ledger-log.md)) and not in `wal/`",
+        one_for="the store",
+        writers=("app.replicated_log",),
+        ends="nothing",
+    ),
+    Entry(
         key="wal/{number}.log",
         value="frames ([wal.md](wal.md)) of operations ([operations.md](operations.md))",
         one_for="each file of the log; files are reused",

@@ -40,6 +40,7 @@ class ControllerSettings:
     scaling_minute_ms: how long a minute of scaling by rate is: its windows, its cool-down and its pauses. Shorter in tests.
         None: streams are scaled only on request.
     erasure_key: key of the digests that stand for values in cases of erasure. None: cases must keep the values.
+    erasure_refused: why this store cannot erase; None: it can.
     approval_ms: how long a request waits for approval before it expires (a week: a holiday of the approver).
     watermark_ms: pause between looks at what writers have noted (1 s: Pravega's own is 10 s). None: only when asked.
     """
@@ -64,6 +65,7 @@ class ControllerSettings:
     scaling_minute_ms: int | None = 60_000
     watermark_ms: int | None = 1000
     erasure_key: bytes | None = field(default=None, repr=False)
+    erasure_refused: str | None = None
     approval_ms: int = 7 * DAY_MS
 
     def __post_init__(self) -> None:

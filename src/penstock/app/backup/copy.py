@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.app.backup.manifest import LogPosition
+from penstock.app.log_place import refuse_replicated
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
 from penstock.codec.store.wal import EpochRecord
@@ -66,6 +67,7 @@ class DirectoryCopy:
         UnavailableError (another backup runs; the store was restarted; tier 2 cannot be reached),
         CorruptDataError, VersionTooNewError, StorageFullError, OSError.
         """
+        await self.offload.run(lambda: refuse_replicated(self.source, what="a backup"))
         files = RealFiles(self.source, self.offload, read_only=True)
         tier = await locate_tier(self.settings, files, offload=self.offload, read_only=True)
         _check_outside(tier, self.target)

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.app.log_place import refuse_replicated
 from penstock.app.settings import is_loopback
 from penstock.app.tier2 import open_bucket
 from penstock.app.workers.layout import load_layout, worker_directory
@@ -88,6 +89,11 @@ def _hold(place: str) -> DataDirectory | None:
             workers=layout.workers,
             first=str(worker_directory(path, 0)),
         )
+    try:
+        refuse_replicated(path, what="work on the stopped store")
+    except PenstockError:
+        held.close()
+        raise
     if not holds_something(path):
         held.close()
         raise InvalidArgumentError("the directory holds no store", path=str(path))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.app.erasure.key import check_key
+from penstock.app.log_place import MARK, check_log_choice, read_mark
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
 from penstock.app.workers.layout import WorkerLayout, check_workers_there, worker_directory
@@ -35,12 +36,14 @@ METADATA = "metadata"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
     """Contents of a directory on which a start is possible. ``is_new``: a store would be created. ``image``: the log; None
-    if nothing was ever written to it."""
+    if nothing was ever written to it, or it is not in the directory. ``epoch_min``: the newest epoch that the metadata
+    name."""
 
     is_new: bool
     epoch: EpochRecord | None
     image: LogImage | None
     tier: TierPlace
+    epoch_min: int = 0
 
 
 async def check_start(
@@ -57,6 +60,7 @@ async def check_start(
     lost: fields ``missing`` and ``found``), InvalidArgumentError, VersionTooNewError, UnavailableError (tier 2), OSError.
     """
     await offload.run(lambda: check_key(settings.data))
+    await offload.run(lambda: check_log_choice(settings.data, settings.log_at))
     files = RealFiles(settings.data, offload, read_only=True)
     tier = await locate_tier(settings, files, offload=offload, read_only=True)
     if tier.place is not None:
@@ -67,6 +71,8 @@ async def check_start(
     ranges = [records.range_of(records.prefix(records.TAG_CHUNK, index)) for index in indexes]
     database = settings.data / METADATA / "store.db"
     look = await offload.run(lambda: look_at_metadata(database, keys=keys, ranges=ranges, verify=verify))
+    if settings.log_at is not None:
+        return await _check_replicated(settings, look, indexes, tier, containers=containers)
     epoch = await _epoch(files)
     if look is None or look.rows[0] is None:
         image = await _log_of_new(files, epoch)
@@ -79,6 +85,27 @@ async def check_start(
     _check_log_reaches(look, indexes, epoch, image)
     await _check_chunks(settings.data, look, tier)
     return StartFacts(is_new=False, epoch=epoch, image=image, tier=tier)
+
+
+async def _check_replicated(
+    settings: EmbeddedSettings, look: MetadataLook | None, indexes: Sequence[int], tier: TierPlace, *, containers: int
+) -> StartFacts:
+    """The part of the check that needs no log: that one is checked when it is opened. Raises as ``check_start``."""
+    data, mark = settings.data, read_mark(settings.data)
+    if look is None or look.rows[0] is None:
+        if mark is None:
+            await _check_birth(data, tier, None)
+        elif is_complete(data):
+            raise lost_part(data, missing=METADATA, found=MARK)
+        return StartFacts(is_new=True, epoch=None, image=None, tier=tier)
+    if mark is None:
+        raise lost_part(data, missing=LOG, found=METADATA)
+    _check_total(look.rows[0], containers)
+    await _check_chunks(data, look, tier)
+    epochs = [
+        records.decode_container(row).epoch for _, row in zip(indexes, look.rows[1:], strict=True) if row is not None
+    ]
+    return StartFacts(is_new=False, epoch=None, image=None, tier=tier, epoch_min=max(epochs, default=0))
 
 
 async def check_workers(settings: EmbeddedSettings, layout: WorkerLayout) -> None:

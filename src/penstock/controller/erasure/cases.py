@@ -93,6 +93,7 @@ class Cases:
         keep_values: bool = True,
     ) -> ErasureCase:
         """See ``ports.control.erasures.Cases.open``."""
+        self._erasures.check_possible()
         _check_id(case)
         check_text("a case needs who and why", who=who, why=why)
         now_ms = self._ctx.clock.now_ms()

@@ -67,6 +67,7 @@ from penstock.model.errors import (
     NotFoundError,
     PenstockError,
     SegmentNotFoundError,
+    UnsupportedError,
 )
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
@@ -162,6 +163,7 @@ class Erasures:
         last: bool = True,
     ) -> Erasure:
         """See ``ControlPlane.erasures.erase``."""
+        self.check_possible()
         request = checked_request(stream, asked, positions, is_whole=last and not page)
         _check_positions(positions)
         return await self._ctx.tasks.run(self._take(request, positions, page=page or 0, last=last))
@@ -170,6 +172,7 @@ class Erasures:
         self, stream: StreamName, asked: Mapping[str, Any], positions: Mapping[SegmentId, Sequence[int]]
     ) -> Erasure:
         """As ``erase`` in one page, without the gate: the case has passed it."""
+        self.check_possible()
         request = replace(checked_request(stream, asked, positions, is_whole=True), of_case=True)
         _check_positions(positions)
         return await self._ctx.tasks.run(self._take(request, positions, page=0, last=True))
@@ -185,6 +188,7 @@ class Erasures:
 
     async def preview(self, stream: StreamName, positions: Mapping[SegmentId, Sequence[int]]) -> ErasurePreview:
         """See ``ControlPlane.erasures.preview``."""
+        self.check_possible()
         _check_positions(positions)
         view = await self._ctx.streams.get(stream)
         parts = [await self.part_of(view, segment, offsets) for segment, offsets in sorted(positions.items())]
@@ -196,6 +200,12 @@ class Erasures:
             segments=len(parts),
             holds=[ErasureHold(**hold_fields(item)) for item in judgement.holds],
         )
+
+    def check_possible(self) -> None:
+        """Raises UnsupportedError, with the reason, if this store cannot erase."""
+        reason = self._ctx.settings.erasure_refused
+        if reason is not None:
+            raise UnsupportedError(reason)
 
     async def part_of(self, view: StreamView, segment: SegmentId, offsets: Sequence[int]) -> ErasurePartRecord:
         """The payloads of the events at the offsets. Raises InvalidArgumentError: no event begins there."""

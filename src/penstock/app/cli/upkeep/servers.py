@@ -70,7 +70,10 @@ MemoryOption = Annotated[
 LogOption = Annotated[
     str,
     typer.Option(
-        "--log", metavar="SIZE", help=f"Disk space for the write-ahead log, or for that of each worker. {SIZES}"
+        "--log",
+        metavar="SIZE",
+        help=f"Disk space for the write-ahead log, or for that of each worker. {SIZES} Or"
+        " bookkeeper://ZOOKEEPER:PORT/PATH: a log on BookKeeper, fixed when a store is created.",
     ),
 ]
 RetentionCycleOption = Annotated[
@@ -250,15 +253,22 @@ def standalone(
     run(settings, ready=_ready_json if json else _ready_text, tell=_tell_nothing if json else _tell)
 
 
-class _Sizes(TypedDict):
+class _Sizes(TypedDict, total=False):
     memory_bytes: int
     log_bytes: int
+    log_at: str
 
 
 def _sizes(memory: str, log: str) -> _Sizes:
+    """``log``: a size, or the address of a log on BookKeeper."""
     # The memory is checked first: otherwise the error would name an embedded store's minimum, which is too small for a
     # server.
-    return {"memory_bytes": check_server_memory(parse_size(memory)), "log_bytes": parse_size(log)}
+    sizes: _Sizes = {"memory_bytes": check_server_memory(parse_size(memory))}
+    if "://" in log:
+        sizes["log_at"] = log
+    else:
+        sizes["log_bytes"] = parse_size(log)
+    return sizes
 
 
 class _Times(TypedDict):

@@ -1,0 +1,91 @@
+"""Where a store's log is: in its directory, or on BookKeeper. A mark in the directory binds a store to its log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnsupportedError
+
+SCHEME = "bookkeeper"
+MARK = "wal/BOOKKEEPER"
+LEDGERS_ROOT = "/ledgers"
+NO_ERASURE = "erasure is not possible with a log on BookKeeper: bookies keep deleted bytes until they compact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlace:
+    """``hosts``: ZooKeeper's addresses; ``path``: the node of the log's record; ``ledgers_root``: BookKeeper's node."""
+
+    hosts: str
+    path: str
+    ledgers_root: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogMark:
+    """``uid``: of the log that holds the store's frames; ``url``: where it was when the store was created."""
+
+    uid: str
+    url: str
+
+
+def parse_log_place(url: str) -> LogPlace:
+    """The parts of ``bookkeeper://HOST:PORT[,HOST:PORT]/PATH[?ledgers=/ROOT]``. Raises InvalidArgumentError."""
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    roots = query.pop("ledgers", [LEDGERS_ROOT])
+    if parts.scheme != SCHEME or not parts.netloc or not parts.path.strip("/") or query or parts.fragment:
+        raise InvalidArgumentError(
+            "a log on BookKeeper is named by bookkeeper://ZOOKEEPER:PORT/PATH, such as"
+            " bookkeeper://zk1:2181,zk2:2181/penstock/store1",
+            given=url,
+        )
+    if "@" in parts.netloc:
+        raise InvalidArgumentError("the address of a log takes no user and password", given=url)
+    if not roots[0].startswith("/"):
+        raise InvalidArgumentError("BookKeeper's root in ZooKeeper begins with /", given=url)
+    return LogPlace(hosts=parts.netloc, path=f"/{parts.path.strip('/')}", ledgers_root=roots[0].rstrip("/"))
+
+
+def read_mark(data: Path) -> LogMark | None:
+    """The mark of a store whose log is on BookKeeper; None: its log is in its directory. Raises CorruptDataError."""
+    try:
+        fields = json.loads((data / MARK).read_bytes())
+        return LogMark(uid=str(fields["uid"]), url=str(fields["url"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptDataError("mark of the store's log cannot be read", file=MARK) from error
+
+
+def encode_mark(mark: LogMark) -> bytes:
+    return json.dumps({"uid": mark.uid, "url": mark.url}, sort_keys=True).encode()
+
+
+def check_log_choice(data: Path, log_at: str | None) -> None:
+    """Raises InvalidArgumentError if the store has its log elsewhere than ``log_at`` (None: in its directory)."""
+    mark = read_mark(data)
+    if mark is not None and log_at is None:
+        raise InvalidArgumentError(
+            "the log of this store is on BookKeeper: serve it with `penstock standalone --log` and the log's address, and"
+            " connect to that",
+            data=str(data),
+            log=mark.url,
+        )
+    if mark is None and log_at is not None and (data / "wal" / "EPOCH").exists():
+        raise InvalidArgumentError(
+            "this store has its log in its directory, and a log cannot be moved: leave --log out, or give a size",
+            data=str(data),
+        )
+
+
+def refuse_replicated(data: Path, *, what: str) -> None:
+    """Raise UnsupportedError for work that needs the log in the store's directory."""
+    mark = read_mark(data)
+    if mark is not None:
+        raise UnsupportedError(
+            f"{what} is not supported for a store whose log is on BookKeeper", data=str(data), log=mark.url
+        )

@@ -1,0 +1,83 @@
+"""A store's log on BookKeeper, opened for its store alone. Source: docs/design/0062-log-on-bookkeeper.md."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from penstock.app.log_place import MARK, LogMark, LogPlace, encode_mark, parse_log_place, read_mark
+from penstock.codec.store.ledger_entries import LogRecord, decode_record
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError
+from penstock.ports.clock import Clock
+from penstock.ports.cluster.ledgers import Ledgers
+from penstock.ports.cluster.nodes import Nodes
+from penstock.ports.rng import Rng
+from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log
+from penstock.storage.ledgers.zookeeper import open_nodes
+from penstock.storage.machine.calls import replace_file
+
+
+@asynccontextmanager
+async def open_replicated_log(
+    url: str, data: Path, *, clock: Clock, rng: Rng, epoch_min: int
+) -> AsyncIterator[LedgerLog]:
+    """The log at ``url`` for the store in ``data``, which the caller holds. ``epoch_min``: the newest epoch of the log that
+    the store's metadata name.
+
+    Raises, before any earlier owner is fenced: InvalidArgumentError (the log is another store's), CorruptDataError (the log
+    was lost, or is older than the store). Raises as ``LedgerLog.open``; NotFoundError: no BookKeeper is there.
+    """
+    place = parse_log_place(url)
+    async with (
+        open_nodes(place.hosts) as nodes,
+        open_ledgers(nodes, root=place.ledgers_root, clock=clock, rng=rng) as ledgers,
+        bound_log(ledgers, nodes, place, url, data, rng=rng, epoch_min=epoch_min) as log,
+    ):
+        yield log
+
+
+@asynccontextmanager
+async def bound_log(
+    ledgers: Ledgers, nodes: Nodes, place: LogPlace, url: str, data: Path, *, rng: Rng, epoch_min: int
+) -> AsyncIterator[LedgerLog]:
+    """As ``open_replicated_log``, on a coordinator and ledgers that are open."""
+    mark = read_mark(data)
+    check_record(await _record(nodes, place.path), mark, epoch_min=epoch_min, url=url)
+    async with open_ledger_log(ledgers, nodes, path=place.path, rng=rng) as log:
+        if mark is None:
+            # Before the first frame: from here on, the store starts on no other log.
+            (data / MARK).parent.mkdir(exist_ok=True)
+            replace_file(data / MARK, encode_mark(LogMark(uid=log.uid, url=url)))
+        yield log
+
+
+def check_record(record: LogRecord | None, mark: LogMark | None, *, epoch_min: int, url: str) -> None:
+    """Raises InvalidArgumentError: the log is another store's. CorruptDataError: the store's log was lost, or is an older
+    copy of it."""
+    if mark is None:
+        if record is not None and record.ledgers:
+            raise InvalidArgumentError(
+                "another store has its log there: give each store a path of its own", log=url, uid=record.uid
+            )
+        return
+    if record is None:
+        raise CorruptDataError("the store's log is missing in ZooKeeper", log=url, uid=mark.uid)
+    if record.uid != mark.uid:
+        raise InvalidArgumentError("another store has its log there", log=url, uid=record.uid, expected=mark.uid)
+    if record.epoch < epoch_min:
+        raise CorruptDataError(
+            "metadata is newer than the log: ZooKeeper has an older copy of the log's record",
+            log=url,
+            epoch=epoch_min,
+            log_epoch=record.epoch,
+        )
+
+
+async def _record(nodes: Nodes, path: str) -> LogRecord | None:
+    try:
+        data, _ = await nodes.read(path)
+    except NotFoundError:
+        return None
+    return decode_record(data)

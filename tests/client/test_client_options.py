@@ -54,6 +54,11 @@ def reading(store, timeout_s):
         return reader.next_block(timeout_s)
 
 
+def waiting(store, timeout_s):
+    with store.stream("a/s").reader() as reader:
+        return reader.wait_block(timeout_s)
+
+
 def reading_one(store, timeout_s):
     with store.stream("a/s").reader() as reader:
         return reader.read(timeout_s)
@@ -77,6 +82,7 @@ SECONDS = {
     "abort deadline_s": lambda store, value: in_async_transaction(store, lambda txn: txn.abort(deadline_s=value)),
     "next_block timeout_s": reading,
     "read timeout_s": reading_one,
+    "wait_block timeout_s": waiting,
     "connect dial_s": lambda store, value: penstock.connect("localhost:1", dial_s=value),
     "connect_async dial_s": lambda store, value: asyncio.run(connected(value)),
     **{

@@ -59,6 +59,7 @@ setup-s3: setup
 test-s3: setup
 	@$(BIN)/python scripts/s3_servers.py --all
 	$(BIN)/python -m pytest -q tests/storage/test_object_chunks.py tests/storage/test_object_chunks_faults.py tests/storage/test_object_tier.py tests/storage/test_object_tier_erasure.py tests/spark/test_spark_s3.py tests/lake/test_lake_s3.py
+	$(BIN)/python -m pytest -q -m slow tests/spark/test_spark_lake_s3.py
 
 test-prometheus: setup
 	@$(BIN)/python scripts/prometheus.py

@@ -165,8 +165,8 @@ def spanning(
     *,
     parent: SpanContext | None = None,
 ) -> Iterator[Span]:
-    """A span over the block, current inside it. It ends with the error that leaves the block. ``parent``: as
-    ``Tracer.start``."""
+    """A span over the block, current inside it. It ends with the error that leaves the block; a generator that is closed
+    early has none. ``parent``: as ``Tracer.start``."""
     tracer = _TRACER
     if tracer is None:
         yield NO_SPAN
@@ -176,6 +176,8 @@ def spanning(
     try:
         with tracer.within(span.context):
             yield span
+    except GeneratorExit:
+        raise
     except BaseException as error:
         failed = error
         raise

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from contextvars import copy_context
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from penstock.client.retry import FULL_S, RETRYABLE, retrying
 from penstock.model.errors import PenstockError, leaves
 from penstock.model.retention import PolicyTarget
+from penstock.model.traces import active
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 from penstock.ports.telemetry import NoTelemetry
@@ -141,7 +143,10 @@ class Link:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of ``work``. Interrupted: ``work`` is cancelled and has ended when this raises."""
-        return self._run_in_thread(work) if _is_in_loop() else self._runner.run(work)
+        if _is_in_loop():
+            return self._run_in_thread(work)
+        # The caller's context has the span around the work. Otherwise the runner's own, as it always is.
+        return self._runner.run(work, context=None if active() is None else copy_context())
 
     def _run_in_thread(self, work: Coroutine[Any, Any, T]) -> T:
         """As ``_run``, for a caller inside a running event loop: a thread runs only one loop at a time."""

@@ -54,6 +54,7 @@ from penstock.spark.schema import (
 from penstock.spark.worker.collector import spare
 from penstock.spark.worker.lifetime import end_quietly, end_with_driver
 from penstock.spark.worker.plan_access import access_by_stream
+from penstock.spark.worker.spans import header_of, spark_span
 from penstock.storage.machine.rng import RealRng
 
 if TYPE_CHECKING:
@@ -187,7 +188,10 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         server = link(self._connector, self._options.controller)
         lease = RealRng().uuid()
         try:
-            shares = server.ask(lambda services: self._plan(services, lease))
+            with spark_span("plan a batch read", {"messaging.system": "penstock"}) as span:
+                shares = server.ask(lambda services: self._plan(services, lease))
+                span.set("penstock.partitions", len(shares))
+                shares = [replace(share, trace=header_of(span)) for share in shares]
         except PenstockError:
             # Some segments may already be leased.
             release_lease(server, lease)

@@ -17,6 +17,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
+from penstock.model.traces import Value
 from penstock.spark.connect import RETRY_S, Connector, Link, Services, link
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading.losses import say
@@ -26,6 +27,7 @@ from penstock.spark.reading.planning import (
 )
 from penstock.spark.reading.positions import Loss
 from penstock.spark.reading.segment_reads import erased_ranges, lease_segments, read_bytes
+from penstock.spark.worker.spans import spark_span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,9 +46,16 @@ def read_partition(
     share: Share | None = partition.value
     if share is None:
         return
-    for part in (share, *share.more):
-        yield from _read_share(link(part.access or connector, options.controller), options, schema, part)
-    _finish_part(link(share.access or connector, options.controller), share)
+    attributes: dict[str, Value] = {"messaging.system": "penstock", "messaging.destination.name": str(share.stream)}
+    with spark_span("read a partition", attributes, share.trace) as span:
+        rows = 0
+        for part in (share, *share.more):
+            server = link(part.access or connector, options.controller)
+            for batch in _read_share(server, options, schema, part):
+                rows += batch.num_rows
+                yield batch
+        span.set("messaging.batch.message_count", rows)
+        _finish_part(link(share.access or connector, options.controller), share)
 
 
 def _read_share(server: Link, options: ReadOptions, schema: StructType, share: Share) -> Iterator[pa.RecordBatch]:

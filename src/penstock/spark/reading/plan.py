@@ -183,7 +183,8 @@ class Share:
     if the files cannot be read, instead of reading the bytes from the store. ``part``: the number of this task, from 0,
     and the number of tasks under the lease; None: the lease is released elsewhere. ``more``: what the same task reads
     behind it, of other streams. ``time_bound_us``: of column ``event_time_bound``, microseconds since the Unix epoch;
-    None: unknown, or not asked for. ``access``: how the task connects to the store; None: as its environment says."""
+    None: unknown, or not asked for. ``access``: how the task connects to the store; None: as its environment says.
+    ``trace``: the ``traceparent`` of the plan; empty: it has none."""
 
     stream: StreamName
     pieces: Sequence[Piece]
@@ -194,6 +195,7 @@ class Share:
     more: tuple[Share, ...] = ()
     time_bound_us: int | None = None
     access: Connector | None = field(default=None, repr=False)
+    trace: str = ""
 
     @property
     def size_bytes(self) -> int:

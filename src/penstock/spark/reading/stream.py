@@ -47,6 +47,7 @@ from penstock.spark.reading.times import time_bound_us
 from penstock.spark.reasons import readable, readable_items
 from penstock.spark.schema import APPEND_TIME, EVENT_TIME_BOUND
 from penstock.spark.worker.plan_access import access_by_stream
+from penstock.spark.worker.spans import header_of, spark_span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -402,8 +403,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 for stream, begin in self._checked(begins).items()
             }
         )
-        shares = self._server().ask(lambda services: self._plan(services, begins, reached), full_s=RETRY_S)
-        return [InputPartition(share) for share in shares]
+        with spark_span("plan a micro-batch", {"messaging.system": "penstock"}) as span:
+            shares = self._server().ask(lambda services: self._plan(services, begins, reached), full_s=RETRY_S)
+            span.set("penstock.partitions", len(shares))
+            return [InputPartition(replace(share, trace=header_of(span))) for share in shares]
 
     async def _plan(self, services: Services, begins: Offsets, ends: Offsets) -> Sequence[Share]:
         options = self._options

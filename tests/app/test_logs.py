@@ -7,7 +7,7 @@ import sys
 from penstock.app.logs import FieldsFormatter, JsonFormatter
 from penstock.model.callers import Caller, calling, unattributed
 from penstock.model.identity import Identity
-from penstock.model.traces import SpanContext, install
+from penstock.model.traces.spans import SpanContext, install
 
 
 def test_fields_follow_the_message():

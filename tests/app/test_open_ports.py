@@ -21,10 +21,10 @@ class LoopClock(FakeClock):
 
 def run_for(hours, missing):
     """The lines for the console and the health after that time."""
-    told = []
+    shown = []
 
     async def main():
-        async with OpenPorts("10.0.0.1", missing, clock=LoopClock(), tell=told.append) as ports:
+        async with OpenPorts("10.0.0.1", missing, clock=LoopClock(), tell=shown.append) as ports:
             await asyncio.sleep(hours * 3600)
             text = ports.text()
         await asyncio.sleep(7200)  # after the block nothing is said
@@ -32,7 +32,7 @@ def run_for(hours, missing):
 
     loop = SimLoop(1)
     try:
-        return told, loop.run(main())
+        return shown, loop.run(main())
     finally:
         loop.close()
 
@@ -40,9 +40,9 @@ def run_for(hours, missing):
 @pytest.mark.parametrize(("hours", "lines"), [(0.5, 1), (1.5, 2), (24.5, 25)])
 def test_it_warns_at_the_start_and_every_hour(hours, lines, caplog):
     with caplog.at_level(logging.WARNING):
-        told, _ = run_for(hours, MISSING)
-    assert len(told) == lines
-    assert all("TLS is missing and authentication is missing" in line for line in told)
+        shown, _ = run_for(hours, MISSING)
+    assert len(shown) == lines
+    assert all("TLS is missing and authentication is missing" in line for line in shown)
     logged = [record for record in caplog.records if "not protected" in record.message]
     assert [record.missing for record in logged] == ["; ".join(MISSING)] * lines
 

@@ -8,7 +8,7 @@ import pytest
 from traces_collector import collecting
 
 import penstock
-from penstock.model.traces import spanning
+from penstock.model.traces.spans import spanning
 from penstock.net.traces.start import begin_tracing
 from penstock.testing.server import ServerProcess, free_ports
 

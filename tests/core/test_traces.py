@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model import traces
-from penstock.model.traces import ROOT, SpanContext, context_of_bytes, context_of_header
+from penstock.model.traces import spans as traces
+from penstock.model.traces.spans import ROOT, SpanContext, context_of_bytes, context_of_header
 
 contexts = st.builds(
     SpanContext,

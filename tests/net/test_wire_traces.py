@@ -9,7 +9,7 @@ from wire_peers import remote, run, stage
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
 from penstock.model.errors import SegmentSealedError
-from penstock.model.traces import Kind, SpanContext, spanning
+from penstock.model.traces.spans import Kind, SpanContext, spanning
 from penstock.net.dial import wire_dial
 from penstock.ports.data.segments import NO_EVENT, Append
 

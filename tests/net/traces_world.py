@@ -4,8 +4,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 
-from penstock.model import traces
-from penstock.model.traces import ROOT, SpanContext
+from penstock.model.traces import spans as traces
+from penstock.model.traces.spans import ROOT, SpanContext
 
 
 class MadeSpan:
@@ -23,7 +23,7 @@ class MadeSpan:
 
 
 class MemoryTracer:
-    """Implements ``model.traces.Tracer``. ``sampled``: of traces that begin here."""
+    """Implements ``model.traces.spans.Tracer``. ``sampled``: of traces that begin here."""
 
     _ticks = count(1)
 

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 import penstock
-from penstock.model import traces
+from penstock.model.traces import spans as traces
 from penstock.spark.source import PenstockSource
 from penstock.testing.server import ServerProcess
 from tests.app.traces_collector import collecting

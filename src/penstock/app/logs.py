@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.model.callers import current_caller, current_request
 from penstock.model.redaction import HIDDEN, redacted
-from penstock.model.traces import current
+from penstock.model.traces.spans import current
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0))}

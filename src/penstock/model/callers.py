@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.identity import Identity
-from penstock.model.traces import apart
+from penstock.model.traces.spans import apart
 
 TEXT_MAX = 1_000  # characters of who and why; they go into each audit entry
 

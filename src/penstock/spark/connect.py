@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from penstock.client.retry import FULL_S, RETRYABLE, retrying
 from penstock.model.errors import PenstockError, leaves
 from penstock.model.retention import PolicyTarget
-from penstock.model.traces import active
+from penstock.model.traces.spans import active
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
 from penstock.ports.telemetry import NoTelemetry

@@ -26,7 +26,7 @@ from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, PenstockError, QuotaExceededError
 from penstock.model.records import Record
-from penstock.model.traces import active, current
+from penstock.model.traces.spans import active, current
 from penstock.ports import forks
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng

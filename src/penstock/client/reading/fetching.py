@@ -26,7 +26,7 @@ from penstock.model.errors import (
 from penstock.model.names import StreamName, segment_name
 from penstock.model.policies import LONG_MAX
 from penstock.model.segments import SegmentId
-from penstock.model.traces import Kind, active, segment_attributes, spanning
+from penstock.model.traces.spans import Kind, active, segment_attributes, spanning
 from penstock.ports import forks
 from penstock.ports.data.segments import READ_MAX_BYTES, SegmentRead
 from penstock.ports.data.service import SegmentService

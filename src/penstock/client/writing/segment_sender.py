@@ -23,7 +23,7 @@ from penstock.model.errors import (
     WriterForgottenError,
 )
 from penstock.model.segments import SegmentRange
-from penstock.model.traces import SpanContext
+from penstock.model.traces.spans import SpanContext
 from penstock.ports.data.direct_appends import DirectLine
 from penstock.ports.data.segments import NO_EVENT, Append, AppendDone, Appended
 from penstock.ports.data.service import SegmentService

@@ -10,7 +10,7 @@ from penstock.codec.events import HEADER_BYTES, event_bounds, frame_events
 from penstock.model.errors import InternalError, PenstockError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
-from penstock.model.traces import ROOT, Kind, Span, SpanContext, active, append_attributes
+from penstock.model.traces.spans import ROOT, Kind, Span, SpanContext, active, append_attributes
 from penstock.ports.data.segments import Append, Appended
 from penstock.ports.files import Buffer
 

@@ -18,7 +18,7 @@ from penstock.client.writing.writer_core import WriterCore
 from penstock.codec.events import EVENT_MAX_BYTES, HEADER_BYTES
 from penstock.model.errors import InvalidArgumentError, QuotaExceededError
 from penstock.model.records import Record
-from penstock.model.traces import current
+from penstock.model.traces.spans import current
 from penstock.ports import forks
 from penstock.ports.data.service import SegmentService
 from penstock.ports.files import Buffer

@@ -29,7 +29,7 @@ from penstock.model.errors import (
     QuotaExceededError,
 )
 from penstock.model.segments import SegmentId, SegmentRange
-from penstock.model.traces import current
+from penstock.model.traces.spans import current
 from penstock.ports import forks
 from penstock.ports.data.direct_appends import OpenDirect
 from penstock.ports.data.segments import Append, AppendDone, Appended

@@ -23,7 +23,7 @@ class Hello(NamedTuple):
 
 
 class KeepAlive(NamedTuple):
-    """``trace``: our own clients name the span of their next request in it (``model.traces.SpanContext.to_bytes``)."""
+    """``trace``: our own clients name the span of their next request in it (``model.traces.spans.SpanContext.to_bytes``)."""
 
     trace: Payload | None = None
 

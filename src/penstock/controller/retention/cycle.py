@@ -35,7 +35,7 @@ from penstock.model.answers.subscribers import Eviction
 from penstock.model.cuts import StreamCut
 from penstock.model.names import StreamName
 from penstock.model.retention import PolicyDocument
-from penstock.model.traces import spanning
+from penstock.model.traces.spans import spanning
 from penstock.ports.data.tables import TableCheck
 
 __all__ = ["RetentionCycle", "load_subscribers"]

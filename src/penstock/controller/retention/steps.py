@@ -32,7 +32,7 @@ from penstock.core.retention.planner import RetentionDecision, decide
 from penstock.model.answers.subscribers import Eviction
 from penstock.model.cuts import StreamCut
 from penstock.model.policies import LONG_MAX
-from penstock.model.traces import spanning
+from penstock.model.traces.spans import spanning
 from penstock.ports.data.tables import TableCheck, TablePut, TableRemoval
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from penstock.model.errors import (
     PenstockError,
     TlsError,
 )
-from penstock.model.traces import Kind, current_headers, spanning
+from penstock.model.traces.spans import Kind, current_headers, spanning
 from penstock.net.dial.addresses import parse_address, tls_of
 from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.grpc.dispatch import caller_metadata

@@ -23,7 +23,7 @@ from penstock.model.errors import (
     PenstockError,
     UnsupportedError,
 )
-from penstock.model.traces import PARENT_KEY, STATE_KEY, Kind, active, context_of_header, spanning
+from penstock.model.traces.spans import PARENT_KEY, STATE_KEY, Kind, active, context_of_header, spanning
 from penstock.net.access.doors import AUTHORIZATION, only
 from penstock.net.grpc.grpc_errors import ERROR_KEY, code_of, details_of, encode_error, status_of
 from penstock.ports.telemetry import Telemetry

@@ -26,7 +26,7 @@ from penstock.model.errors import (
     NotFoundError,
     UnavailableError,
 )
-from penstock.model.traces import (
+from penstock.model.traces.spans import (
     NO_SPAN,
     PARENT_KEY,
     ROOT,

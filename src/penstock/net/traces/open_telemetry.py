@@ -1,4 +1,4 @@
-"""``model.traces.Tracer`` over OpenTelemetry's API, with spans sent in batches by its SDK."""
+"""``model.traces.spans.Tracer`` over OpenTelemetry's API, with spans sent in batches by its SDK."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NonRecordingSpan, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from penstock.model.redaction import redacted
-from penstock.model.traces import ROOT, Kind, SpanContext, Value
+from penstock.model.traces.spans import ROOT, Kind, SpanContext, Value
 
 _NAME = "penstock"
 _KINDS = {kind: SpanKind[kind.name] for kind in Kind}
@@ -29,7 +29,7 @@ _ERROR_MAX = 500  # characters of an error's text; a collector shows it in one l
 
 
 class OpenTelemetrySpan:
-    """Implements ``model.traces.Span``."""
+    """Implements ``model.traces.spans.Span``."""
 
     __slots__ = ("_span", "context")
 
@@ -48,8 +48,8 @@ class OpenTelemetrySpan:
 
 
 class OpenTelemetryTracer:
-    """Implements ``model.traces.Tracer``. The current span is OpenTelemetry's own, so spans of the program around, and of
-    other libraries, join."""
+    """Implements ``model.traces.spans.Tracer``. The current span is OpenTelemetry's own, so spans of the program around,
+    and of other libraries, join."""
 
     def __init__(self, provider: trace.TracerProvider) -> None:
         self._tracer = provider.get_tracer(_NAME)

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from penstock.model import traces
 from penstock.model.errors import InvalidArgumentError, missing_extra
-from penstock.model.traces import Value
+from penstock.model.traces import spans as traces
+from penstock.model.traces.spans import Value
 
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL = "http/protobuf"

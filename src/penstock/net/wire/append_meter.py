@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from penstock.model.traces import ROOT, Kind, Span, SpanContext, Tracer, Value, active, context_of_bytes, spanning
+from penstock.model.traces.spans import ROOT, Kind, Span, SpanContext, Tracer, Value, active, context_of_bytes, spanning
 from penstock.ports.telemetry import Telemetry
 
 

@@ -34,7 +34,7 @@ from penstock.model.errors import (
     ThrottledError,
     WriterFencedError,
 )
-from penstock.model.traces import Value, append_attributes
+from penstock.model.traces.spans import Value, append_attributes
 from penstock.net.wire.append_meter import AppendMeter
 from penstock.net.wire.crowd import Crowd
 from penstock.net.wire.frames import FrameReceiver

@@ -17,7 +17,7 @@ from penstock.model.errors import (
     StorageFullError,
     ThrottledError,
 )
-from penstock.model.traces import SpanContext
+from penstock.model.traces.spans import SpanContext
 from penstock.net.tls.door import peer_certificate
 from penstock.net.wire.append_meter import AppendMeter, serving
 from penstock.net.wire.appends import AppendSide

@@ -13,7 +13,7 @@ from typing import Protocol
 from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import Command, segment_read_parts
 from penstock.model.errors import PenstockError, SegmentNotFoundError, ThrottledError, UnauthenticatedError
-from penstock.model.traces import Kind, Span, SpanContext, active, segment_attributes
+from penstock.model.traces.spans import Kind, Span, SpanContext, active, segment_attributes
 from penstock.net.wire.frames import Outbox
 from penstock.net.wire.permits import Permits
 from penstock.net.wire.share import ServerShare

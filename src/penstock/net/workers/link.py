@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from penstock.model.errors import InternalError, NotConnectedError, PenstockError, ProtocolError, ThrottledError
-from penstock.model.traces import Kind, SpanContext, context_of_header, current, spanning
+from penstock.model.traces.spans import Kind, SpanContext, context_of_header, current, spanning
 from penstock.net.workers.values import decode_error, decode_value, encode_error, encode_value
 from penstock.ports.files import Buffer
 

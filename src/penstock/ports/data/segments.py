@@ -8,7 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from penstock.model.errors import PenstockError
-from penstock.model.traces import SpanContext
+from penstock.model.traces.spans import SpanContext
 from penstock.ports.files import Buffer
 
 NO_EVENT = -(1 << 63)

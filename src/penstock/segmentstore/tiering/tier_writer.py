@@ -15,7 +15,7 @@ from penstock.core.segments.garbage import parse_chunk_name
 from penstock.core.segments.rolling import continues_chunk
 from penstock.core.segments.throttle import tiering_is_urgent
 from penstock.model.errors import CorruptDataError, NotFoundError, UnavailableError
-from penstock.model.traces import Value, spanning
+from penstock.model.traces.spans import Value, spanning
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import Chunk, Segment
 from penstock.segmentstore.state import ContainerState

@@ -17,7 +17,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import segment_name
 from penstock.model.segments import SegmentId
-from penstock.model.traces import Value
+from penstock.model.traces.spans import Value
 from penstock.spark.connect import RETRY_S, Connector, Link, Services, link
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading.losses import say

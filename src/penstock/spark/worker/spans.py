@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from penstock.model.traces import ROOT, Kind, Span, Value, context_of_header, spanning
+from penstock.model.traces.spans import ROOT, Kind, Span, Value, context_of_header, spanning
 
 VARIABLE = "PENSTOCK_TRACES"
 _AROUND = "TRACEPARENT"

@@ -238,9 +238,7 @@ def standalone(
             **_tier2(tier2, s3_endpoint, tier2_unit, tier2_wait, insecure=insecure),
         ),
         host=host,
-        controller_port=controller_port,
-        store_port=store_port,
-        http_port=http_port,
+        **_ports(controller_port, store_port, http_port),
         advertised_host=advertise,
         insecure=insecure,
         workers=workers,
@@ -251,6 +249,16 @@ def standalone(
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
     run(settings, ready=_ready_json if json else _ready_text, tell=_tell_nothing if json else _tell)
+
+
+class _Ports(TypedDict):
+    controller_port: int
+    store_port: int
+    http_port: int
+
+
+def _ports(controller: int, store: int, http: int) -> _Ports:
+    return _Ports(controller_port=controller, store_port=store, http_port=http)
 
 
 class _Sizes(TypedDict, total=False):

@@ -12,10 +12,14 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.java import ensure_java
 from penstock.spark.session import configure
+
+_SLOW = "Python worker failed to connect back"
+_TRIES = 4  # starts of the query
 
 LOG4J = """
 status = error
@@ -66,15 +70,21 @@ def copied(
 ) -> list[dict[str, Any]]:
     """A streaming copy of ``plant/NAME-in`` to ``plant/NAME-out``. Returns its progress."""
     frame = spark.readStream.format("penstock").options(**given, path=f"plant/{name}-in", **sizes).load()
-    query = (
-        frame.select("event")
-        .writeStream.format("penstock")
-        .options(**given, path=f"plant/{name}-out", checkpointLocation=str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(300)
-    return [json.loads(item.json) for item in query.recentProgress]
+    sink = frame.select("event").writeStream.format("penstock")
+    sink = sink.options(**given, path=f"plant/{name}-out", checkpointLocation=str(work / "checkpoint"))
+    progress: list[dict[str, Any]] = []
+    for tries_left in reversed(range(_TRIES)):
+        query = sink.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(300)
+            break
+        except StreamingQueryException as error:
+            # A loaded machine does not start Python within Spark's fixed 10 s. The checkpoint continues the query.
+            if _SLOW not in str(error) or not tries_left:
+                raise
+        finally:
+            progress += [json.loads(item.json) for item in query.recentProgress]
+    return progress
 
 
 def main(work: Path, address: str, name: str, master: str, conf: dict[str, str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The tests start some hundred server processes; without bytecode files each of them compiles 1,200 modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-pulsar-admin test-java test-registry setup-cluster test-cluster setup-s3 test-s3 test-prometheus setup-peers lint format docs bench soak proto lock clean
+.PHONY: help setup demo test test-fast test-pulsar-admin test-java test-registry setup-cluster test-cluster setup-s3 test-s3 test-prometheus test-idp setup-peers lint format docs bench soak proto lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-registry  run the tests of schema registries against Apicurio Registry (Maven, 160 MB)"
 	@echo "make test-cluster  run the tests of clusters against real ZooKeeper servers and bookies (JDK, Maven, 108 MB of jars)"
 	@echo "make setup-cluster  only fetch those"
+	@echo "make test-idp  let a real Keycloak issue the tokens of clients and replace its keys (JDK, Maven, 147 MB; its first start takes minutes)"
 	@echo "make setup-s3  only fetch and build those two servers"
 	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"
@@ -64,6 +65,10 @@ test-s3: setup
 test-prometheus: setup
 	@$(BIN)/python scripts/prometheus.py
 	$(BIN)/python -m pytest -q -m slow tests/app/test_prometheus.py
+
+test-idp: setup
+	@$(BIN)/python scripts/identity_provider.py
+	$(BIN)/python -m pytest -q -m slow tests/app/test_identity_provider.py
 
 setup-peers:
 	@$(PYTHON) scripts/peers.py

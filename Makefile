@@ -18,7 +18,7 @@ help:
 	@echo "make test-registry  run the tests of schema registries against Apicurio Registry (Maven, 160 MB)"
 	@echo "make test-cluster  run the tests of clusters against real ZooKeeper servers and bookies (JDK, Maven, 108 MB of jars)"
 	@echo "make setup-cluster  only fetch those"
-	@echo "make test-idp  let a real Keycloak issue the tokens of clients and replace its keys (JDK, Maven, 147 MB; its first start takes minutes)"
+	@echo "make test-idp  let a real Keycloak issue the tokens of clients, replace its keys, and stop (JDK, Maven, 147 MB; its first start takes minutes)"
 	@echo "make setup-s3  only fetch and build those two servers"
 	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"

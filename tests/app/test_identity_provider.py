@@ -1,5 +1,5 @@
-"""Tokens of a real identity provider, Keycloak, at a server with TLS: by every door, and while keys are replaced. Set up
-by: make test-idp"""
+"""Tokens of a real identity provider, Keycloak, at a server with TLS: by every door, while keys are replaced, and while
+it is down. Set up by: make test-idp"""
 
 from __future__ import annotations
 
@@ -186,3 +186,20 @@ def test_keys_are_replaced_while_clients_work(site: Site) -> None:
 def kid(token: str) -> str:
     head = token.split(".")[0]
     return str(json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))["kid"])
+
+
+def test_known_keys_are_used_while_the_provider_is_down_and_fetched_when_it_is_back(site: Site) -> None:
+    """For how long at most is tested with a clock that a test can move (test_credentials)."""
+    assert site.accepts(site.provider.token_of_job())
+    unused = site.provider.token_of_ann()
+    site.provider.stop()
+    assert site.accepts(unused)
+    site.server.kill()
+    site.server.start()
+    assert site.refuses(unused), "a server that has no keys lets nobody in"
+    assert "keys of the identity provider cannot be read" in site.server.log.read_text()
+    # Its data was in memory, so it has new keys.
+    site.provider.start()
+    fresh = site.provider.token_of_ann()
+    eventually(lambda: site.accepts(fresh))
+    assert site.refuses(unused)

@@ -34,8 +34,8 @@ PEOPLE = 4
 WHO = {"who": "ann", "why": "a test"}
 _LOG = ("--log", "80MiB")
 _KILLS = 3
-_DELAY_MAX_S = 1.0
-"""A search, an erasure and a proof of these streams take less than this on an idle machine."""
+_DELAY_MAX_S = 0.3
+"""A search, an erasure and a proof of these streams take about as long."""
 _VERIFY_S = 60.0
 
 

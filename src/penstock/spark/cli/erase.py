@@ -101,18 +101,14 @@ def erase(
 
     When the search is done, it shows how many events it found and asks for confirmation. Without a terminal, it refuses
     before the search, unless --yes is given. --dry-run shows what it would erase.
+    Executors read the stream from its head to its current tail. The store blanks the matches in all its tiers, and
+    continues if the command is interrupted. If a hold covers any match, nothing is blanked and the exit status is 10; the
+    erasure continues by itself when the hold ends. The same command with --id waits, and prints the receipt.
 
-    Executors read the stream from its head to its current tail and find the matches. The store blanks them in all its tiers.
-    If the command is interrupted while it blanks, the store continues. The same --id waits for it and prints the receipt.
-    If a hold covers any of them, nothing is blanked and the exit status is 10. The erasure continues by itself when no
-    hold covers them. The same command with --id then prints the receipt, or that it is still deferred.
-
-    Tables of the stream are listed as pending. With --tables, their rows of these events are deleted, in all versions and
-    files; older versions of the tables end. The same command with --id and --tables does it later. With --id and --tables
-    and no search, an erasure that is done, such as one of a case, is performed in the tables only.
+    Tables of the stream are listed as pending. --tables deletes their rows of these events, in all versions and files;
+    with --id, also later. --id and --tables without a search apply a finished erasure, such as a case's, to the tables.
 
     \b
-    Examples:
       penstock spark erase demo/clicks --json-field user.id --values-from ids.txt --reason "request 17" --dry-run
       penstock spark erase demo/clicks --schema "user string, age int" --where "user = 'ann' and age < 18" --reason "r 18"
     """
@@ -120,12 +116,12 @@ def erase(
     from penstock.spark.jobs.erase_tables import TableSettings
 
     settings = TableSettings(storage=pairs(storage, "--storage"), catalog=pairs(catalog, "--catalog"))
+    address = controller or default_controller()
     if tables and erasure is not None and json_field is where is None and not anywhere:
-        _in_tables_only(stream, erasure, settings, controller or default_controller(), master, conf, as_json=json)
+        _in_tables_only(stream, erasure, settings, address, master, conf, as_json=json)
         return
     match = match_of(json_field, anywhere, values, schema, where)
     _check_may_ask(stream, asks=not (dry_run or yes))
-    address = controller or default_controller()
     with ProgressLine(quiet=json) as line, spark_session("erase", master=master, conf=conf) as spark:
         report = run(
             spark,

@@ -43,23 +43,27 @@ JsonFieldOption = Annotated[
 ]
 
 
+DueOption = Annotated[
+    str | None,
+    typer.Option(
+        "--due",
+        metavar="TIME",
+        help="When it should be verified: 2026-01-31, a time, or 14d from now. Default: 30d.",
+        show_default=False,
+    ),
+]
+DigestsOption = Annotated[
+    bool, typer.Option("--digests", help="Keep keyed digests in place of the values; needs --json-field.")
+]
+
+
 def request(
     targets: TargetsArgument,
     values: ValuesOption,
     reason: ReasonOption,
     json_field: JsonFieldOption = None,
-    due: Annotated[
-        str | None,
-        typer.Option(
-            "--due",
-            metavar="TIME",
-            help="When it should be verified: 2026-01-31, a time, or 14d from now. Default: 30d.",
-            show_default=False,
-        ),
-    ] = None,
-    digests: Annotated[
-        bool, typer.Option("--digests", help="Keep keyed digests in place of the values; needs --json-field.")
-    ] = False,
+    due: DueOption = None,
+    digests: DigestsOption = False,
     case: Annotated[str | None, typer.Option("--id", metavar="ID", help=ID, show_default=False)] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is verified or deferred.")] = True,
     owner: OwnerOption = None,

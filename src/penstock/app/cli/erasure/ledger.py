@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.app.cli.common.options import DATA
+from penstock.app.cli.common.options import DATA, PUBLIC_KEY
 from penstock.app.cli.common.output import say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.core.units import counted
@@ -42,8 +42,8 @@ PublicKeyOption = Annotated[
     list[str] | None,
     typer.Option(
         "--public-key",
-        metavar="KEY",
-        help="Verify the ledger with this key of penstock audit key, or a file with it. Default: the copy's own key.",
+        metavar="PUBLIC_KEY",
+        help=f"{PUBLIC_KEY} It verifies the ledger. Default: the copy's own key.",
         show_default=False,
     ),
 ]

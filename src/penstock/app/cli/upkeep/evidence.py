@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.app.cli.common.options import SINCE, UNTIL, ReasonOption, YesOption
+from penstock.app.cli.common.options import PUBLIC_KEY, SINCE, UNTIL, ReasonOption, YesOption
 from penstock.app.cli.common.output import NOT_TRUE_STATUS, print_json, print_rows, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.app.cli.common.words import moment, parse_moment
@@ -230,7 +230,7 @@ def verify(
         typer.Option(
             "--public-key",
             metavar="PUBLIC_KEY",
-            help="What `penstock audit key` prints, or a file with it; may be given again.",
+            help=f"{PUBLIC_KEY} May be given again.",
             show_default=False,
         ),
     ],

@@ -224,7 +224,6 @@ def standalone(
     after a crash, start it again: no acknowledged event is lost.
 
     \b
-    penstock standalone --data ./store
     penstock standalone --data ./store --workers 4 --tier2 s3://bucket/prefix
     penstock standalone --data ./store --tls-cert server.pem --tls-key server.key
     """

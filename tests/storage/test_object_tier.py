@@ -105,7 +105,7 @@ def test_a_store_on_s3_survives_kill_9_and_truncation_deletes_its_objects(server
             until(lambda: not set(before) & set(chunks_below(server, url)), "truncated chunks stayed in S3")
         process.kill()
         # Where the chunks are is remembered; only the credentials come from outside.
-        process.options = ("--tier2-wait", "200ms")
+        process.options = ("--tier2-wait", "200ms", "--deletion-grace", "0s")
         process.start()
         with penstock.connect(process.address) as store:
             assert read(store) == events

@@ -11,6 +11,7 @@ from penstock.codec.store import rows as records
 from penstock.codec.store.erased import encode_erased
 from penstock.controller.erasure import deferral as erasure_deferral
 from penstock.controller.erasure import erasures
+from penstock.controller.erasure.decisions import Decisions
 from penstock.segmentstore.calls import imports
 from penstock.segmentstore.calls.imports import Imports
 from penstock.segmentstore.erasure.eraser import Eraser
@@ -93,20 +94,31 @@ def holds_are_not_looked_at() -> Any:
 
 def an_erasure_is_forgotten_by_a_restart() -> Any:
     """Who asked has an id, and only the process that decided works on it."""
-    decide, status = erasures.Erasures._decide, erasures.Erasures._status
+    decide, take, status = Decisions.decide, erasures.Erasures._take, erasures.Erasures._status
+    decided: set[str] = set()
 
-    async def decide_and_perform(self: Any, request: Any, positions: Any) -> Any:
-        decided = await decide(self, request, positions)
-        self._perform_soon(request.erasure)
-        return decided
+    async def note(self: Any, request: Any, positions: Any) -> Any:
+        record = await decide(self, request, positions)
+        decided.add(request.erasure)
+        return record
+
+    async def take_and_perform(self: Any, request: Any, positions: Any, *, page: int, last: bool) -> Any:
+        taken = await take(self, request, positions, page=page, last=last)
+        if request.erasure in decided:
+            decided.remove(request.erasure)
+            self._perform_soon(request.erasure)
+        return taken
 
     def tell(self: Any, erasure: str, record: Any) -> Any:
         with patch.object(self, "_perform_soon", lambda _: None):
             return status(self, erasure, record)
 
-    return patch.multiple(
-        erasures.Erasures, start=_nothing(), resume=_nothing(), _decide=decide_and_perform, _status=tell
+    stack = ExitStack()
+    stack.enter_context(patch.object(Decisions, "decide", note))
+    stack.enter_context(
+        patch.multiple(erasures.Erasures, start=_nothing(), resume=_nothing(), _take=take_and_perform, _status=tell)
     )
+    return stack
 
 
 def headers_are_blanked_too() -> Any:

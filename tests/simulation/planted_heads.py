@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from penstock.codec.store import rows as records
-from penstock.controller.erasure import erasures
+from penstock.controller.erasure import decisions
 from penstock.controller.erasure import subjects as erasure_facts
 from penstock.segmentstore.erasure import eraser
 from penstock.segmentstore.tiering.reclaimer import Reclaimer
@@ -46,7 +46,7 @@ def runs_of_an_erasure_share_their_pages() -> Any:
     """Pages are kept under the id alone, and the last one decides whatever is there."""
     stack = ExitStack()
     stack.enter_context(patch.object(erasure_facts.Request, "run", lambda self, incarnation: "run"))
-    stack.enter_context(patch.object(erasures, "check_complete", lambda request, parts: None))
+    stack.enter_context(patch.object(decisions, "check_complete", lambda request, parts: None))
     return stack
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from access_world import HASH, ORDERS
 from penstock.app.access.security import open_security
 from penstock.app.access.settings import AccessSettings
 from penstock.app.telemetry import Counters
+from penstock.core.access.plans import PLAN_TARGETS_MAX
 from penstock.core.access.resources import grant_text, parse_grant
 from penstock.model.callers import Caller, calling
 from penstock.model.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError
@@ -115,6 +117,16 @@ def test_a_plan_token_gets_no_wider_one(desk: Desk) -> None:
             desk.desk.plan([OTHER], "read", 600)
         again = desk.desk.plan(["shop"], "read", 600)
     assert desk.identity(again).grants == tasks.grants
+
+
+def test_a_plan_of_more_streams_than_a_token_holds_is_refused_before_it_is_examined(desk: Desk) -> None:
+    class Streams(list[StreamName]):
+        def __iter__(self) -> Iterator[StreamName]:
+            raise AssertionError("the controller looks at each of them")
+
+    targets = Streams(StreamName("shop", f"s{number}") for number in range(PLAN_TARGETS_MAX + 1))
+    with calling(Caller(identity=desk.ann)), pytest.raises(InvalidArgumentError, match="too many"):
+        desk.desk.plan(targets, "read", 600)
 
 
 def test_a_revoked_right_ends_for_plans_that_have_it(desk: Desk) -> None:

@@ -19,6 +19,10 @@ _ACTIONS = ("read", "write")
 PLAN_S_MIN, PLAN_S_MAX = 10, 86_400
 """How long a plan token may be valid, in seconds: long enough to be renewed in time, and at most a day."""
 
+PLAN_TARGETS_MAX = 500
+"""Targets of one token: the rights to more of them do not fit into the 12 KiB that a server takes. Each is compared with
+all rights of the caller, in the controller's process."""
+
 PLAN_END_S = 86_400
 """How long after the plan its renewed tokens end, in seconds. A stolen token cannot be renewed for longer than a day."""
 
@@ -28,10 +32,14 @@ def plan_grants(identity: Identity, targets: Sequence[PolicyTarget], action: str
     or (None) in the store. Never more than the identity has.
 
     The audit stream has no right of its own, so a plan that reads it gets ``audit`` on the store.
-    Raises InvalidArgumentError (no target, or an action of no plan), PermissionDeniedError.
+    Raises InvalidArgumentError (no target, more than ``PLAN_TARGETS_MAX``, or an action of no plan), PermissionDeniedError.
     """
     if action not in _ACTIONS or not targets:
         raise InvalidArgumentError("a plan reads or writes streams", action=action[:20], targets=len(targets))
+    if len(targets) > PLAN_TARGETS_MAX:
+        raise InvalidArgumentError(
+            "the plan has too many targets for one token", targets=len(targets), limit=PLAN_TARGETS_MAX
+        )
     wanted = Action(action)
     found: dict[Grant, None] = {}
     for target in targets:

@@ -111,16 +111,18 @@ class PlanConnector:
             return await controller.about.renew(valid_s)
 
 
-def _offer(token: str) -> str:
-    """Remember the token, unless a newer one for the same is known. Returns its key."""
+def _offer(token: str, key: str | None = None) -> str:
+    """Remember the token, unless a newer one for the same is known. Returns its key. ``key``: of the token that this one
+    renews."""
     claims = _claims(token)
-    known = _newest.get(claims.key)
+    key = key or claims.key
+    known = _newest.get(key)
     if known is None or _claims(known).expires_s <= claims.expires_s:
-        _newest[claims.key] = token
-    _newest.move_to_end(claims.key)
+        _newest[key] = token
+    _newest.move_to_end(key)
     while len(_newest) > _NEWEST_MAX:
         _newest.popitem(last=False)
-    return claims.key
+    return key
 
 
 class _Supply:
@@ -148,7 +150,8 @@ class _Supply:
                 self._token = await self._connector.renewed(self._address, self._token, max(PLAN_S_MIN, life_s))
             except RETRYABLE:
                 return self._token  # It is valid still, and is renewed later.
-            _offer(self._token)
+            # Under the same key also if the user has lost a right since, and the new token lacks it.
+            _offer(self._token, self._key)
         return self._token
 
 

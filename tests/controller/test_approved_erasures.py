@@ -8,17 +8,26 @@ from typing import Any
 import pytest
 from approval_world import DAY_MS, Call, at_once, by, requested
 from blanking import Blanking
-from controller_world import STREAM, audit_entries, name_of, opened, seg, with_stream
+from controller_world import STREAM, audit_entries, config, name_of, opened, seg, with_stream
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_segments import MemorySegments
 
 from penstock.codec.events import frame_events
+from penstock.controller import keys
 from penstock.controller.controller import Controller
 from penstock.core.cases.case import EVERYTHING, concerns, level_of, overlaps
-from penstock.model.errors import ApprovalRequiredError, ConflictError, NotFoundError, PenstockError, TableNotFoundError
+from penstock.model.errors import (
+    ApprovalRequiredError,
+    ConflictError,
+    CorruptDataError,
+    NotFoundError,
+    PenstockError,
+    TableNotFoundError,
+)
 from penstock.model.names import StreamName, table_segment_name
 from penstock.ports.control.tables import TableConfig
+from penstock.ports.data.tables import TABLE_BATCH_MAX
 from penstock.testing.fakes import FakeClock
 
 SEGMENT = seg(0, 0)
@@ -189,6 +198,58 @@ async def test_without_an_identity_no_case_waits() -> None:
         with pytest.raises(ApprovalRequiredError):
             await OPEN(controller)
         assert await state_of(controller, "open") == "none"
+
+
+def spoil(segments: MemorySegments, key: bytes) -> None:
+    entries = segments.tables[keys.TABLE].entries
+    entries[key] = (b"\x00", entries[key][1])
+
+
+@pytest.mark.parametrize("level", ["s", STREAM])
+@at_once
+async def test_a_rule_that_cannot_be_read_lets_no_case_pass(level: Any) -> None:
+    segments = Blanking()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments, level)
+        spoil(segments, keys.approval_rule(str(level)))
+        with by("al"), pytest.raises(CorruptDataError):
+            await OPEN(controller)
+        assert await state_of(controller, "open") == "none"
+
+
+@pytest.mark.parametrize("level", [None, "s", STREAM])
+@at_once
+async def test_a_rule_set_while_a_case_is_opened_applies_to_it(level: Any) -> None:
+    segments = Blanking()
+    async with with_stream(segments, 1) as controller:
+        segments.write(name_of(SEGMENT), frame_events([b"of ann@x"]))
+        gate, puts = controller.approvals, controller.approvals.puts
+
+        async def late(*given: Any, **named: Any) -> Any:
+            found = await puts(*given, **named)
+            gate.puts = puts
+            with by("dan"):
+                await gate.require(level, ["erase"])
+            return found
+
+        gate.puts = late
+        await requested(controller, OPEN)
+        assert await state_of(controller, "open") == "requested"
+
+
+@at_once
+async def test_a_case_is_opened_however_many_rules_cover_it() -> None:
+    segments = Blanking()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments, STREAM)
+        for number in range(TABLE_BATCH_MAX):
+            name = StreamName("s", f"n{number}")
+            await controller.streams.create(name, config())
+            with by("al"):
+                await controller.approvals.require(name, ["erase"])
+        request = await requested(controller, OPEN)
+        with by("bea"):
+            assert (await controller.approvals.approve(request)).state == "executed"
 
 
 @at_once

@@ -135,18 +135,24 @@ class Approvals:
         return needed, [TableCheck(key=entry.key, version=entry.version) for entry in entries]
 
     async def _rules_of_case(self, targets: Sequence[str]) -> tuple[set[str], Sequence[TableCheck]]:
-        """As ``_rules``, for all levels that cover any stream of the targets, and those below."""
+        """As ``_rules``, for all levels that cover any stream of the targets, and those below.
+
+        Every change of a rule writes the server's record too, so one check covers all rules, also those set meanwhile: a
+        batch takes few. Raises CorruptDataError, VersionTooNewError: a rule that cannot be read may require approval.
+        """
+        (server,) = await self._ctx.metadata.entries([keys.approval_rule("")])
         needed: set[str] = set()
-        checks: list[TableCheck] = []
         async for entry in self._ctx.metadata.scan_all(keys.APPROVAL_RULES):
             level = self._ctx.set_aside.text(entry, keys.APPROVAL_RULES)
-            rule = None if level is None else self._ctx.set_aside.read(entry, ApprovalRuleRecord)
-            if level is None or rule is None or not overlaps(targets, level):
+            if level is None or not overlaps(targets, level):
                 continue
-            if rule.incarnation == await self._incarnation(target_of(level)):
+            incarnation = await self._incarnation(target_of(level))
+            if incarnation < 0:
+                continue  # A rule of a stream that was deleted.
+            rule = ApprovalRuleRecord.decode(entry.value)
+            if rule.incarnation == incarnation:
                 needed.update(rule.actions)
-                checks.append(TableCheck(key=entry.key, version=entry.version))
-        return needed, checks
+        return needed, [TableCheck(key=server.key, version=server.version)]
 
     async def _incarnation(self, level: PolicyTarget) -> int:
         if not isinstance(level, StreamName):
@@ -213,6 +219,9 @@ class Approvals:
         found: Stored[ApprovalRuleRecord] = await ctx.metadata.get(
             keys.approval_rule(text_of(target)), ApprovalRuleRecord
         )
+        server: Stored[ApprovalRuleRecord] = await ctx.metadata.get(keys.approval_rule(""), ApprovalRuleRecord)
+        # Written with every rule: see ``_rules_of_case``.
+        touched = [] if target is None else [server.put(server.value or ApprovalRuleRecord(actions=(), incarnation=0))]
         incarnation = await self._incarnation(target)
         before = (
             set(found.value.actions) if found.value is not None and found.value.incarnation == incarnation else set()
@@ -222,7 +231,7 @@ class Approvals:
             gate = [
                 item
                 for item in await self.puts("require", target, {"actions": list(actions)})
-                if not (isinstance(item, TableCheck) and item.key == found.key)
+                if not (isinstance(item, TableCheck) and item.key in (found.key, server.key))
             ]
         elif set(actions) - before:
             _identity("an action can need approval only where callers have verified identities")
@@ -232,7 +241,7 @@ class Approvals:
             target=text_of(target),
             fields={"state": "rule", "before": sorted(before), "after": list(actions)},
         )
-        await ctx.metadata.put(found.put(record), *gate, *ctx.audit.puts([entry]))
+        await ctx.metadata.put(found.put(record), *touched, *gate, *ctx.audit.puts([entry]))
         ctx.audit.soon()
 
     async def required(self, target: PolicyTarget) -> Sequence[str]:

@@ -200,9 +200,40 @@ async def test_without_an_identity_no_case_waits() -> None:
         assert await state_of(controller, "open") == "none"
 
 
+@at_once
+async def test_a_refused_call_of_another_caller_leaves_the_case_that_waits() -> None:
+    segments = Blanking()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments)
+        request = await requested(controller, OPEN)
+        with pytest.raises(ApprovalRequiredError):
+            await OPEN(controller)
+        other = await requested(controller, OPEN, who="cleo")
+        with by("cleo"):
+            await controller.approvals.withdraw(other)
+        await controller.cases.run_once()
+        with by("bea"):
+            assert (await controller.approvals.approve(request)).state == "executed"
+
+
 def spoil(segments: MemorySegments, key: bytes) -> None:
     entries = segments.tables[keys.TABLE].entries
     entries[key] = (b"\x00", entries[key][1])
+
+
+@at_once
+async def test_a_damaged_request_for_approval_stops_no_other_case() -> None:
+    segments = Blanking()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments)
+        spoil(segments, keys.approval(await requested(controller, OPEN)))
+        other = await requested(controller, lambda c: c.cases.open("d", **CASE))
+        with by("al"):
+            await controller.approvals.withdraw(other)
+        await controller.cases.run_once()
+        assert await state_of(controller, "open") == "requested"
+        with pytest.raises(NotFoundError):
+            await controller.cases.get("d")
 
 
 @pytest.mark.parametrize("level", ["s", STREAM])

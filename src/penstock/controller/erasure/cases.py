@@ -147,11 +147,13 @@ class Cases:
         try:
             gate = await ctx.gate.puts("erase", level, approval_arguments(case, record), targets=record.targets)
         except ApprovalRequiredError as error:
-            request = error.fields.get("request")
-            if found.value is not None and request is None:
-                await ctx.metadata.remove(found.remove())
-            elif found.value is not None and found.value.approval != request:
-                await ctx.metadata.put(found.put(replace(found.value, approval=str(request))))
+            request, waiting = error.fields.get("request"), found.value
+            # The case may wait for a request of another caller, which this refused call must not end.
+            if waiting is not None and not await self._is_requested(waiting):
+                if request is not None:
+                    await ctx.metadata.put(found.put(replace(waiting, approval=str(request))))
+                elif waiting.approval is None:
+                    await ctx.metadata.remove(found.remove())
             raise
         now = replace(record, state=CaseState.OPEN)
         entry = _entry(AuditKind.CASE_OPENED, case, now, due_ms=now.due_ms)
@@ -184,8 +186,12 @@ class Cases:
         record = found.value
         if record is None or record.state is not CaseState.REQUESTED or record.approval is None:
             return
-        if await self._ctx.gate.state(record.approval) not in ("requested", "approved"):
+        if not await self._is_requested(record):
             await self._ctx.metadata.remove(found.remove())
+
+    async def _is_requested(self, record: CaseRecord) -> bool:
+        request = record.approval
+        return request is not None and await self._ctx.gate.state(request) in ("requested", "approved")
 
     async def get(self, case: str) -> ErasureCase:
         """See ``ports.control.erasures.Cases.get``."""
@@ -312,12 +318,12 @@ class Cases:
         async for case, record in self._all():
             if record.state.is_final:
                 continue
-            if record.state is CaseState.REQUESTED:
-                await changing(lambda case=case: self._end_request(case))  # type: ignore[misc]
-                continue
-            self._remind(case, record)
             try:
-                await self._pass(case)
+                if record.state is CaseState.REQUESTED:
+                    await changing(lambda case=case: self._end_request(case))  # type: ignore[misc]
+                else:
+                    self._remind(case, record)
+                    await self._pass(case)
             except PenstockError as error:
                 log.warning("case of erasure waits", extra={"case": case, "error": str(error)})
             except Exception:

@@ -294,6 +294,32 @@ async def test_one_requester_with_too_many_requests_keeps_no_other_from_requesti
 
 
 @at_once
+async def test_an_approved_action_that_waits_meets_no_other_stream_once_its_rule_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    segments = MemorySegments()
+    async with with_stream(segments, 1) as controller:
+        await prepared(controller, segments)
+        request = await requested(controller, DELETE)
+
+        async def down(*_given: object) -> None:
+            raise UnavailableError("the store is busy")
+
+        with monkeypatch.context() as patch, by("bea"):
+            patch.setattr(controller.approvals, "_perform", down)
+            assert (await controller.approvals.approve(request)).state == "approved"
+        less = await requested(controller, lambda c: c.approvals.require("s", []))
+        with by("bea"):
+            assert (await controller.approvals.approve(less)).state == "executed"
+        with by("al"):
+            await DELETE(controller)
+            await controller.streams.create(STREAM, config())
+        await controller.sweep()
+        assert (await controller.approvals.get(request)).state == "failed"
+        assert await controller.streams.exists(STREAM)
+
+
+@at_once
 async def test_of_many_who_decide_at_once_one_decides_and_it_is_performed_once() -> None:
     segments = MemorySegments()
     async with with_stream(segments, 1) as controller:

@@ -81,10 +81,11 @@ class Approvals:
         if isinstance(target, StreamName) and target.is_internal:
             return ()
         needed, checks = await (self._rules(target) if targets is None else self._rules_of_case(targets))
-        if action != "require" and action not in needed:
+        request = _EXECUTING.get()
+        # What was approved is performed only as it was approved, also if it needs no approval any more.
+        if request is None and action != "require" and action not in needed:
             return checks
         digest = request_digest(action, text_of(target), arguments, await self._facts(action, target, arguments))
-        request = _EXECUTING.get()
         if request is None:
             raise await self._requested(action, target, arguments, digest)
         found = await self._load(request)

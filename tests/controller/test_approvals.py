@@ -294,6 +294,23 @@ async def test_one_requester_with_too_many_requests_keeps_no_other_from_requesti
 
 
 @at_once
+async def test_withdrawn_requests_have_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.controller.protection.approvals.WITHDRAWN_OF_ONE", 3)
+    segments, clock = MemorySegments(), FakeClock()
+    async with with_stream(segments, 1, clock) as controller:
+        await prepared(controller, segments)
+        for _ in range(3):
+            request = await requested(controller, TRUNCATE)
+            with by("al"):
+                await controller.approvals.withdraw(request)
+        with by("al"), pytest.raises(ApprovalRequiredError, match="withdrawn within a day"):
+            await TRUNCATE(controller)
+        assert await requested(controller, TRUNCATE, who="cleo")
+        clock.ms += DAY_MS
+        assert await requested(controller, TRUNCATE)
+
+
+@at_once
 async def test_an_approved_action_that_waits_meets_no_other_stream_once_its_rule_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

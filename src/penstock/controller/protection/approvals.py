@@ -17,8 +17,10 @@ from penstock.codec.control.approvals import ApprovalRecord, ApprovalRuleRecord,
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import Stored, changing, create, stored
+from penstock.controller.settings import DAY_MS
 from penstock.core.cases.case import overlaps
 from penstock.core.policies.approvals import (
+    WITHDRAWN_OF_ONE,
     check_may_decide,
     check_requester,
     checked_actions,
@@ -58,6 +60,12 @@ _EXECUTING: ContextVar[str | None] = ContextVar("penstock_approved_request", def
 
 def text_of(target: PolicyTarget) -> str:
     return "" if target is None else str(target)
+
+
+def _withdrew(record: ApprovalRecord, requester: str, now_ms: int) -> bool:
+    """Whether the requester withdrew it within the last day."""
+    is_own = record.state is ApprovalState.WITHDRAWN and record.requested_by == requester
+    return is_own and now_ms - (record.decided_ms or record.requested_ms) < DAY_MS
 
 
 class Approvals:
@@ -179,7 +187,8 @@ class Approvals:
                 "this needs the approval of a second identity, and only a verified identity can request it", **named
             )
         now_ms = ctx.clock.now_ms()
-        pending = [item for item in await self._all() if self._is_open(item[1])]
+        known = await self._all()
+        pending = [item for item in known if self._is_open(item[1])]
         for request, record in pending:
             if (record.digest, record.requested_by) == (digest, caller.identity.name):
                 return _required(request, named, record)
@@ -188,6 +197,10 @@ class Approvals:
         if limit is not None:
             return ApprovalRequiredError(
                 "too many requests wait for approval; withdraw some, or have them decided", limit=limit, **named
+            )
+        if sum(_withdrew(record, caller.identity.name, now_ms) for _, record in known) >= WITHDRAWN_OF_ONE:
+            return ApprovalRequiredError(
+                "too many requests were withdrawn within a day; request it tomorrow", limit=WITHDRAWN_OF_ONE, **named
             )
         request = ctx.rng.uuid().hex[:16]
         record = ApprovalRecord(

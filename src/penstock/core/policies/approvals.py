@@ -37,6 +37,10 @@ PENDING_HERE, PENDING_OF_ONE, PENDING_MAX = 100, 400, 4_000
 """Requests that wait at the same time: of one requester in one scope, of one requester, and of all. So ten requesters
 are needed to keep another one from requesting, and a listing stays short."""
 
+WITHDRAWN_OF_ONE = 400
+"""Requests that one requester withdraws within a day, before another one is refused. They are listed for a month, and
+each request reads all of them."""
+
 
 def too_many(waiting: Iterable[tuple[str, PolicyTarget]], requester: str, target: PolicyTarget) -> int | None:
     """The limit that one more request would exceed; None: it may be made. ``waiting``: requester and target of each

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,33 +29,14 @@ from penstock.model.errors import (
     UnsupportedError,
     VersionTooNewError,
 )
-from penstock.model.ledgers import LedgerSpec
 from penstock.storage.ledgers.bookkeeper import open_ledgers
-from penstock.storage.ledgers.ledger_log import LedgerLog, LedgerLogLimits, open_ledger_log
-from penstock.storage.ledgers.limits import LedgerLimits
 from penstock.testing import FakeClock, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.durable_log import DurableLogLaws, replayed
+from tests.cluster.ledger_log_kit import FRAMES, LIMITS, append_all, content, open_log, record_of, run
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "formats" / "ledger-log.md"
-PATH = "/penstock/test/log"
-LIMITS = LedgerLogLimits(frame_max_bytes=20_000, entry_max_bytes=4_000, ledger_bytes=30_000, retry_s=(0.01, 0.05))
-
-
-@asynccontextmanager
-async def open_log(
-    world: SimBookKeeper, *, seed: int = 1, limits: LedgerLogLimits = LIMITS, spec: LedgerSpec | None = None
-) -> AsyncIterator[LedgerLog]:
-    bookies = LedgerLimits(timeout_s=0.3, connect_s=0.3, rest_s=0.1)
-    rng = SeededRng(seed)
-    async with (
-        open_ledgers(
-            world.nodes, root=ROOT, clock=FakeClock(), rng=rng, limits=bookies, connect=world.connect
-        ) as ledgers,
-        open_ledger_log(ledgers, world.nodes, path=PATH, rng=rng, spec=spec, limits=limits) as log,
-    ):
-        yield log
 
 
 class SimulatedLogLaws(DurableLogLaws):
@@ -80,14 +59,6 @@ def test_laws_of_the_log_hold_on_ledgers(law: str) -> None:
     run_conformance(SimulatedLogLaws, law=law)
 
 
-def run(scenario) -> None:
-    async def go() -> None:
-        async with asyncio.timeout(30):
-            await scenario(SimBookKeeper())
-
-    asyncio.run(go())
-
-
 def test_a_wipe_is_refused_with_the_reason() -> None:
     async def scenario(world: SimBookKeeper) -> None:
         async with open_log(world) as log:
@@ -97,22 +68,6 @@ def test_a_wipe_is_refused_with_the_reason() -> None:
                     await call()
 
     run(scenario)
-
-
-async def content(world: SimBookKeeper, *, seed: int) -> list[bytes]:
-    async with open_log(world, seed=seed) as log:
-        return [frame for _, frame in await replayed(log)]
-
-
-async def append_all(log: LedgerLog, frames: list[bytes]) -> list[int]:
-    return list(await asyncio.gather(*(log.append([frame]) for frame in frames)))
-
-
-def record_of(world: SimBookKeeper) -> LogRecord:
-    return decode_record(world.nodes.nodes[PATH][0])
-
-
-FRAMES = [b"%d," % number * 700 for number in range(60)]
 
 
 def test_a_bookie_that_dies_under_load_costs_nothing() -> None:

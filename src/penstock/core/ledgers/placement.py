@@ -24,8 +24,8 @@ def choose_bookies(
     left = [one for one in bookies if one.name not in refused]
     if len(left) < copies:
         raise NotEnoughBookiesError(
-            f"{copies} bookies are needed for {copies} copies of the log, and {len(left)} can be written to; start another"
-            " bookie, or lower --log-copies",
+            f"{copies} bookies are needed for {copies} copies of the log, and {len(left)} can be written to;"
+            " start another bookie",
             registered=tuple(one.name for one in bookies),
             refused=tuple(sorted(refused)),
         )

@@ -139,13 +139,20 @@ class BookKeeperLedgers:
         )
         ledger = await self.nodes.new_id()
         await self.nodes.create(ledger, metadata)
-        writer = BookKeeperWriter(ledger, metadata, connections, key=self._key, nodes=self.nodes, limits=self._limits)
+        writer = BookKeeperWriter(
+            ledger,
+            metadata,
+            connections,
+            key=self._key,
+            nodes=self.nodes,
+            limits=self._limits,
+            on_failure=self._connections.note_failure,
+        )
         try:
             await writer.add_header(header)
         except PenstockError:
             writer.stop()
             for name in writer.failed:
-                self._connections.note_failure(name)
                 connections[names.index(name)].abort()
             await self.nodes.delete(ledger)
             raise

@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 
 from penstock.codec.bookie import Answer, Bytes, decode_answer, take_frames
 from penstock.codec.ledger_metadata import Registration
-from penstock.model.errors import NotConnectedError, PenstockError
+from penstock.model.errors import CorruptDataError, NotConnectedError, PenstockError
 from penstock.storage.ledgers.limits import LedgerLimits
 
 _log = logging.getLogger(__name__)
@@ -135,7 +135,8 @@ class BookieConnections:
                 place = await self._place(name)
                 async with asyncio.timeout(self._limits.connect_s):
                     await self._connect(place.host, place.port, lambda: connection)
-            except (OSError, TimeoutError) as error:
+            except (OSError, TimeoutError, ValueError, OverflowError, CorruptDataError) as error:
+                # The last three: what the bookie registered is no address.
                 connection.abort()
                 self.note_failure(name)
                 raise NotConnectedError("bookie does not accept connections", bookie=name, cause=repr(error)) from error

@@ -39,6 +39,7 @@ from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
 from penstock.storage.ledgers.log_record import HeldRecord
+from penstock.storage.ledgers.removals import Removals
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -51,15 +52,17 @@ _COPIES_MIN = 2
 class LedgerLogLimits:
     """Sizes in bytes, times in seconds.
 
-    A ledger ends at ``ledger_bytes`` or after ``ledger_age_s`` with frames, so that truncation frees space.
-    ``in_flight_bytes``: frames that are not acknowledged; further callers wait. ``retry_s``: first and longest pause between
-    attempts to begin a ledger. ``close_s``: how long closing waits for bookies that do not answer.
+    A ledger ends at ``ledger_bytes`` or after ``ledger_age_s`` with frames, so that truncation frees space. One whose
+    bookie has failed is replaced after ``ledger_age_min_s``: a bookie may fail in each. ``in_flight_bytes``: frames that
+    are not acknowledged; further callers wait. ``retry_s``: first and longest pause between attempts to begin a ledger, and
+    after two ledgers that brought nothing. ``close_s``: how long closing waits for bookies that do not answer.
     """
 
     frame_max_bytes: int = 17 << 20
     entry_max_bytes: int = 4 << 20
     ledger_bytes: int = 256 << 20
     ledger_age_s: float = 600.0
+    ledger_age_min_s: float = 10.0
     in_flight_bytes: int = 32 << 20
     retry_s: tuple[float, float] = (0.1, 2.0)
     close_s: float = 10.0
@@ -115,6 +118,10 @@ class LedgerLog:
         """Entries of ours in the current ledger, behind its header."""
         self._ledger_bytes = 0
         self._ledger_since_s = 0.0
+        self._ledger_first = 1
+        self._fruitless = 0
+        """Ledgers in a row in which nothing was acknowledged."""
+        self._removals = Removals(ledgers, held)
         self._unacknowledged: deque[_Frame] = deque()
         self._in_flight_bytes = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -218,11 +225,11 @@ class LedgerLog:
         """As the port says. Ledgers that the record no longer names are deleted; if that fails, they stay as orphans."""
         if self._failure is not None or self._closing:
             raise self._offline()
-        gone: list[ListedLedger] = []
 
         def shorten(record: LogRecord) -> LogRecord:
             truncated = max(record.truncated, upto)
-            gone[:] = below(record.ledgers, truncated)
+            gone = below(record.ledgers, truncated)
+            self._removals.note(one.ledger for one in gone)
             left = tuple(one for one in record.ledgers if one not in gone)
             return replace(record, truncated=truncated, ledgers=left)
 
@@ -231,8 +238,7 @@ class LedgerLog:
         except ContainerOfflineError as error:
             self._fail(error)
             raise
-        for listed in gone:
-            await self._delete(listed.ledger)
+        await self._removals.run()
 
     async def begin_wipe(self) -> LogAddress:
         """Raises UnsupportedError: bookies free bytes late, and overwrite none."""
@@ -253,7 +259,8 @@ class LedgerLog:
         self._wake_all()
         try:
             async with asyncio.timeout(self._limits.close_s):
-                await asyncio.gather(*(one.done for one in self._unacknowledged), return_exceptions=True)
+                if self._unacknowledged:
+                    await asyncio.wait([one.done for one in self._unacknowledged])  # gather would cancel them
                 if self._rolling is not None:
                     await asyncio.shield(asyncio.gather(self._rolling, return_exceptions=True))
                 writer, self._writer = self._writer, None
@@ -263,10 +270,14 @@ class LedgerLog:
         except (TimeoutError, UnavailableError, FencedError) as error:
             _log.warning("ledger was left open", extra={"epoch": self.epoch, "error": repr(error)})
         finally:
-            if self._rolling is not None:
-                self._rolling.cancel()
-                await asyncio.gather(self._rolling, return_exceptions=True)
-            self._fail(ContainerOfflineError("log is closed", epoch=self.epoch))
+            rolling = self._rolling
+            if rolling is not None:
+                rolling.cancel()
+            self._fail(
+                ContainerOfflineError("log is closed", epoch=self.epoch)
+            )  # before an await that can be cancelled
+            if rolling is not None:
+                await asyncio.gather(rolling, return_exceptions=True)
 
     # --- appends
 
@@ -311,7 +322,7 @@ class LedgerLog:
             self._start_roll()
             return
         self._acknowledge(frame.address)
-        if writer.failed:
+        if writer.failed and self._ledger_age_s() >= self._limits.ledger_age_min_s:
             self._start_roll()
 
     def _acknowledge(self, upto: int) -> None:
@@ -325,9 +336,12 @@ class LedgerLog:
 
     # --- ledgers
 
+    def _ledger_age_s(self) -> float:
+        """Since its first frame."""
+        return asyncio.get_running_loop().time() - self._ledger_since_s
+
     def _roll_if_due(self) -> None:
-        age_s = asyncio.get_running_loop().time() - self._ledger_since_s
-        if self._ledger_bytes >= self._limits.ledger_bytes or age_s >= self._limits.ledger_age_s:
+        if self._ledger_bytes >= self._limits.ledger_bytes or self._ledger_age_s() >= self._limits.ledger_age_s:
             self._start_roll()
 
     def _start_roll(self) -> None:
@@ -342,9 +356,9 @@ class LedgerLog:
                 self._writer = None
                 last = await self._until_done(lambda: self._end_ledger(writer), "ledger cannot be closed")
                 await self._begin_ledger(last)
-        except (PenstockError, asyncio.CancelledError) as error:
-            self._fail(error)
-            if isinstance(error, asyncio.CancelledError):
+        except BaseException as error:
+            self._fail(error)  # whatever it is: without another ledger, appends would wait without end
+            if not isinstance(error, PenstockError):
                 raise
         finally:
             self._rolling = None
@@ -355,13 +369,25 @@ class LedgerLog:
             return await writer.close()
         except FencedError:
             await self._held.check()
-            return (await self._ledgers.take_over(writer.ledger)).last
+        last = (await self._ledgers.take_over(writer.ledger)).last
+        if last < writer.confirmed:
+            known = {"ledger": writer.ledger, "last": last, "acknowledged": writer.confirmed}
+            raise CorruptDataError("another client closed the ledger before its acknowledged end", **known)
+        return last
+
+    async def _rest_if_fruitless(self) -> None:
+        """Ledgers that bring nothing, such as on bookies that refuse each frame, follow each other ever more slowly."""
+        self._fruitless = self._fruitless + 1 if self._last < self._ledger_first else 0
+        if self._fruitless > 1:
+            first_s, longest_s = self._limits.retry_s
+            await asyncio.sleep(min(first_s * 2.0 ** min(self._fruitless - 2, 16), longest_s))
 
     async def _begin_ledger(self, last: int | None) -> None:
         """Extend the list by a ledger of our own. ``last``: the last entry of the one before, which we wrote."""
         if last is not None:
             inside = [frame.address for frame in self._unacknowledged if 0 < frame.entry <= last]
             self._acknowledge(max(inside, default=0))
+            await self._rest_if_fruitless()
         for frame in self._unacknowledged:
             frame.entry = 0
         first = self._unacknowledged[0].address if self._unacknowledged else self._next
@@ -371,19 +397,25 @@ class LedgerLog:
         else:
             writer = await self._until_done(lambda: self._create(header), "no ledger can be begun")
         listed = ListedLedger(ledger=writer.ledger, first=first)
+        # A ledger of ours without a whole frame is replaced: bookies that fail again and again must not fill the record.
+        empty = [one.ledger for one in self._held.record.ledgers[-1:] if last is not None and one.first == first]
 
         def extend(record: LogRecord) -> LogRecord:
             if listed in record.ledgers:
                 return record
             known = record if last is None else _with_last(record, last)
-            return replace(known, ledgers=(*known.ledgers, listed))
+            kept = [one for one in known.ledgers if one.ledger not in empty]
+            return replace(known, ledgers=(*kept, listed))
 
         try:
             await self._until_done(lambda: self._held.change(extend), "log's record cannot be changed")
         except ContainerOfflineError:
-            await self._delete(writer.ledger)
+            await self._removals.discard(writer.ledger)
             raise
-        self._writer, self._entries, self._ledger_bytes = writer, 0, 0
+        self._removals.note(empty)
+        if empty:
+            await self._removals.run()
+        self._writer, self._entries, self._ledger_bytes, self._ledger_first = writer, 0, 0, first
         for frame in self._unacknowledged:
             self._send(frame)
 
@@ -415,14 +447,8 @@ class LedgerLog:
         await self._held.change(
             lambda record: replace(record, ledgers=tuple(one for one in record.ledgers if one.ledger not in ledgers))
         )
-        for ledger in ledgers:
-            await self._delete(ledger)
-
-    async def _delete(self, ledger: int) -> None:
-        try:
-            await self._ledgers.delete(ledger)
-        except UnavailableError as error:
-            _log.warning("ledger was not deleted", extra={"ledger": ledger, "error": str(error)})
+        self._removals.note(ledgers)
+        await self._removals.run()
 
     # --- its end
 

@@ -81,6 +81,14 @@ class HeldRecord:
         if decode_record(data).owner != self.record.owner:
             raise self._lost("log was fenced by a later opening")
 
+    async def lists(self, ledger: int) -> bool:
+        """Whether the record names the ledger now, whoever owns it. Raises NotConnectedError."""
+        try:
+            data, _ = await self._nodes.read(self._path)
+        except NotFoundError:
+            return False
+        return any(one.ledger == ledger for one in decode_record(data).ledgers)
+
     async def _recognize(self, wanted: LogRecord) -> int:
         """The version, if the record is as an earlier attempt of ours left it: its answer was lost."""
         data, version = await self._nodes.read(self._path)

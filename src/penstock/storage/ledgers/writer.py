@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.codec.bookie import (
@@ -68,11 +68,14 @@ class BookKeeperWriter:
         key: bytes,
         nodes: LedgerNodes,
         limits: LedgerLimits,
+        on_failure: Callable[[str], None],
     ) -> None:
+        """``on_failure`` is called with the name of each bookie that is left out, so that it rests."""
         self._ledger = ledger
         self._key = key
         self._nodes = nodes
         self._limits = limits
+        self._on_failure = on_failure
         self._acks = metadata.ack_quorum
         self._lanes = [_Lane(*pair) for pair in zip(names_of(metadata), connections, strict=True)]
         self._next = 0
@@ -220,6 +223,7 @@ class BookKeeperWriter:
         if lane.failed:
             return
         lane.failed = True
+        self._on_failure(lane.name)
         lane.unanswered.clear()
         lane.size_bytes = 0
         if self._on_all is not None and not self._on_all.done():

@@ -54,6 +54,7 @@ class SimBookie:
         self.is_silent = False
         self.read_only = False
         self.lost_data = False
+        self.frame_max_bytes = FRAME_MAX_BYTES
         self.busy = 0
         """So many adds are answered 106."""
         self.memory: dict[int, Stored] = {}
@@ -204,7 +205,7 @@ class _Link(asyncio.Transport):
         if self._ended or not self._bookie.is_up:
             return
         try:
-            frames = take_frames(self._buffer, frame_max_bytes=FRAME_MAX_BYTES)
+            frames = take_frames(self._buffer, frame_max_bytes=self._bookie.frame_max_bytes)
             requests = [decode_request(frame) for frame in frames]
         except ProtocolError:
             self.end()

@@ -1,0 +1,46 @@
+"""Ledgers that a log no longer needs, deleted once its record does not name them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from penstock.model.errors import UnavailableError
+from penstock.ports.cluster.ledgers import Ledgers
+from penstock.storage.ledgers.log_record import HeldRecord
+
+_log = logging.getLogger(__name__)
+
+
+class Removals:
+    """The ledgers noted and not yet deleted. Those of a process that ends before are left as orphans."""
+
+    def __init__(self, ledgers: Ledgers, held: HeldRecord) -> None:
+        self._ledgers = ledgers
+        self._held = held
+        self._noted: dict[int, None] = {}
+
+    def note(self, ledgers: Iterable[int]) -> None:
+        """Note ledgers before the change of the record that drops them: if its answer is lost, a repeated change no longer
+        finds them."""
+        self._noted.update(dict.fromkeys(ledgers))
+
+    async def run(self) -> None:
+        """Delete what is noted and not named by the record. If one cannot be deleted, the next call tries again."""
+        named = {one.ledger for one in self._held.record.ledgers}
+        for ledger in [one for one in self._noted if one not in named]:
+            try:
+                await self._ledgers.delete(ledger)
+            except UnavailableError as error:
+                _log.warning("ledger was not deleted", extra={"ledger": ledger, "error": str(error)})
+                return
+            self._noted.pop(ledger, None)
+
+    async def discard(self, ledger: int) -> None:
+        """Delete a ledger of ours after a later opening owns the record. An attempt whose answer was lost may have put it
+        there: then it is that opening's. Left as an orphan if the coordinator does not answer."""
+        try:
+            if not await self._held.lists(ledger):
+                await self._ledgers.delete(ledger)
+        except UnavailableError as error:
+            _log.warning("ledger was not deleted", extra={"ledger": ledger, "error": str(error)})

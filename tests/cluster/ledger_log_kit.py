@@ -1,0 +1,58 @@
+"""Opens the log on simulated bookies, for the tests of what bookies, coordinator and rivals can do to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+
+from penstock.codec.store.ledger_entries import LogRecord, decode_record
+from penstock.model.ledgers import LedgerSpec
+from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.ledgers.ledger_log import LedgerLog, LedgerLogLimits, open_ledger_log
+from penstock.storage.ledgers.limits import LedgerLimits
+from penstock.testing import FakeClock, SeededRng
+from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
+from penstock.testing.conformance.durable_log import replayed
+
+PATH = "/penstock/test/log"
+LIMITS = LedgerLogLimits(frame_max_bytes=20_000, entry_max_bytes=4_000, ledger_bytes=30_000, retry_s=(0.01, 0.05))
+
+
+@asynccontextmanager
+async def open_log(
+    world: SimBookKeeper, *, seed: int = 1, limits: LedgerLogLimits = LIMITS, spec: LedgerSpec | None = None
+) -> AsyncIterator[LedgerLog]:
+    bookies = LedgerLimits(timeout_s=0.3, connect_s=0.3, rest_s=0.1)
+    rng = SeededRng(seed)
+    async with (
+        open_ledgers(
+            world.nodes, root=ROOT, clock=FakeClock(), rng=rng, limits=bookies, connect=world.connect
+        ) as ledgers,
+        open_ledger_log(ledgers, world.nodes, path=PATH, rng=rng, spec=spec, limits=limits) as log,
+    ):
+        yield log
+
+
+def run(scenario: Callable[[SimBookKeeper], Coroutine[None, None, None]]) -> None:
+    async def go() -> None:
+        async with asyncio.timeout(30):
+            await scenario(SimBookKeeper())
+
+    asyncio.run(go())
+
+
+async def content(world: SimBookKeeper, *, seed: int) -> list[bytes]:
+    async with open_log(world, seed=seed) as log:
+        return [frame for _, frame in await replayed(log)]
+
+
+async def append_all(log: LedgerLog, frames: list[bytes]) -> list[int]:
+    return list(await asyncio.gather(*(log.append([frame]) for frame in frames)))
+
+
+def record_of(world: SimBookKeeper) -> LogRecord:
+    return decode_record(world.nodes.nodes[PATH][0])
+
+
+FRAMES = [b"%d," % number * 700 for number in range(60)]

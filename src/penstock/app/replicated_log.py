@@ -16,15 +16,15 @@ from penstock.ports.rng import Rng
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log
 from penstock.storage.ledgers.zookeeper import open_nodes
-from penstock.storage.machine.calls import replace_file
+from penstock.storage.machine.calls import make_directories, replace_file
 
 
 @asynccontextmanager
 async def open_replicated_log(
-    url: str, data: Path, *, clock: Clock, rng: Rng, epoch_min: int
+    url: str, data: Path, *, clock: Clock, rng: Rng, is_new: bool, epoch_min: int
 ) -> AsyncIterator[LedgerLog]:
-    """The log at ``url`` for the store in ``data``, which the caller holds. ``epoch_min``: the newest epoch of the log that
-    the store's metadata name.
+    """The log at ``url`` for the store in ``data``, which the caller holds. ``is_new``: no start of the store was complete.
+    ``epoch_min``: the newest epoch of the log that the store's metadata name.
 
     Raises, before any earlier owner is fenced: InvalidArgumentError (the log is another store's), CorruptDataError (the log
     was lost, or is older than the store). Raises as ``LedgerLog.open``; NotFoundError: no BookKeeper is there.
@@ -33,37 +33,49 @@ async def open_replicated_log(
     async with (
         open_nodes(place.hosts) as nodes,
         open_ledgers(nodes, root=place.ledgers_root, clock=clock, rng=rng) as ledgers,
-        bound_log(ledgers, nodes, place, url, data, rng=rng, epoch_min=epoch_min) as log,
+        bound_log(ledgers, nodes, place, url, data, rng=rng, is_new=is_new, epoch_min=epoch_min) as log,
     ):
         yield log
 
 
 @asynccontextmanager
 async def bound_log(
-    ledgers: Ledgers, nodes: Nodes, place: LogPlace, url: str, data: Path, *, rng: Rng, epoch_min: int
+    ledgers: Ledgers,
+    nodes: Nodes,
+    place: LogPlace,
+    url: str,
+    data: Path,
+    *,
+    rng: Rng,
+    is_new: bool,
+    epoch_min: int,
 ) -> AsyncIterator[LedgerLog]:
     """As ``open_replicated_log``, on a coordinator and ledgers that are open."""
     mark = read_mark(data)
-    check_record(await _record(nodes, place.path), mark, epoch_min=epoch_min, url=url)
-    async with open_ledger_log(ledgers, nodes, path=place.path, rng=rng) as log:
-        if mark is None:
-            # Before the first frame: from here on, the store starts on no other log.
-            (data / MARK).parent.mkdir(exist_ok=True)
-            replace_file(data / MARK, encode_mark(LogMark(uid=log.uid, url=url)))
+    record = await _record(nodes, place.path)
+    check_record(record, mark, is_new=is_new, epoch_min=epoch_min, url=url)
+    if record is None:
+        # The mark comes first. Of two new stores with one URL, only one creates the record; the other finds another uid.
+        # A start that ends in between is repeated with the same uid.
+        mark = LogMark(uid=str(rng.uuid()) if mark is None else mark.uid, url=url)
+        make_directories((data / MARK).parent)
+        replace_file(data / MARK, encode_mark(mark))
+    uid = None if mark is None else mark.uid
+    async with open_ledger_log(ledgers, nodes, path=place.path, rng=rng, uid=uid, create=record is None) as log:
         yield log
 
 
-def check_record(record: LogRecord | None, mark: LogMark | None, *, epoch_min: int, url: str) -> None:
+def check_record(record: LogRecord | None, mark: LogMark | None, *, is_new: bool, epoch_min: int, url: str) -> None:
     """Raises InvalidArgumentError: the log is another store's. CorruptDataError: the store's log was lost, or is an older
     copy of it."""
-    if mark is None:
-        if record is not None and record.ledgers:
-            raise InvalidArgumentError(
-                "another store has its log there: give each store a path of its own", log=url, uid=record.uid
-            )
-        return
     if record is None:
-        raise CorruptDataError("the store's log is missing in ZooKeeper", log=url, uid=mark.uid)
+        if mark is not None and not is_new:
+            raise CorruptDataError("the store's log is missing in ZooKeeper", log=url, uid=mark.uid)
+        return
+    if mark is None:
+        raise InvalidArgumentError(
+            "another store has its log there: give each store a path of its own", log=url, uid=record.uid
+        )
     if record.uid != mark.uid:
         raise InvalidArgumentError("another store has its log there", log=url, uid=record.uid, expected=mark.uid)
     if record.epoch < epoch_min:

@@ -130,7 +130,9 @@ def _open_log(
         # Only here: a store with a local log needs neither the client of BookKeeper nor that of ZooKeeper.
         from penstock.app.replicated_log import open_replicated_log
 
-        return open_replicated_log(settings.log_at, settings.data, clock=clock, rng=rng, epoch_min=facts.epoch_min)
+        return open_replicated_log(
+            settings.log_at, settings.data, clock=clock, rng=rng, is_new=facts.is_new, epoch_min=facts.epoch_min
+        )
     return open_local_log(
         files, directory="wal", segment_bytes=settings.log_file_bytes, budget_bytes=settings.log_bytes, rng=rng
     )

@@ -75,13 +75,15 @@ async def open_ledger_log(
     *,
     path: str,
     rng: Rng,
+    uid: str | None = None,
+    create: bool = True,
     spec: LedgerSpec | None = None,
     limits: LedgerLogLimits | None = None,
 ) -> AsyncIterator[LedgerLog]:
-    """Open the log whose record is the node ``path`` for the duration of the block; see ``LedgerLog.open``."""
-    opened = await LedgerLog.open(
-        ledgers, nodes, path=path, rng=rng, spec=spec or LedgerSpec(), limits=limits or LedgerLogLimits()
-    )
+    """Open the log whose record is the node ``path`` for the duration of the block; see ``LedgerLog.open``. ``uid`` and
+    ``create``: which log is meant, and whether it may be new; raises as ``HeldRecord.take``."""
+    held = await HeldRecord.take(nodes, path, rng=rng, uid=uid, create=create)
+    opened = await LedgerLog.open(ledgers, held, spec=spec or LedgerSpec(), limits=limits or LedgerLogLimits())
     try:
         yield opened
     finally:
@@ -131,16 +133,13 @@ class LedgerLog:
         self._replaying = self._replayed = False
 
     @classmethod
-    async def open(
-        cls, ledgers: Ledgers, nodes: Nodes, *, path: str, rng: Rng, spec: LedgerSpec, limits: LedgerLogLimits
-    ) -> LedgerLog:
-        """Freeze and fence: from here on, no earlier opening acknowledges anything. The order keeps the list from growing
-        while its ledgers are fenced.
+    async def open(cls, ledgers: Ledgers, held: HeldRecord, *, spec: LedgerSpec, limits: LedgerLogLimits) -> LedgerLog:
+        """Fence what ``held`` has frozen: from here on, no earlier opening acknowledges anything. The order keeps the list
+        from growing while its ledgers are fenced.
 
         Raises: CorruptDataError, VersionTooNewError, ContainerOfflineError (a later opening was faster),
         UnavailableError: bookies or coordinator do not answer.
         """
-        held = await HeldRecord.take(nodes, path, rng=rng)
         newest = held.record.ledgers[-1] if held.record.ledgers else None
         if newest is not None and newest.last is None:
             found = await ledgers.take_over(newest.ledger)

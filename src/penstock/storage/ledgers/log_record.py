@@ -12,6 +12,7 @@ from penstock.model.errors import (
     AlreadyExistsError,
     ConditionFailedError,
     ContainerOfflineError,
+    InvalidArgumentError,
     NotConnectedError,
     NotFoundError,
     UnavailableError,
@@ -34,21 +35,29 @@ class HeldRecord:
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def take(cls, nodes: Nodes, path: str, *, rng: Rng) -> HeldRecord:
-        """Begin the next epoch: from here on, every earlier opening can change nothing. Makes the record of a new log.
+    async def take(
+        cls, nodes: Nodes, path: str, *, rng: Rng, uid: str | None = None, create: bool = True
+    ) -> HeldRecord:
+        """Begin the next epoch: from here on, every earlier opening can change nothing.
 
-        Raises: CorruptDataError, VersionTooNewError, UnavailableError (others open it all the time, or the coordinator
-        does not answer: the epoch may have begun).
+        ``create``: make the record if it is missing, with ``uid``. ``uid``: of the log that is meant; None: whichever is
+        there. Raises, before anybody is fenced: InvalidArgumentError (another log is there), NotFoundError (it is missing,
+        without ``create``), CorruptDataError, VersionTooNewError. UnavailableError: others open it all the time, or the
+        coordinator does not answer: the epoch may have begun.
         """
         owner = str(rng.uuid())
         for _ in range(_TRIES):
             try:
                 data, version = await nodes.read(path)
             except NotFoundError:
+                if not create:
+                    raise
                 with suppress(AlreadyExistsError):
-                    await nodes.create(path, encode_record(LogRecord(uid=str(rng.uuid()))))
+                    await nodes.create(path, encode_record(LogRecord(uid=uid or str(rng.uuid()))))
                 continue
             record = decode_record(data)
+            if uid not in (None, record.uid):
+                raise InvalidArgumentError("another store has its log there", path=path, uid=record.uid, expected=uid)
             held = replace(record, epoch=record.epoch + 1, owner=owner)
             try:
                 return cls(nodes, path, held, await nodes.set(path, encode_record(held), version=version))

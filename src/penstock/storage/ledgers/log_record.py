@@ -91,7 +91,7 @@ class HeldRecord:
             raise self._lost("log was fenced by a later opening")
 
     async def lists(self, ledger: int) -> bool:
-        """Whether the record names the ledger now, whoever owns it. Raises NotConnectedError."""
+        """Whether the record names the ledger now; another opening may own it. Raises NotConnectedError."""
         try:
             data, _ = await self._nodes.read(self._path)
         except NotFoundError:

@@ -103,3 +103,40 @@ def test_what_waits_at_the_end_is_written(count):
 
     SimLoop(1).run(main())
     assert len(written) == count
+
+
+def test_a_write_under_way_at_the_end_is_completed():
+    written = []
+
+    async def record(entries):
+        await asyncio.sleep(5)
+        written.extend(entries)
+
+    async def main():
+        async with RefusalAudit(record, FakeClock()) as audit:
+            audit(Refusal(reason=Reason.EXPIRED, peer="10.0.0.1"))
+            await asyncio.sleep(61)
+            audit(Refusal(reason=Reason.EXPIRED, peer="10.0.0.2"))
+
+    SimLoop(1).run(main())
+    assert [entry["peer"] for entry in written] == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_an_unexpected_error_ends_no_later_write(caplog):
+    written = []
+
+    async def record(entries):
+        if not written:
+            written.append(None)
+            raise OSError("no such device")
+        written.extend(entries)
+
+    async def main():
+        async with RefusalAudit(record, FakeClock()) as audit:
+            for _ in range(2):
+                audit(Refusal(reason=Reason.EXPIRED, peer="10.0.0.1"))
+                await asyncio.sleep(61)
+            assert len(written) == 2
+
+    SimLoop(1).run(main())
+    assert [record.refusals for record in caplog.records] == [1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,28 +31,37 @@ class RefusalAudit:
         self._record = record
         self._clock = clock
         self._sums = RefusalSums()
+        self._ending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def __call__(self, refusal: Refusal) -> None:
         self._sums.add(refusal, self._clock.now_ms())
 
     async def flush(self) -> int:
-        """Write what waits; returns how many entries."""
+        """Write what waits; returns how many entries. If cancelled, they may or may not be written."""
         taken = self._sums.take()
         if not taken:
             return 0
         try:
             await self._record([one.as_fields() for one in taken])
-        except PenstockError as error:
+        except Exception as error:
+            # An unexpected error too: it must not end the task, after which nothing would be written any more.
             for one in taken:
                 fields = {"refusals": one.count, "reason": one.first.reason.value, "peer": one.first.peer}
-                log.error("refusals are missing in the audit stream", extra={**fields, "error": str(error)})
+                unexpected = None if isinstance(error, PenstockError) else error
+                log.error(
+                    "refusals are missing in the audit stream",
+                    extra={**fields, "error": str(error)},
+                    exc_info=unexpected,
+                )
             return 0
         return len(taken)
 
     async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(MINUTE_MS / 1000)
+        while not self._ending.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MINUTE_MS / 1000):
+                    await self._ending.wait()
             await self.flush()
 
     async def __aenter__(self) -> Self:
@@ -61,9 +71,10 @@ class RefusalAudit:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Not by cancelling: a write that is under way would end without its outcome.
+        self._ending.set()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await self._task
         await self.flush()
 
 

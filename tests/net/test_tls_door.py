@@ -178,6 +178,24 @@ def test_a_connection_ends_once_the_certificate_of_its_client_has_expired(tmp_pa
     assert [item.peer for item in caplog.records if "certificate has expired" in item.message] == ["127.0.0.1"]
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_closed_connections_with_a_client_certificate_are_forgotten_early(tmp_path, loop, monkeypatch):
+    monkeypatch.setattr("penstock.net.tls.door._EXPIRING_FREE", 4)
+
+    async def main():
+        server = ROOT.issue(tmp_path).settings(client_ca=ROOT.write(tmp_path / "c.pem"), client_auth="required")
+        client = ROOT.issue(tmp_path, "client", client=True)
+        async with door(server) as (made, _, port):
+            known = trusting(tmp_path)
+            known.load_cert_chain(client.certificate, client.key)
+            for _ in range(20):
+                await greeted(port, known)
+                await until(Echo.made.pop().transport.is_closing)
+                assert len(made._expiring) <= 8
+
+    run(main(), loop)
+
+
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes(40)])
 def test_plain_text_on_a_port_with_tls_is_logged_in_words(tmp_path, caplog, sent):
     async def main():

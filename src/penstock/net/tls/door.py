@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _SHUTDOWN_S = 2.0
 _READ_BUFFER_BYTES = 64 << 10
 """Received and not decrypted while a server does not read. At least two of TLS's records, which have 16 KiB."""
+_EXPIRING_FREE = 64
+"""Closed connections that may wait for the next look: each keeps about 72 KB of its TLS."""
 _NO_TLS = ("HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL")
 """OpenSSL's reasons for first bytes that are not TLS."""
 _NAMES = {"URI": "URI", "DNS": "DNS", "email": "email"}
@@ -59,7 +61,9 @@ class TlsDoor:
         self.limits = limits or HandshakeLimits()
         self._arriving: dict[_Arriving, None] = {}
         self._expiring: dict[asyncio.BaseTransport, int] = {}
-        """Open connections with a client certificate, and when it expires, in ms. Closed ones leave at the next look."""
+        """Open connections with a client certificate, and when it expires, in ms. Closed ones leave at the next look, and
+        earlier if there may be more of them than of open ones."""
+        self._expiring_max = _EXPIRING_FREE
         self._next_look: asyncio.TimerHandle | None = None
         self._warnings = PeerWarnings(log, lambda: asyncio.get_running_loop().time())
 
@@ -94,16 +98,21 @@ class TlsDoor:
         """End the connection once its client's certificate has expired: TLS itself checks it in the handshake only."""
         ends_ms = _certificate_end_ms(transport)
         if ends_ms is not None:
+            if len(self._expiring) >= self._expiring_max:
+                self._forget_closed()
             self._expiring[transport] = ends_ms
             if self._next_look is None:
                 self._next_look = asyncio.get_running_loop().call_later(self.limits.expiry_s, self._end_expired)
+
+    def _forget_closed(self) -> None:
+        self._expiring = {item: ends_ms for item, ends_ms in self._expiring.items() if not item.is_closing()}
+        self._expiring_max = max(_EXPIRING_FREE, 2 * len(self._expiring))
 
     def _end_expired(self) -> None:
         self._next_look = None
         now_ms = self._tls.now_ms()
         for transport, ends_ms in list(self._expiring.items()):
-            is_over = ends_ms <= now_ms
-            if is_over and not transport.is_closing():
+            if ends_ms <= now_ms and not transport.is_closing():
                 address = transport.get_extra_info("peername")
                 self._telemetry.add("tls_expired_connections")
                 self._warnings.warn(
@@ -111,8 +120,7 @@ class TlsDoor:
                     {"peer": str(address[0]) if address else ""},
                 )
                 transport.abort()  # type: ignore[attr-defined]
-            if is_over or transport.is_closing():
-                del self._expiring[transport]
+        self._forget_closed()
         if self._expiring:
             self._next_look = asyncio.get_running_loop().call_later(self.limits.expiry_s, self._end_expired)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 
 import pytest
@@ -28,17 +29,19 @@ COULD_HOLD = {"entry": {True}, "no entry": {False}}
 QUORUM = Quorum(copies=3, acks=2)
 
 
-def may_be_acknowledged(answers: Sequence[str]) -> bool:
+@cache
+def may_be_acknowledged(answers: tuple[str, ...]) -> bool:
     """Brute force: is there a state of the bookies that fits the answers in which a quorum has the entry?"""
     states = product(*(COULD_HOLD.get(answer, {False, True}) for answer in answers))
     return any(sum(state) >= QUORUM.acks for state in states)
 
 
-def decide(answers: Sequence[str]) -> Step:
+@cache
+def decide(answers: tuple[str, ...]) -> Step:
     return judge_entry([judge_code(code, undamaged=good) for code, good in map(ANSWERS.__getitem__, answers)], QUORUM)
 
 
-def walk(entries: Sequence[Sequence[str]]) -> int | None:
+def walk(entries: Sequence[tuple[str, ...]]) -> int | None:
     """Entries of the closed ledger; None: it cannot be closed now. No bookie has an entry behind the last one."""
     for number, answers in enumerate(entries):
         step = decide(answers)

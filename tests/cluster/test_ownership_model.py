@@ -10,9 +10,9 @@ from ownership_model import Rules, begin, explore
 WORLDS = {
     "a takeover": {},
     "a roll": {"rolls": 1, "rival": False},
-    "a recovery by BookKeeper itself": {"robot": True, "rival": False},
 }
 LARGE_WORLDS = {
+    "a recovery by BookKeeper itself": {"robot": True, "rival": False},
     "a takeover of an owner that publishes": {"publications": 2},
     "a takeover during a roll": {"rolls": 1},
     "a takeover during a recovery by BookKeeper itself": {"robot": True},
@@ -25,9 +25,9 @@ FOUND_IN = {
     "adds_again": {},
     "closes_at_confirmed": {"rolls": 1, "rival": False},
     "ignores_late_answers": {"rolls": 1, "rival": False},
-    "keeps_what_was_recovered": {"robot": True, "rival": False},
 }
 FOUND_IN_LARGE = {
+    "keeps_what_was_recovered": {"robot": True, "rival": False},
     "compares": {"rolls": 1},
     "begins_with_header": {"header": False},
     "publishes_first": {"publications": 2},

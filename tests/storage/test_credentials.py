@@ -38,6 +38,7 @@ from penstock.storage.access.bearer import JwtSettings, ProviderTokens, StoreTok
 from penstock.storage.access.delegation import Issuer, Verifier
 from penstock.storage.access.key_sets import KeySet, key_set, parse_keys
 from penstock.storage.access.passwords import check_password, hash_password, import_pravega, matches
+from penstock.storage.access.plan_tokens import PlanTokens
 from penstock.storage.access.store_key import key_path, load_key
 from penstock.storage.access.users_file import User, certificate_name, change_users, load_users, users_path, with_grants
 
@@ -99,7 +100,12 @@ class Desk:
         self.key = load_key(self.path)
         self.tokens = StoreTokens(self.key, self.clock)
         self.desk = StoreAuthenticator(
-            users=self.file, tokens=self.tokens, provider=self.provider, clock=self.clock, telemetry=self.telemetry
+            users=self.file,
+            tokens=self.tokens,
+            plans=PlanTokens(self.key, self.clock),
+            provider=self.provider,
+            clock=self.clock,
+            telemetry=self.telemetry,
         )
 
     async def who(self, authorization: str = "", *certificate: str, peer: str = "10.0.0.1") -> Identity:

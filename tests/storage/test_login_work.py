@@ -20,6 +20,7 @@ from penstock.storage.access import passwords
 from penstock.storage.access.authenticator import StoreAuthenticator
 from penstock.storage.access.bearer import StoreTokens
 from penstock.storage.access.passwords import hash_password, import_pravega
+from penstock.storage.access.plan_tokens import PlanTokens
 from penstock.storage.access.store_key import load_key
 from penstock.storage.access.users_file import User, change_users, users_path
 from penstock.testing.fakes import FakeClock
@@ -54,6 +55,7 @@ def desk(path: Path) -> StoreAuthenticator:
     return StoreAuthenticator(
         users=users_path(path),
         tokens=StoreTokens(load_key(path), clock),
+        plans=PlanTokens(load_key(path), clock),
         provider=None,
         clock=clock,
         telemetry=Quiet(),

@@ -28,7 +28,13 @@ from hypothesis import strategies as st
 from penstock.app.telemetry import Counters
 from penstock.core.access.attempts import Attempts
 from penstock.core.access.resources import parse_grant
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, ThrottledError, UnauthenticatedError
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    ThrottledError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from penstock.model.identity import Action, Identity
 from penstock.model.names import StreamName
 from penstock.ports.access.authenticator import Presented
@@ -196,6 +202,24 @@ async def test_users_that_cannot_be_read_let_nobody_in(tmp_path):
         await desk.who(basic("ann", PASSWORD))
     desk.file.chmod(0o600)
     await desk.who(basic("ann", PASSWORD))
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.chmod(0o644), lambda file: file.write_text("?")])
+@ran
+async def test_the_rights_of_a_user_are_unknown_and_not_none_while_users_cannot_be_read(tmp_path, spoil):
+    desk = Desk(tmp_path)
+    users, text = desk.desk, desk.file.read_text()
+    known = users.grants_of("ann", "password")
+    assert known
+    spoil(desk.file)
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            users.grants_of("ann", "password")
+    desk.file.write_text(text)
+    desk.file.chmod(0o600)
+    assert users.grants_of("ann", "password") == known
+    assert users.grants_of("nobody", "password") == ()
+    assert users.grants_of("ann", "token") is None
 
 
 @ran

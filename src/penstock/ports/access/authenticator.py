@@ -40,5 +40,5 @@ class PresentRights(Protocol):
 
     def grants_of(self, name: str, proof: str) -> Sequence[Grant] | None:
         """The rights of the identity now, verified as ``proof`` says; none if it was removed. None: identities of that
-        proof are not listed here."""
+        proof are not listed here. Raises UnavailableError: the rights cannot be read now."""
         ...

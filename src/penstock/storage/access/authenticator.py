@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock.core.access.attempts import Attempts
 from penstock.core.access.plans import still_held
-from penstock.model.errors import PenstockError, ThrottledError, UnauthenticatedError
+from penstock.model.errors import PenstockError, ThrottledError, UnauthenticatedError, UnavailableError
 from penstock.model.identity import Grant, Identity
 from penstock.ports.access.authenticator import CREDENTIALS_MAX, Presented
 from penstock.ports.clock import Clock
@@ -78,6 +78,7 @@ class StoreAuthenticator:
         self._users: Users = {}
         self._by_certificate: Mapping[str, User] = {}
         self._stamp: object = _UNREAD
+        self._is_read = False
         self._unread_why = ""
         self._secret = os.urandom(32)
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
@@ -110,6 +111,9 @@ class StoreAuthenticator:
         if proof not in _LISTED:
             return None
         self._load()
+        if not self._is_read:
+            # Nobody can log in now, but work that waits must not end as if its requester had been removed.
+            raise UnavailableError("the users cannot be read")
         user = self._users.get(name)
         return () if user is None else user.grants
 
@@ -236,8 +240,9 @@ class StoreAuthenticator:
             return
         self._take({}, stamp)
         self._take(load_users(self._path), stamp)
+        self._is_read = True
 
     def _take(self, users: Users, stamp: object) -> None:
-        self._stamp, self._users = stamp, users
+        self._stamp, self._users, self._is_read = stamp, users, False
         self._known.clear()
         self._by_certificate = {certificate_name(name): user for user in users.values() for name in user.certificates}

@@ -336,6 +336,35 @@ async def test_an_approved_action_that_waits_meets_no_other_stream_once_its_rule
         assert await controller.streams.exists(STREAM)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), None])
+@at_once
+async def test_a_request_that_fails_stops_no_later_one(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments, clock = MemorySegments(), FakeClock()
+    async with with_stream(segments, 1, clock) as controller:
+        await prepared(controller, segments)
+        first = await requested(controller, TRUNCATE)
+        clock.ms += 1
+        second = await requested(controller, DELETE)
+
+        async def fail(*_given: object) -> None:
+            raise error or UnavailableError("the store is busy")
+
+        with monkeypatch.context() as patch, by("bea"), suppress(RuntimeError):
+            patch.setattr(controller.approvals, "_perform", fail)
+            await controller.approvals.approve(first)
+        clock.ms += 8 * DAY_MS
+        with monkeypatch.context() as patch, suppress(PenstockError):
+            patch.setattr(controller.approvals, "_perform", fail)
+            if error is None:
+                patch.setattr(controller.approvals, "_execute", fail)
+            await controller.sweep()
+        assert (await controller.approvals.get(first)).state == "approved"
+        entries = await audit_entries(controller, segments, "approval")
+        assert [item["state"] for item in entries if item.get("request") == second] == ["requested", "expired"]
+
+
 @at_once
 async def test_of_many_who_decide_at_once_one_decides_and_it_is_performed_once() -> None:
     segments = MemorySegments()

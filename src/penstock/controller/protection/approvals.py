@@ -401,26 +401,40 @@ class Approvals:
         await self._ctx.metadata.put(found.put(ended), *self._ctx.audit.puts([_entry(request, ended)]))
 
     async def sweep(self) -> None:
-        """Continue approved requests, record those that expired, and forget those that ended long ago."""
+        """Continue approved requests, record those that expired, and forget those that ended long ago.
+
+        A request that fails stops no other one. Raises the first PenstockError, after all of them.
+        """
+        failed: PenstockError | None = None
         now_ms = self._ctx.clock.now_ms()
         for request, record in await self._all():
-            match record.state:
-                case ApprovalState.APPROVED:
-                    await self._execute(request)
-                case ApprovalState.REQUESTED:
-                    if not self._is_open(record):
-                        await changing(lambda request=request: self._expire(request))  # type: ignore[misc]
-                case (
-                    ApprovalState.EXECUTED
-                    | ApprovalState.FAILED
-                    | ApprovalState.REFUSED
-                    | ApprovalState.WITHDRAWN
-                    | ApprovalState.EXPIRED
-                ):
-                    if now_ms - (record.decided_ms or record.expires_ms) > _KEPT_MS:
-                        await self._ctx.metadata.remove_keys([keys.approval(request)])
-                case _:
-                    assert_never(record.state)
+            try:
+                await self._swept(request, record, now_ms)
+            except PenstockError as error:
+                failed = failed or error
+            except Exception:
+                log.exception("request for approval failed with an unexpected error", extra={"request": request})
+        if failed is not None:
+            raise failed
+
+    async def _swept(self, request: str, record: ApprovalRecord, now_ms: int) -> None:
+        match record.state:
+            case ApprovalState.APPROVED:
+                await self._execute(request)
+            case ApprovalState.REQUESTED:
+                if not self._is_open(record):
+                    await changing(lambda: self._expire(request))
+            case (
+                ApprovalState.EXECUTED
+                | ApprovalState.FAILED
+                | ApprovalState.REFUSED
+                | ApprovalState.WITHDRAWN
+                | ApprovalState.EXPIRED
+            ):
+                if now_ms - (record.decided_ms or record.expires_ms) > _KEPT_MS:
+                    await self._ctx.metadata.remove_keys([keys.approval(request)])
+            case _:
+                assert_never(record.state)
 
     async def _expire(self, request: str) -> None:
         found = await self._load(request)

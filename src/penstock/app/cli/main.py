@@ -20,7 +20,7 @@ from penstock.app.cli import (
     tables,
     transactions,
 )
-from penstock.app.cli.common.late import LateGroup, missing_package
+from penstock.app.cli.common.late import LateGroup, missing_package, narrowed
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
 from penstock.app.cli.erasure import cases, ledger, subject
 from penstock.app.cli.upkeep import approvals, backup, data, doctor, evidence, rebuild, scrub, servers, tokens, users
@@ -131,7 +131,7 @@ def main() -> None:
     """Run the command line and exit with a status of ``EXIT_CODES``."""
     _open_closed_streams()
     try:
-        app()
+        narrowed(app, sys.argv[1:])()
     except PenstockError as error:
         _fail(error)
     except ModuleNotFoundError as error:

@@ -1,12 +1,16 @@
-"""Commands that live in a room above this one, and are imported only when they are called."""
+"""Build only what a call needs: commands of a room above this one are imported when they are called, and of all other
+commands only the one that is called gets its parameters."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import typer
 import typer.core
+from typer.models import CommandInfo
 
 from penstock.app.cli.common.security import add_options
 from penstock.model.errors import MissingExtraError, missing_extra
@@ -46,6 +50,29 @@ def _load(module: str) -> Any:
     command = typer.main.get_command(importlib.import_module(module).app)
     add_options(command)
     return command
+
+
+def narrowed(app: typer.Typer, words: Sequence[str]) -> typer.Typer:
+    """Return the app with only the command that the first of ``words`` name; without a known name, the whole app.
+
+    Typer reads the signature of every command before it looks at the words: 0.2 s for a hundred commands.
+    """
+    commands = [item for item in app.registered_commands if words and _name(item) == words[0]]
+    groups = [copy(item) for item in app.registered_groups if words and item.name == words[0]]
+    if not commands and not groups:
+        return app
+    for group in groups:
+        if group.typer_instance is not None:
+            group.typer_instance = narrowed(group.typer_instance, words[1:])
+    found = copy(app)
+    found.registered_commands, found.registered_groups = commands, groups
+    return found
+
+
+def _name(command: CommandInfo) -> str | None:
+    if command.name is None and command.callback is not None:
+        return typer.main.get_command_name(command.callback.__name__)
+    return command.name
 
 
 def missing_package(error: ModuleNotFoundError) -> MissingExtraError | None:

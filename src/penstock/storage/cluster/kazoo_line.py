@@ -32,6 +32,13 @@ class LostAnswerError(Exception):
     """No answer will come: the connection was lost after the request may have been sent, or the time is up."""
 
 
+def new_client(address: str, *, session_s: float) -> KazooClient:
+    """A client that is not started. It connects again for as long as it takes, soon after a server is back: kazoo's own
+    pauses grow to an hour, so that it would stay away for as long again as ZooKeeper was."""
+    retry = KazooRetry(max_tries=-1, delay=_RETRY_FIRST_S, max_delay=_RETRY_MAX_S)
+    return KazooClient(address, timeout=session_s, connection_retry=retry, logger=_log)
+
+
 class KazooLine:
     """A session with ZooKeeper. It connects again by itself until the session has ended; there is never a second one.
 
@@ -44,8 +51,7 @@ class KazooLine:
         self._name = name
         self._patience_s = patience_s
         self._offload = offload
-        retry = KazooRetry(max_tries=-1, delay=_RETRY_FIRST_S, max_delay=_RETRY_MAX_S)
-        self._client = KazooClient(address, timeout=session_s, connection_retry=retry, logger=_log)
+        self._client = new_client(address, session_s=session_s)
         self._session_s = session_s
         self._connected = asyncio.Event()
         self._ended = asyncio.Event()

@@ -174,9 +174,11 @@ class ZooKeeperCoordination(SingleChanges):
     async def notices(self, path: str) -> AsyncGenerator[None, None]:
         check_path(path)
         where = self._path(path)
+        changed = asyncio.Event()
+        # One for all rounds: of the two watches only one fires, and kazoo keeps each callable until its watch does.
+        watch = self._line.watcher(changed)
         while True:
-            changed = asyncio.Event()
-            watch = self._line.watcher(changed)
+            changed.clear()
             if not await self._watched(where, watch):
                 continue
             yield None

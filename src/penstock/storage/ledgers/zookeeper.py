@@ -14,7 +14,6 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NotConnectedError,
     NotFoundError,
-    missing_extra,
 )
 
 SESSION_S = 10.0
@@ -30,11 +29,9 @@ async def open_nodes(hosts: str, *, timeout_s: float = _CALL_S) -> AsyncIterator
     """
     if not _HOSTS.fullmatch(hosts):
         raise InvalidArgumentError("ZooKeeper's address is not host:port,host:port", address=hosts)
-    try:
-        from kazoo.client import KazooClient
-    except ImportError as error:
-        raise missing_extra("kazoo", "cluster") from error
-    client = KazooClient(hosts, timeout=SESSION_S)
+    from penstock.storage.cluster.kazoo_line import new_client  # only here: it needs the extra
+
+    client = new_client(hosts, session_s=SESSION_S)
     loop = asyncio.get_running_loop()
     try:
         if not await loop.run_in_executor(None, client.start_async().wait, timeout_s):
@@ -97,9 +94,12 @@ class ZooKeeperNodes:
             if not answered.done():
                 answered.set_result(None)
 
-        def hand_over(_: Any) -> None:
-            if not loop.is_closed():
+        def hand_over(_: Any) -> None:  # on kazoo's thread
+            try:
                 loop.call_soon_threadsafe(wake)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
 
         result.rawlink(hand_over)
         try:

@@ -1,0 +1,103 @@
+"""What our use of kazoo does in a process that lives for long. No ZooKeeper is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import aclosing
+
+import pytest
+
+pytest.importorskip("kazoo")
+
+from kazoo.exceptions import ConnectionLoss
+
+from penstock.storage.cluster.kazoo_line import new_client
+from penstock.storage.cluster.zookeeper import ZooKeeperCoordination
+from penstock.storage.ledgers import zookeeper as ledgers_zookeeper
+
+
+def test_after_a_long_absence_of_zookeeper_a_client_is_back_within_a_second(monkeypatch) -> None:
+    """kazoo's own pauses double up to an hour: after ten minutes away, it looks once in ten minutes."""
+    made = []
+
+    def note(hosts: str, *, session_s: float) -> object:
+        made.append(new_client(hosts, session_s=session_s))
+        raise ConnectionLoss  # it need not start
+
+    monkeypatch.setattr("penstock.storage.cluster.kazoo_line.new_client", note)
+
+    async def open_and_end() -> None:
+        with pytest.raises(ConnectionLoss):
+            async with ledgers_zookeeper.open_nodes("127.0.0.1:1"):
+                pass
+
+    asyncio.run(open_and_end())
+    pauses: list[float] = []
+    retry = made[0]._conn_retry.copy()
+    retry.sleep_func, retry.interrupt = pauses.append, None
+
+    def connect() -> None:
+        if len(pauses) < 1_000:
+            raise ConnectionLoss
+
+    retry(connect)
+    assert sum(pauses) > 300, "it does not give up"
+    assert max(pauses) < 1
+
+
+class FakeKazoo:
+    """Keeps watches as kazoo does: each callable once for a path and kind, until that watch fires."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, set] = defaultdict(set)
+        self.children: dict[str, set] = defaultdict(set)
+
+    def exists_async(self, path: str, watch) -> object:
+        self.data[path].add(watch)
+        return object()
+
+    def get_children_async(self, path: str, watch) -> object:
+        self.children[path].add(watch)
+        return object()
+
+    def change(self, kind: dict[str, set], path: str) -> None:
+        for watch in kind.pop(path, ()):
+            watch(None)
+
+
+class FakeLine:
+    """``KazooLine`` on a connection that is never lost."""
+
+    def __init__(self, kazoo: FakeKazoo) -> None:
+        self.kazoo = kazoo
+
+    async def until_connected(self, deadline: float) -> None:
+        return
+
+    async def call(self, request, deadline: float) -> object:
+        return request(self.kazoo)
+
+    def watcher(self, changed: asyncio.Event):
+        return lambda _: changed.set()
+
+    async def ended(self) -> None:
+        await asyncio.Event().wait()
+
+    def check_open(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("kind", ["data", "children"])
+def test_watches_that_do_not_fire_do_not_pile_up(kind: str) -> None:
+    async def scenario() -> None:
+        kazoo = FakeKazoo()
+        session = ZooKeeperCoordination(FakeLine(kazoo), "/root", "s", boot_clock=lambda: 0.0, patience_s=1.0)
+        async with aclosing(session.notices("members")) as notices:
+            for _ in range(50):
+                async with asyncio.timeout(5):
+                    await anext(notices)
+                kazoo.change(getattr(kazoo, kind), "/root/members")
+        assert max(len(held) for held in (*kazoo.data.values(), *kazoo.children.values())) == 1
+
+    asyncio.run(scenario())

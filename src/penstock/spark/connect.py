@@ -306,7 +306,7 @@ def link(connector: Connector, address: str) -> Link:
     key = (os.getpid(), threading.get_ident(), connector, address)
     found = _links.pop(key, None) or Link(connector, address)
     _links[key] = found
-    mine = [item for item in _links if item[:2] == key[:2]]
+    mine = [item for item in list(_links) if item[:2] == key[:2]]  # a copy: other threads change it
     for oldest in mine[: max(0, len(mine) - _LINKS_MAX)]:
         _links.pop(oldest).close()
     return found
@@ -315,5 +315,5 @@ def link(connector: Connector, address: str) -> Link:
 def close_links() -> None:
     """Close the links that this process and thread opened; for tests and long-lived drivers."""
     here = (os.getpid(), threading.get_ident())
-    for key in [key for key in _links if key[:2] == here]:
+    for key in [key for key in list(_links) if key[:2] == here]:
         _links.pop(key).close()

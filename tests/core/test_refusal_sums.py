@@ -20,7 +20,7 @@ def test_a_flood_makes_few_entries_and_every_refusal_counts(given_refusals):
     for refusal, at_ms in given_refusals:
         sums.add(refusal, at_ms)
     taken = sums.take()
-    assert len(taken) <= NAMED_MAX + 1
+    assert len(taken) <= 2 * NAMED_MAX + 1
     assert sum(one.count for one in taken) == len(given_refusals)
     assert sums.take() == []
     for one in taken:
@@ -49,3 +49,11 @@ def test_callers_are_kept_apart_until_there_are_too_many():
         {"reason": "credentials", "peer": "10.0.0.1", "count": 3, "from_ms": 1001, "to_ms": 1001},
     ]
     assert others.as_fields() == {"others": True, "count": 15, "from_ms": 1000 + NAMED_MAX, "to_ms": 1004 + NAMED_MAX}
+
+
+def test_nobody_hides_an_identity_behind_refusals_from_many_addresses():
+    sums = RefusalSums()
+    for number in range(NAMED_MAX + 5):
+        sums.add(Refusal(reason=Reason.CREDENTIALS, peer=f"fe80::{number}"), 1000)
+    sums.add(Refusal(reason=Reason.RIGHT, identity="ann", peer="fe80::1", needs="/=audit"), 1001)
+    assert [one.first.needs for one in sums.take() if one.first.identity == "ann" and not one.others] == ["/=audit"]

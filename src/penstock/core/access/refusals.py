@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MINUTE_MS = 60_000
-NAMED_MAX = 20  # sums of one minute that name their caller; all others of that minute are one sum
+NAMED_MAX = 20
+"""Sums of one minute that name an identity, and as many that name only an address, which anyone may have many of. All
+others of that minute are one sum."""
 TEXT_MAX = 200  # characters of each text: callers choose some of them
 
 
@@ -59,14 +61,14 @@ class RefusalSum:
 
 
 class RefusalSums:
-    """The refusals since the last ``take``, by reason, identity and address. Never more than ``NAMED_MAX`` + 1 sums."""
+    """The refusals since the last ``take``, by reason, identity and address. Never more than 2 * ``NAMED_MAX`` + 1 sums."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[Reason, str, str] | None, RefusalSum] = {}
 
     def add(self, refusal: Refusal, now_ms: int) -> None:
         key: tuple[Reason, str, str] | None = (refusal.reason, refusal.identity[:TEXT_MAX], refusal.peer[:TEXT_MAX])
-        if key not in self._sums and sum(one is not None for one in self._sums) >= NAMED_MAX:
+        if key not in self._sums and self._known(is_named=bool(refusal.identity)) >= NAMED_MAX:
             key = None
         found = self._sums.get(key)
         if found is None:
@@ -74,6 +76,9 @@ class RefusalSums:
         else:
             found.count += 1
             found.last_ms = max(found.last_ms, now_ms)
+
+    def _known(self, *, is_named: bool) -> int:
+        return sum(key is not None and bool(key[1]) == is_named for key in self._sums)
 
     def take(self) -> Sequence[RefusalSum]:
         """The sums, in order of their first refusals; they are empty then."""

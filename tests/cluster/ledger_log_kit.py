@@ -18,12 +18,18 @@ from penstock.testing.conformance.durable_log import replayed
 PATH = "/penstock/test/log"
 LIMITS = LedgerLogLimits(frame_max_bytes=20_000, entry_max_bytes=4_000, ledger_bytes=30_000, retry_s=(0.01, 0.05))
 
+BOOKIE_LIMITS = LedgerLimits(timeout_s=0.3, connect_s=0.3, rest_s=0.1)
+
 
 @asynccontextmanager
 async def open_log(
-    world: SimBookKeeper, *, seed: int = 1, limits: LedgerLogLimits = LIMITS, spec: LedgerSpec | None = None
+    world: SimBookKeeper,
+    *,
+    seed: int = 1,
+    limits: LedgerLogLimits = LIMITS,
+    bookies: LedgerLimits = BOOKIE_LIMITS,
+    spec: LedgerSpec | None = None,
 ) -> AsyncIterator[LedgerLog]:
-    bookies = LedgerLimits(timeout_s=0.3, connect_s=0.3, rest_s=0.1)
     rng = SeededRng(seed)
     async with (
         open_ledgers(

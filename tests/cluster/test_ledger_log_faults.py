@@ -16,7 +16,17 @@ from penstock.storage.ledgers.metadata import closed_at
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from penstock.testing.bookkeeper.nodes import MemoryNodes
 from penstock.testing.conformance.durable_log import replayed
-from tests.cluster.ledger_log_kit import FRAMES, LIMITS, PATH, append_all, content, open_log, record_of, run
+from tests.cluster.ledger_log_kit import (
+    BOOKIE_LIMITS,
+    FRAMES,
+    LIMITS,
+    PATH,
+    append_all,
+    content,
+    open_log,
+    record_of,
+    run,
+)
 
 
 class LateNodes(MemoryNodes):
@@ -198,6 +208,19 @@ def test_a_ledger_that_another_client_closed_too_early_ends_the_log() -> None:
             restart(world)
             with pytest.raises(ContainerOfflineError, match="before its acknowledged end"):
                 await log.append([b"4"])
+
+    run(scenario)
+
+
+def test_frames_without_bytes_are_bounded_too() -> None:
+    """Their entries have headers. Over the limit of a ledger, a frame would be missing between two others."""
+
+    async def scenario(world: SimBookKeeper) -> None:
+        limits = replace(LIMITS, in_flight_bytes=2_000)
+        async with open_log(world, limits=limits, bookies=replace(BOOKIE_LIMITS, in_flight_bytes=4_000)) as log:
+            await replayed(log)
+            assert await append_all(log, [b""] * 500) == list(range(1, 501))
+        assert await content(world, seed=2) == [b""] * 500
 
     run(scenario)
 

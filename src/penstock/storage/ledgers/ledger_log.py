@@ -44,6 +44,8 @@ from penstock.storage.ledgers.removals import Removals
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
+_FRAME_BYTES = 64
+"""What a frame in flight counts beside its bytes: headers of its entries, and objects. Frames without bytes count too."""
 _COPIES_MIN = 2
 """Copies below which the log does not go by itself: with one, the loss of a bookie would lose acknowledged data."""
 
@@ -202,13 +204,13 @@ class LedgerLog:
             )
         if self._failure is None and not self._closing and not self._replayed:
             raise InternalError("log was not replayed before an append", epoch=self.epoch)
-        await self._room(len(data))
+        await self._room(len(data) + _FRAME_BYTES)
         if self._failure is not None or self._closing:
             raise self._offline()
         frame = _Frame(self._next, data, asyncio.get_running_loop().create_future())
         self._next += 1
         self._unacknowledged.append(frame)
-        self._in_flight_bytes += len(data)
+        self._in_flight_bytes += len(data) + _FRAME_BYTES
         self._send(frame)
         self._roll_if_due()
         return await frame.done
@@ -327,7 +329,7 @@ class LedgerLog:
     def _acknowledge(self, upto: int) -> None:
         while self._unacknowledged and self._unacknowledged[0].address <= upto:
             frame = self._unacknowledged.popleft()
-            self._in_flight_bytes -= len(frame.data)
+            self._in_flight_bytes -= len(frame.data) + _FRAME_BYTES
             self._last = frame.address
             if not frame.done.done():
                 frame.done.set_result(LogAddress(frame.address))

@@ -33,8 +33,9 @@ setup:
 demo: setup
 	@$(BIN)/penstock demo --data ./data
 
+# Three processes also on two cores: half of the time, tests wait for servers that they start.
 test: setup lint
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -m "not spark and not server"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
 
 from penstock.codec.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata, ledger_path
 from penstock.codec.store.ledger_entries import decode_record
-from penstock.model.errors import ContainerOfflineError, NotConnectedError
+from penstock.model.errors import ContainerOfflineError, NotConnectedError, UnavailableError
 from penstock.storage.ledgers.ledger_log import LedgerLog
 from penstock.storage.ledgers.metadata import closed_at
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
@@ -221,6 +222,32 @@ def test_frames_without_bytes_are_bounded_too() -> None:
             await replayed(log)
             assert await append_all(log, [b""] * 500) == list(range(1, 501))
         assert await content(world, seed=2) == [b""] * 500
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("back", ["bookie-2", None])
+def test_a_ledger_of_two_copies_outlives_its_owner_and_one_bookie(back: str | None) -> None:
+    """It was begun while one bookie was down. Another bookie replaces the one that is dead, if there is one."""
+
+    async def scenario(world: SimBookKeeper) -> None:
+        world.bookies["bookie-2"].stop()
+        async with AsyncExitStack() as owner:
+            log = await owner.enter_async_context(open_log(world))
+            await replayed(log)
+            assert await append_all(log, [b"1", b"2", b"3"]) == [1, 2, 3]
+            if back is not None:
+                world.bookies[back].start()
+            world.bookies["bookie-0"].stop()
+            if back is None:
+                with pytest.raises(UnavailableError, match="too few bookies take a recovered entry"):
+                    await content(world, seed=2)
+                return
+            assert await content(world, seed=3) == [b"1", b"2", b"3"]
+            world.bookies["bookie-0"].start()
+            assert await content(world, seed=4) == [b"1", b"2", b"3"]
+            world.bookies["bookie-1"].stop()
+            assert await content(world, seed=5) == [b"1", b"2", b"3"]
 
     run(scenario)
 

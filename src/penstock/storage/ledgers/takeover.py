@@ -18,7 +18,8 @@ from penstock.codec.bookie import (
     encode_add,
     encode_read,
 )
-from penstock.codec.ledger_metadata import LedgerMetadata, LedgerState
+from penstock.codec.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
+from penstock.core.ledgers.placement import choose_bookies
 from penstock.core.ledgers.recovery import Quorum, Reply, Step, confirmed_after_fence, judge_code, judge_entry
 from penstock.model.errors import CorruptDataError, UnavailableError, UnsupportedError
 from penstock.storage.ledgers.connections import BookieConnections
@@ -66,16 +67,19 @@ class Takeover:
                 if marked is None:
                     continue
                 version = marked
-            last, length = await self._find_end(metadata)
-            closed = closed_at(metadata, last=last, length_bytes=length)
+            homes = [metadata.ensembles[-1]]
+            last, length = await self._find_end(metadata, homes)
+            kept = tuple(one for one in metadata.ensembles if one.first_entry < homes[0].first_entry)
+            # Other bookies are noted only now: before, another takeover would take their answers for proof.
+            closed = closed_at(replace(metadata, ensembles=(*kept, *homes)), last=last, length_bytes=length)
             # Another takeover may have changed the bookies meanwhile: then what was added again may lie elsewhere.
             if await self._nodes.replace(self._ledger, closed, version) is not None:
                 return closed
         raise UnavailableError("ledger is taken over by several clients at once", ledger=self._ledger, tries=_TRIES)
 
-    async def _find_end(self, metadata: LedgerMetadata) -> tuple[int, int]:
+    async def _find_end(self, metadata: LedgerMetadata, homes: list[Ensemble]) -> tuple[int, int]:
         """The last entry that may have been acknowledged, and the ledger's length with it. Every entry up to it is on
-        enough bookies."""
+        enough bookies. ``homes``: where entries are added again; others are appended where bookies had to be replaced."""
         quorum = Quorum(copies=metadata.write_quorum, acks=metadata.ack_quorum)
         replies = await self._ask(metadata, LAST_ENTRY)
         fenced = [one.entry.confirmed for one in replies if one.entry is not None]
@@ -94,7 +98,7 @@ class Takeover:
             if step is Step.WAIT:
                 raise self._undecided("too few bookies know whether an entry exists", metadata, last + 1, replies)
             found = next(one for one in replies if one.entry is not None)
-            await self._add_again(metadata, last + 1, found.data)
+            await self._add_again(metadata, last + 1, found.data, homes)
             last += 1
             length = found.entry.length_bytes if found.entry is not None else length
 
@@ -108,17 +112,35 @@ class Takeover:
                 return one.entry.length_bytes
         raise self._undecided("no bookie has the last acknowledged entry", metadata, last, replies)
 
-    async def _add_again(self, metadata: LedgerMetadata, entry: int, data: bytes) -> None:
-        """The same bytes to all bookies: an entry never gets a second content."""
+    async def _add_again(self, metadata: LedgerMetadata, entry: int, data: bytes, homes: list[Ensemble]) -> None:
+        """The same bytes to all bookies: an entry never gets a second content. If too few take it, others replace those
+        that do not."""
         frame = encode_add([data], key=self._key, flags=RECOVERY_ADD | HIGH_PRIORITY)
         key = (Operation.ADD, self._ledger, entry)
-        answers = await asyncio.gather(*(self._connections.call(name, key, frame) for name in names_of(metadata)))
-        taken = sum(one is not None and one.code == Code.OK for one in answers)
-        if taken < metadata.ack_quorum:
-            codes = tuple(None if one is None else one.code for one in answers)
-            raise UnavailableError(
-                "too few bookies take a recovered entry", ledger=self._ledger, entry=entry, taken=taken, codes=codes
-            )
+        names = homes[-1].bookies
+        refused: set[str] = set()
+        while True:
+            answers = await asyncio.gather(*(self._connections.call(name, key, frame) for name in names))
+            codes = [None if one is None else one.code for one in answers]
+            taken = codes.count(Code.OK)
+            if taken >= metadata.ack_quorum:
+                break
+            refused |= {name for name, code in zip(names, codes, strict=True) if code != Code.OK}
+            spare = [one for one in await self._nodes.bookies() if one.name not in {*names, *refused}]
+            if len(spare) < len(names) - taken:
+                raise UnavailableError(
+                    "too few bookies take a recovered entry",
+                    ledger=self._ledger,
+                    entry=entry,
+                    taken=taken,
+                    codes=tuple(codes),
+                )
+            others = iter(choose_bookies(spare, copies=len(names) - taken))
+            names = tuple(next(others).name if name in refused else name for name in names)
+        if names != homes[-1].bookies:
+            if homes[-1].first_entry == entry:
+                homes.pop()
+            homes.append(Ensemble(first_entry=entry, bookies=names))
 
     async def _ask(self, metadata: LedgerMetadata, entry: int) -> list[_Reply]:
         """What each bookie has of ``entry``. All are asked with the fence: else an entry could appear behind our back."""

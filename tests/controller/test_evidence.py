@@ -115,6 +115,8 @@ def test_documents_about_holds_and_removals_hold(tmp_path):
                 with pytest.raises(NotFoundError):
                     await controller.evidence.disposal(missing)
             with pytest.raises(NotFoundError):
+                await controller.evidence.hold("\udcff")
+            with pytest.raises(NotFoundError):
                 await controller.evidence.hold("none")
             with pytest.raises(NotFoundError):
                 await controller.evidence.erasure("none")

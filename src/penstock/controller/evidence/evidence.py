@@ -262,7 +262,7 @@ class Evidence:
     async def _find(self, state: LogState, wanted: Callable[[d.Entry], bool], text: str) -> list[str]:
         """Entries of the log that are still in the stream. Reads all of them, a page at a time."""
         log = self._ctx.audit.log
-        needle, found = json.dumps(text, ensure_ascii=False)[1:-1].encode(), list[str]()
+        needle, found = _needle(text), list[str]()
         async for entry in log.entries(await self._first(state), state.end):
             # Few entries contain the text, and parsing all would take ten times as long.
             if needle in entry and wanted(d.parsed(entry.decode())):
@@ -296,3 +296,8 @@ def _info(state: LogState, key: LogKey) -> AuditLogInfo:
         key=key.verifier.text,
         rotations=convert(list(key.rotations), list[KeyRotation]),
     )
+
+
+def _needle(text: str) -> bytes:
+    """The bytes of the text in an entry. No entry has half of a surrogate pair, so a search for it finds nothing."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")

@@ -18,9 +18,8 @@ from uuid import UUID
 
 from penstock.client.store import AsyncStore
 from penstock.controller.controller import Controller
-from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.model.cuts import StreamCut
-from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.model.names import AUDIT_STREAM, StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, ScalingPolicy, StreamConfig
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.ports.data.segments import Append

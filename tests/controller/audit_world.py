@@ -6,9 +6,8 @@ from memory_segments import MemorySegments
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.events import split_events
-from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.model.errors import StorageFullError, ThrottledError, UnavailableError
-from penstock.model.names import segment_name
+from penstock.model.names import AUDIT_STREAM, segment_name
 from penstock.model.segments import make_segment_id
 from penstock.ports.data.tables import TableRemoval
 

@@ -15,10 +15,9 @@ from penstock.codec.audit import decode_entry
 from penstock.codec.control.streams import EpochEntry
 from penstock.controller import keys
 from penstock.controller.controller import Controller, open_controller
-from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.controller.settings import ControllerSettings
 from penstock.model.cuts import StreamCut
-from penstock.model.names import StreamName, segment_name, transaction_segment_name
+from penstock.model.names import AUDIT_STREAM, StreamName, segment_name, transaction_segment_name
 from penstock.model.policies import ReaderGroupRetention, RetentionPolicy, ScalingPolicy, StreamConfig
 from penstock.model.retention import Backlog, OnExceed, PolicyDocument, Retain
 from penstock.model.segments import SegmentId, even_ranges, make_segment_id

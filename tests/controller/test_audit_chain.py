@@ -13,9 +13,9 @@ from memory_segments import MemorySegments
 from penstock.codec.audit import AuditEntry, AuditKind, encode_entry
 from penstock.codec.events import frame_events
 from penstock.controller import keys, retention_keys
-from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.core.evidence.merkle import Edge, leaf_hash
 from penstock.model.errors import ContainerOfflineError, InvalidArgumentError, PenstockError, UnavailableError
+from penstock.model.names import AUDIT_STREAM
 from penstock.model.retention import EMPTY, PolicyDocument, Retain
 from penstock.testing.fakes import FakeClock
 

@@ -12,7 +12,7 @@ from memory_segments import MemorySegments
 
 from penstock.codec.audit import ENTRY_MAX_BYTES, AuditEntry, AuditKind, decode_entry, encode_entry
 from penstock.controller import keys, retention_keys
-from penstock.controller.retention.audit import AUDIT_STREAM, audit_policy
+from penstock.controller.evidence.record_streams import record_policy
 from penstock.controller.settings import DAY_MS, ControllerSettings
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import (
@@ -24,6 +24,7 @@ from penstock.model.errors import (
     ThrottledError,
     UnavailableError,
 )
+from penstock.model.names import AUDIT_STREAM
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.model.segments import even_ranges
 from penstock.ports.data.tables import TablePut
@@ -284,7 +285,7 @@ def test_its_own_retention_is_the_settings_and_no_level_speaks_for_it():
             await controller.drain_audit()
             policy = await controller.policies.effective(AUDIT_STREAM)
             assert (policy.min_age_ms, policy.max_age_ms) == (2 * DAY_MS, 2 * DAY_MS)
-            assert audit_policy(settings).maximum == 2 * DAY_MS
+            assert record_policy(settings).maximum == 2 * DAY_MS
             await controller.retention.run(AUDIT_STREAM)
             clock.ms += 2 * DAY_MS - 1
             await controller.retention.run(AUDIT_STREAM)

@@ -12,7 +12,6 @@ from memory_segments import MemorySegments
 from penstock.codec.control.policies import policy_fields
 from penstock.codec.control.streams import StreamRecord
 from penstock.controller import keys
-from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
@@ -20,7 +19,7 @@ from penstock.model.errors import (
     StreamNotFoundError,
     VersionTooNewError,
 )
-from penstock.model.names import StreamName
+from penstock.model.names import AUDIT_STREAM, StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.model.retention import EMPTY, Backlog, Idle, Level, OnExceed, PolicyDocument, Retain, Unsubscribed
 from penstock.testing.fakes import FakeClock

@@ -53,6 +53,7 @@ UNSEEN = {
     "audit-keys/{log}": "only if something is signed: test_evidence",
     "audit-checkpoint/{log}/{size}": "only if something is signed: test_evidence",
     "audit-policy": "only if the operator sets it: test_audit_chain",
+    "erasures-policy": "only if the operator sets it: test_erasure_feed",
     "audit-tile/{log}/{tile}": "only after 256 audit entries: test_audit_chain",
     "q{container}{row}": "in snapshots of the catalogue only",
 }

@@ -14,8 +14,7 @@ from penstock.codec.control.readers import SubscriberRecord
 from penstock.codec.control.streams import HeadRecord, StreamRecord, StreamState
 from penstock.controller import keys
 from penstock.controller.controller import Controller
-from penstock.controller.retention.audit import AUDIT_STREAM
-from penstock.model.names import segment_name
+from penstock.model.names import AUDIT_STREAM, segment_name
 from penstock.model.retention import Backlog, Idle, OnExceed, PolicyDocument, Retain
 from penstock.testing.fakes import FakeClock
 

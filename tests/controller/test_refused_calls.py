@@ -13,10 +13,9 @@ from memory_segments import MemorySegments
 
 from penstock.controller import keys
 from penstock.controller.controller import Controller
-from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.controller.streams import updates as streams
 from penstock.model.errors import PenstockError, RetentionHoldError
-from penstock.model.names import StreamName
+from penstock.model.names import AUDIT_STREAM, StreamName
 from penstock.model.policies import ReaderGroupRetention
 from penstock.model.segments import KeyRange
 from penstock.ports.control.groups import ReaderGroupConfig

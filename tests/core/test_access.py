@@ -125,8 +125,9 @@ def test_internal_names_belong_to_what_they_serve():
     assert of_stream(StreamName("_system", "anything")) == ("/",)
 
 
-def test_the_audit_stream_needs_the_right_to_audit():
-    audit = StreamName("_system", "audit")
+@pytest.mark.parametrize("name", ["audit", "erasures"])
+def test_the_records_of_the_stores_decisions_need_the_right_to_audit(name):
+    audit = StreamName("_system", name)
     for wanted in ({Action.READ}, ANY, LOOK):
         assert meets(who("/=audit"), on_stream(wanted, audit))
         assert not meets(who("/=read,write,admin,retain,hold,erase,approve"), on_stream(wanted, audit))

@@ -65,8 +65,9 @@ def test_a_plan_loses_what_its_user_loses(planned, present):
         assert held(left, stream) <= held(planned, stream) & held(present, stream)
 
 
-def test_the_audit_stream_needs_the_right_to_audit_and_no_other_stream_of_the_store_is_planned():
-    audit, other = StreamName("_system", "audit"), StreamName("_system", "other")
+@pytest.mark.parametrize("name", ["audit", "erasures"])
+def test_the_stores_records_need_the_right_to_audit_and_no_other_stream_of_the_store_is_planned(name):
+    audit, other = StreamName("_system", name), StreamName("_system", "other")
     root = Identity(name="root", proof="password", grants=(parse_grant("/=*"),))
     assert [grant_text(one) for one in plan_grants(root, [audit], "read")] == ["/=audit"]
     for stream, action in ((audit, "write"), (other, "read")):

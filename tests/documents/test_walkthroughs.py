@@ -24,6 +24,7 @@ BLOCK = re.compile(r"^ *```(sh|python)(?: title=\"(\S+)\")?\n(.*?)^ *```$", re.M
 PAGES = (
     "tutorials/first-hour.md",
     "how-to/consumers.md",
+    "how-to/erasure.md",
     "how-to/move-from-kafka.md",
     "how-to/move-from-pravega.md",
     "how-to/pulsar-tools.md",

@@ -9,10 +9,9 @@ from rest_support import FIRST, Running, play
 
 from penstock.codec.audit import decode_entry
 from penstock.codec.events import split_events
-from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.model.callers import Caller, calling
 from penstock.model.cuts import StreamCut
-from penstock.model.names import segment_name
+from penstock.model.names import AUDIT_STREAM, segment_name
 from penstock.net.dial.controller import dial_controller
 from penstock.net.grpc.grpc_server import GrpcServer
 

@@ -62,6 +62,24 @@ def test_the_audit_stream_and_the_tables_of_the_store_are_not_changed_over_the_w
     run(main())
 
 
+def test_the_erasure_feed_is_read_and_not_changed_over_the_wire() -> None:
+    feed = "_system/erasures/0.#epoch.0"
+
+    async def main() -> None:
+        async with stage() as scene, remote(scene.server, scene.store) as store:
+            await scene.store.create_segment(feed)
+            await scene.store.append(
+                Append(segment=feed, writer=WRITER, data=b"event", event_number=1, previous=NO_EVENT)
+            )
+            for change in (store.seal(feed), store.truncate(feed, 1), store.setup_append(feed, WRITER)):
+                with pytest.raises(SegmentNotFoundError):
+                    await change
+            read = await store.read(feed, 0, 100, wait=False)
+            assert b"".join(bytes(part) for part in read.parts) == b"event"
+
+    run(main())
+
+
 def test_reader_groups_on_the_audit_stream_keep_their_state_beside_it() -> None:
     async def main() -> None:
         async with stage() as scene, remote(scene.server, scene.store) as store:

@@ -5,9 +5,8 @@ import pytest
 from penstock.core.units import parse_size
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, InvalidNameError
-from penstock.model.names import StreamName
+from penstock.model.names import RECORD_STREAMS, StreamName
 from penstock.model.segments import SegmentId
-from penstock.spark.choice import AUDIT_STREAM
 from penstock.spark.kafka import KAFKA_OPTIONS
 from penstock.spark.options import READ_OPTIONS, WRITE_OPTIONS, parse_read, parse_sink, parse_write, plain_name
 from penstock.spark.schema import READ_MARK, check_read_schema, check_write_schema, read_columns, target_columns
@@ -31,14 +30,15 @@ def test_contradicting_names_of_the_stream_are_refused() -> None:
         parse_read({**STREAM, "paths": '["a/b","c/d"]'})
 
 
-def test_the_audit_stream_is_read_and_nothing_else_of_the_store_and_never_written() -> None:
-    assert parse_read({"path": "_system/audit"}).stream == AUDIT_STREAM
-    assert parse_read({"scope": "_system", "stream": "audit"}).stream == AUDIT_STREAM
+@pytest.mark.parametrize("stream", RECORD_STREAMS)
+def test_the_records_of_the_store_are_read_and_nothing_else_of_it_and_never_written(stream: StreamName) -> None:
+    assert parse_read({"path": str(stream)}).stream == stream
+    assert parse_read({"scope": "_system", "stream": stream.stream}).stream == stream
     for refused in ("_system/_tables", "_system/other", "plant/_RGgroup"):
         with pytest.raises(InvalidNameError):
             parse_read({"path": refused})
     with pytest.raises(InvalidNameError):
-        parse_write({"path": "_system/audit"})
+        parse_write({"path": str(stream)})
 
 
 @pytest.mark.parametrize("name", ["maxBytesPerTrigger", "max_bytes_per_trigger", "maxbytespertrigger"])

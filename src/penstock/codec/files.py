@@ -206,6 +206,13 @@ SEGMENTS = (
         ends="entries: 7 years after they were written, or as its policy says; the stream: nothing",
     ),
     Entry(
+        key="_system/erasures/{segment}",
+        value="the erasure feed ([erasure-feed.md](erasure-feed.md))",
+        one_for="the store",
+        writers=("controller.erasure.feed",),
+        ends="events: 7 years after they were written, or as its policy says; the stream: nothing",
+    ),
+    Entry(
         key="{scope}/_GROUP{group}/{segment}",
         value="a table: under `state` the positions and readers of the group (JSON), under `group/ID` its id",
         one_for="each reader group of our own clients",

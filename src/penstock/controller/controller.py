@@ -125,6 +125,7 @@ class Controller:
         await self._sweeper.resume()
         await ctx.audit.start(self.streams.ensure, now=looks)
         await self._limits.restore()
+        await self.erasures.feed.start(self.streams.ensure, now=looks)
         await self.erasures.start()
         await self._advancing.start()
         if ctx.settings.watermark_ms is not None:

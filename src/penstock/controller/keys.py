@@ -20,6 +20,7 @@ ERASURES = b"erasure/"
 WRITER_MARKS = b"writer-mark/"
 ERASURE_MARKS = b"erasure-work/"
 ERASURE_CHAIN = b"erasure-chain"
+ERASURE_FEED = b"erasure-feed"
 CASES = b"case/"
 
 

@@ -6,7 +6,7 @@ Source: docs/formats/metadata.md.
 from __future__ import annotations
 
 from penstock.controller.keys import encoded
-from penstock.model.names import StreamName
+from penstock.model.names import ERASURE_FEED, StreamName
 
 CLOCK = b"clock/retention"
 BUCKET_COUNT = b"buckets/count"
@@ -14,7 +14,6 @@ HEARTBEATS = b"controller/"
 OUTBOX = b"audit/"
 GAPS = b"audit-gap/"
 AUDIT_LOG = b"audit-log"
-AUDIT_POLICY = b"audit-policy"
 GRACES = b"grace/"
 DELETED = b"deleted/"
 
@@ -60,6 +59,11 @@ def audit_tiles(log: str) -> bytes:
 
 def audit_tile(log: str, number: int) -> bytes:
     return f"audit-tile/{log}/{number:016x}".encode()
+
+
+def record_policy(name: StreamName) -> bytes:
+    """The mark that the operator has set the policy of one of ``RECORD_STREAMS``."""
+    return b"erasures-policy" if name == ERASURE_FEED else b"audit-policy"
 
 
 def graces(name: StreamName) -> bytes:

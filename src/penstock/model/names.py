@@ -81,6 +81,12 @@ class StreamName:
         return self.stream.startswith("_") or self.scope.startswith("_")
 
 
+AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
+ERASURE_FEED = StreamName(SYSTEM_SCOPE, "erasures")
+RECORD_STREAMS = (AUDIT_STREAM, ERASURE_FEED)
+"""In these the store records its own decisions. Clients can only read them, and need the right ``audit`` for it."""
+
+
 def segment_name(stream: StreamName, segment: SegmentId) -> str:
     """``scope/stream/<number>.#epoch.<epoch>``."""
     return f"{stream.scope}/{stream.stream}/{number_of(segment)}.#epoch.{epoch_of(segment)}"

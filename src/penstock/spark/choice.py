@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.model.errors import InvalidArgumentError, InvalidNameError, StreamNotFoundError
-from penstock.model.names import SYSTEM_SCOPE, StreamName
+from penstock.model.names import RECORD_STREAMS, StreamName
 from penstock.spark.connect import Services
-
-AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
-"""Of the store itself; it can be read as any other, and nothing else. Source: docs/formats/audit.md."""
 
 WHICH_STREAM = (
     "which stream? give options scope and stream, or load('SCOPE/STREAM'). Spark keeps the options of a "
@@ -49,10 +46,11 @@ StreamChoice: TypeAlias = Named | Matching
 
 
 def name_of(full: str, scope: str | None, *, own: bool) -> StreamName:
-    """The stream of a full name, which must be in ``scope`` where that is given."""
+    """The stream of a full name, which must be in ``scope`` where that is given. ``own``: it may be one of the store's
+    records of its decisions."""
     try:
         name = StreamName.parse(full)
-        if not (own and name == AUDIT_STREAM):
+        if not (own and name in RECORD_STREAMS):
             name.checked()
     except InvalidNameError as error:
         raise InvalidNameError(f"option stream: {error.message}", **error.fields) from None

@@ -10,6 +10,7 @@ from penstock.codec.control.erasures import (
     ErasurePartRecord,
     ErasureRecord,
 )
+from penstock.codec.control.streams import CounterRecord, MarkerRecord
 from penstock.codec.dictionary import Entry
 
 _ERASURES = "controller.erasure.erasures"
@@ -50,6 +51,20 @@ ERASURE_ROWS = (
         one_for="the store: the last receipt",
         writers=(_ERASURES,),
         ends="nothing",
+    ),
+    Entry(
+        key="erasure-feed",
+        value=CounterRecord,
+        one_for="the store, once it has a receipt: the number of the last one that is in the erasure feed",
+        writers=("controller.erasure.feed",),
+        ends="nothing",
+    ),
+    Entry(
+        key="erasures-policy",
+        value=MarkerRecord,
+        one_for="the store, if the operator has set the policy of the erasure feed",
+        writers=("controller.retention.policies",),
+        ends="the operator clears the policy",
     ),
     Entry(
         key="case/{case}",

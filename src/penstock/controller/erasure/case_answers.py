@@ -10,10 +10,11 @@ from penstock.codec.control.cases import CaseRecord, CaseStreamRecord
 from penstock.codec.control.erasures import ErasureRecord
 from penstock.controller import keys
 from penstock.controller.context import Context
-from penstock.controller.erasure.case_search import erasure_id, holds_of_erasure
+from penstock.controller.erasure.case_search import holds_of_erasure
 from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.metadata import stored
 from penstock.core.cases.case import is_overdue, matcher_of
+from penstock.core.cases.progress import erasure_id
 from penstock.model.answers.erasure import CaseDefect, CaseEnd, CaseHold, CaseProgress, CaseTable, ErasureCase
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.names import StreamName

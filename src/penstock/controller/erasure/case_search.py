@@ -6,7 +6,6 @@ What a search finds is erased before the searched range is recorded. So a crash 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -22,7 +21,7 @@ from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.metadata import Stored
 from penstock.controller.stream_view import StreamView
 from penstock.core.cases.matching import Matcher
-from penstock.core.cases.progress import extended, unsearched
+from penstock.core.cases.progress import erasure_id, extended, unsearched
 from penstock.core.segments.erasure import Range
 from penstock.model.answers.erasure import CaseHold, Erasure
 from penstock.model.errors import (
@@ -328,11 +327,6 @@ def _hits(
 
 def partial_note(note: Note, phase: str, view: StreamView) -> Callable[[int], None]:
     return lambda size: note(phase, str(view.name), size)
-
-
-def erasure_id(case: str, stream: StreamName, number: int) -> str:
-    """The id of an erasure of a case: the same after a crash."""
-    return f"{case}.{hashlib.sha256(str(stream).encode()).hexdigest()[:8]}.{number}"
 
 
 def holds_of_erasure(stream: StreamName, state: Erasure) -> list[CaseHold]:

@@ -40,9 +40,10 @@ from penstock.core.cases.case import (
     level_of,
     matcher_of,
     with_key,
+    without_values,
 )
 from penstock.core.cases.ledger import Ledger, key_digest
-from penstock.core.cases.matching import Contains, JsonField, KeyedField, check_parts
+from penstock.core.cases.matching import Contains, JsonField, check_parts
 from penstock.model.answers.erasure import CaseHold, CaseProgress, ErasureCase
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -247,17 +248,8 @@ class Cases:
         """See ``ports.control.erasures.Cases.subject``."""
         record = await self._record(case)
         key = self._ctx.settings.erasure_key
-        if not has_key(record, key):
-            # Without that key nobody can use the digests.
-            return {"by": record.subject["by"], "left_out": len(record.subject["digests"])}
-        if with_values or "digests" in record.subject:
-            return dict(record.subject)
-        matcher = matcher_of(record.subject, key)
-        if isinstance(matcher, JsonField) and key is not None:
-            matcher = matcher.keyed(key)
-        if isinstance(matcher, KeyedField):
-            return document_of(matcher)
-        return {"by": record.subject["by"], "left_out": len(matcher.values)}
+        # Without the key of its digests nobody can use them.
+        return dict(record.subject) if with_values and has_key(record, key) else without_values(record, key)
 
     async def key(self) -> str | None:
         """See ``ports.control.erasures.Cases.key``."""

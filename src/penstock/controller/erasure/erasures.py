@@ -31,6 +31,7 @@ from penstock.controller.context import Context
 from penstock.controller.erasure.attempts import Attempts
 from penstock.controller.erasure.decisions import Decisions
 from penstock.controller.erasure.deferral import Deferrals, judge, withdrawn_error
+from penstock.controller.erasure.feed import ErasureFeed
 from penstock.controller.erasure.parts import Parts
 from penstock.controller.erasure.repeats import Repeats
 from penstock.controller.erasure.subjects import (
@@ -101,6 +102,7 @@ class Erasures:
         self._repeats = Repeats(ctx.metadata)
         self._deferrals = Deferrals(ctx, self._perform_soon)
         self.tables = ErasedTables(ctx)
+        self.feed = ErasureFeed(ctx, self._parts, self.tables)
         self._decisions = Decisions(ctx, self._parts, self._repeats)
 
     async def start(self) -> None:
@@ -120,6 +122,7 @@ class Erasures:
         """Start each decided erasure that is not running, check the holds of each deferred one, and delete requests
         that have been incomplete for more than a day. A failure is logged and stops no other erasure."""
         ctx = self._ctx
+        self.feed.soon()
         async for entry in ctx.metadata.scan_all(keys.ERASURE_MARKS):
             erasure = _marked(entry)
             (of,) = await ctx.metadata.entries([keys.erasure(erasure)])
@@ -419,6 +422,7 @@ class Erasures:
         }
         await changing(lambda: self._finish(erasure, fields))
         ctx.audit.soon()
+        self.feed.soon()
         ctx.telemetry.add("erasures")
 
     async def _view(self, record: ErasureRecord) -> StreamView | None:

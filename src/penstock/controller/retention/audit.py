@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
 from penstock.codec.audit import AuditEntry, AuditKind, encode_entry
-from penstock.codec.control.streams import ScopeRecord, StreamRecord
 from penstock.codec.control.truncations import GapRecord, OutboxRecord
 from penstock.codec.events import frame_events
-from penstock.controller import keys, retention_keys
+from penstock.controller import retention_keys
 from penstock.controller.evidence.audit_log import AuditLog
+from penstock.controller.evidence.record_streams import CreateStream, ensure_record_stream
 from penstock.controller.metadata import Metadata, changing, create, overwrite, stored
 from penstock.controller.set_aside import UNREADABLE, SetAside
 from penstock.controller.settings import ControllerSettings
@@ -29,18 +29,16 @@ from penstock.core.evidence.audit_log import LogState, chained
 from penstock.core.segments.writer_memory import FIXED_IDS
 from penstock.model.callers import current_caller
 from penstock.model.errors import ConditionFailedError, InvalidArgumentError, PenstockError, WriterFencedError
-from penstock.model.names import MARK_PREFIX, SYSTEM_SCOPE, StreamName, segment_name
-from penstock.model.policies import RetentionPolicy, RetentionType, StreamConfig
+from penstock.model.names import AUDIT_STREAM, MARK_PREFIX, RECORD_STREAMS, StreamName, segment_name
 from penstock.model.segments import make_segment_id
 from penstock.ports.clock import Clock
 from penstock.ports.data.segments import Append, Segments
-from penstock.ports.data.tables import KEY_ABSENT, TablePut, TableRemoval
+from penstock.ports.data.tables import TablePut, TableRemoval
 from penstock.ports.rng import Rng
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
-AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
 WRITER = UUID(int=FIXED_IDS << 64 | 0x61_75_64_69_74_00_00_01)
 
 _SEGMENT = segment_name(AUDIT_STREAM, make_segment_id(0, 0))
@@ -50,19 +48,14 @@ _FENCED_TRIES = 8  # appends lost to other controllers before the drain gives up
 
 
 def check_not_own(name: StreamName) -> None:
-    """Raises InvalidArgumentError for the audit stream and streams of watermarks, which belong to the store."""
-    if name == AUDIT_STREAM:
-        raise InvalidArgumentError("the store writes the audit stream itself; it can only be read", stream=str(name))
+    """Raises InvalidArgumentError for records of the store's decisions and streams of watermarks: they belong to the
+    store."""
+    if name in RECORD_STREAMS:
+        raise InvalidArgumentError("the store writes this stream itself; it can only be read", stream=str(name))
     if name.stream.startswith(MARK_PREFIX):
         raise InvalidArgumentError(
             "the store writes the stream of watermarks itself; it can only be read", stream=str(name)
         )
-
-
-def audit_policy(settings: ControllerSettings) -> RetentionPolicy:
-    """The policy of the audit stream unless the operator sets one: entries are kept that long, and no longer."""
-    age_ms = settings.audit_max_age_ms
-    return RetentionPolicy(type=RetentionType.TIME, minimum=age_ms, maximum=age_ms)
 
 
 def _with_caller(entry: AuditEntry) -> AuditEntry:
@@ -116,7 +109,7 @@ class Audit:
         self._without_room: GapRecord | None = None
         """The durable number of entries of this process that the audit stream will never get."""
         metadata.watch(self._written)
-        self._create: Callable[[StreamName, StreamConfig], Awaitable[None]] | None = None
+        self._create: CreateStream | None = None
         self._draining = asyncio.Lock()
         self._asked = False
 
@@ -125,7 +118,7 @@ class Audit:
         """About how many entries wait for their append; at least one if the number is not known."""
         return len(self._waiting) if self._is_certain else max(1, len(self._waiting))
 
-    async def start(self, create_stream: Callable[[StreamName, StreamConfig], Awaitable[None]], *, now: bool) -> None:
+    async def start(self, create_stream: CreateStream, *, now: bool) -> None:
         """Start, and append what an earlier process has left in the outbox.
 
         ``create_stream`` creates a stream unless it exists. ``now``: create the audit stream at once, so that readers
@@ -157,26 +150,10 @@ class Audit:
             return
         create_stream, self._create = self._create, None
         try:
-            (entry,) = await self._metadata.entries([keys.scope(SYSTEM_SCOPE)])
-            if stored(entry, ScopeRecord).value is None:
-                await self._metadata.put(overwrite(keys.scope(SYSTEM_SCOPE), ScopeRecord()))
-            await create_stream(AUDIT_STREAM, StreamConfig(retention=audit_policy(self._settings)))
-            await changing(self._keep_policy)
+            await ensure_record_stream(self._metadata, AUDIT_STREAM, create_stream, self._settings)
         except BaseException:
             self._create = create_stream
             raise
-
-    async def _keep_policy(self) -> None:
-        """Apply the current settings to the audit stream, unless the operator has set a policy: an earlier process may have
-        used others."""
-        found = await self._metadata.get(keys.stream(AUDIT_STREAM), StreamRecord)
-        record, policy = found.value, audit_policy(self._settings)
-        (chosen,) = await self._metadata.entries([retention_keys.AUDIT_POLICY])
-        if chosen.version != KEY_ABSENT:
-            return
-        if record is not None and (record.config.retention != policy or record.policy is not None):
-            changed = replace(record, config=replace(record.config, retention=policy), policy=None)
-            await self._metadata.put(found.put(changed))
 
     # --- in ------------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from penstock.codec.control.policy_document import encode_document, value_of
 from penstock.codec.control.streams import MarkerRecord, StreamRecord
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
+from penstock.controller.evidence.record_streams import record_policy
 from penstock.controller.metadata import CHUNK, Stored, changing, overwrite, stored
-from penstock.controller.retention.audit import AUDIT_STREAM, audit_policy
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settled
 from penstock.core.policies.approvals import shortens
@@ -41,7 +41,7 @@ from penstock.model.errors import (
     RetentionLockError,
     VersionTooNewError,
 )
-from penstock.model.names import StreamName
+from penstock.model.names import RECORD_STREAMS, StreamName
 from penstock.model.policies import RetentionPolicy
 from penstock.model.retention import EMPTY, EffectivePolicy, Inherit, Level, PolicyDocument, PolicyTarget, Retain
 from penstock.ports.data.tables import KEY_ABSENT, TableCheck, TableEntry, TablePut
@@ -255,13 +255,13 @@ class Policies:
 
     async def _set_stream(self, name: StreamName, document: PolicyDocument) -> None:
         ctx = self._ctx
-        is_audit = name == AUDIT_STREAM
-        if name.is_internal and not is_audit:
+        is_record = name in RECORD_STREAMS
+        if name.is_internal and not is_record:
             raise _internal("stream", str(name), Level.STREAM)
         own = not document.is_empty
-        if is_audit:
+        if is_record:
             check_audit_policy(document)
-            document = document if own else with_pravega(EMPTY, audit_policy(ctx.settings))
+            document = document if own else with_pravega(EMPTY, record_policy(ctx.settings))
 
         async def attempt() -> None:
             view = await settled(ctx, name)
@@ -277,11 +277,11 @@ class Policies:
                 *levels.checks,
                 *gate,
                 *own_policy_puts(name, changed),
-                *([overwrite(retention_keys.AUDIT_POLICY, MarkerRecord())] if is_audit and own else []),
+                *([overwrite(retention_keys.record_policy(name), MarkerRecord())] if is_record and own else []),
                 *ctx.audit.puts([_entry(name, _shown(view.record), document, levels.effective)]),
             )
-            if is_audit and not own:
-                await ctx.metadata.remove_keys([retention_keys.AUDIT_POLICY])
+            if is_record and not own:
+                await ctx.metadata.remove_keys([retention_keys.record_policy(name)])
             if document.is_empty:
                 # Remove the mark last: a stale mark costs one read, a missing one would hide the stream from its
                 # scope's changes.

@@ -15,14 +15,13 @@ from penstock.codec.control.streams import CounterRecord, StreamState
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.metadata import changing
-from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.epochs import begin_scale, finish_scale
 from penstock.controller.streams.workflows import exclusive, settle
 from penstock.controller.transactions.decisions import abort_if_open
 from penstock.core.streams.scaling import plan_scale
 from penstock.model.errors import CorruptDataError
-from penstock.model.names import StreamName
+from penstock.model.names import AUDIT_STREAM, StreamName
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ async def begin_restored(ctx: Context, jump: int) -> int:
         if name is None or name == AUDIT_STREAM or name.stream.startswith("_"):
             continue
         try:
-            moved += await _move(ctx, name, jump)
+            moved += await renew_segments(ctx, name, jump)
         except CorruptDataError as error:
             log.error(
                 "stream keeps its segments after the restore: positions of the original may mean other events",
@@ -74,8 +73,9 @@ async def _raise_numbers(ctx: Context, jump: int) -> None:
     await ctx.metadata.remove_keys([entry.key for entry in own])
 
 
-async def _move(ctx: Context, name: StreamName, jump: int) -> bool:
-    """Scale the stream to new segments with the same key ranges, unless it is sealed or deleted."""
+async def renew_segments(ctx: Context, name: StreamName, jump: int = 0) -> bool:
+    """Scale the stream to new segments with the same key ranges, and numbers ``jump`` higher; False: it is sealed or
+    deleted. Raises what the storage raises."""
 
     async def attempt() -> bool:
         view: StreamView | None = await settle(ctx, name)

@@ -14,12 +14,10 @@ from penstock.core.access import resources as names
 from penstock.core.access.rights import ANY, LOOK, Need, missing
 from penstock.core.cases.case import EVERYTHING
 from penstock.model.identity import Action, Identity
-from penstock.model.names import SYSTEM_SCOPE, StreamName
+from penstock.model.names import RECORD_STREAMS, SYSTEM_SCOPE, StreamName
 
 Arguments: TypeAlias = Mapping[str, Any]
 Needs: TypeAlias = Callable[[Arguments], Sequence[Need]]
-
-AUDIT_STREAM = StreamName(SYSTEM_SCOPE, "audit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,11 @@ class Rule:
 def on_stream(actions: Iterable[Action], stream: StreamName) -> Need:
     """A need for one of the actions on a stream, or on the segments under its name.
 
-    The audit stream needs the right to audit. All else in the store's own scope needs a right on the store to change it.
+    The store's records of its decisions need the right to audit. All else in the store's own scope needs a right on
+    the store to change it.
     """
     wanted = frozenset(actions)
-    if stream == AUDIT_STREAM and (wanted & {Action.READ} or wanted >= LOOK):
+    if stream in RECORD_STREAMS and (wanted & {Action.READ} or wanted >= LOOK):
         wanted = frozenset({Action.AUDIT})
     elif stream.scope == SYSTEM_SCOPE:
         wanted = frozenset({Action.ADMIN})

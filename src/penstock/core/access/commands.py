@@ -10,11 +10,10 @@ from typing import Any
 
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import table_commands as t
-from penstock.core.access.calls import AUDIT_STREAM
 from penstock.core.access.resources import is_group, names_groups, of_segment, of_stream
 from penstock.core.access.rights import actions_on
 from penstock.model.identity import Action, Identity
-from penstock.model.names import SYSTEM_SCOPE, TABLE_SUFFIX, StreamName
+from penstock.model.names import RECORD_STREAMS, SYSTEM_SCOPE, TABLE_SUFFIX, StreamName
 
 ACCESS = frozenset({Action.READ, Action.WRITE, Action.ADMIN})
 """The actions that a token can allow."""
@@ -61,7 +60,7 @@ def delegable(identity: Identity, stream: StreamName) -> frozenset[Action]:
     Readers of a group write its state, and delete it. Only the store writes its own streams. A table that is named like a
     key-value table is a group's only for a right that names groups: else every reader of a scope could delete its tables.
     """
-    if stream == AUDIT_STREAM:
+    if stream in RECORD_STREAMS:
         return _READ if actions_on(identity.grants, ["/"]) & {Action.AUDIT} else frozenset()
     if stream.scope == SYSTEM_SCOPE:
         return _READ if actions_on(identity.grants, ["/"]) & {Action.ADMIN} else frozenset()

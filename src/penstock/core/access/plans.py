@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.access.calls import AUDIT_STREAM
 from penstock.core.access.resources import STORE, covers, of_scope, of_stream
 from penstock.core.access.rights import actions_on, allowed
 from penstock.model.errors import InvalidArgumentError, PermissionDeniedError
 from penstock.model.identity import Action, Grant, Identity, PlanLife
-from penstock.model.names import SYSTEM_SCOPE, StreamName
+from penstock.model.names import RECORD_STREAMS, SYSTEM_SCOPE, StreamName
 from penstock.model.retention import PolicyTarget
 
 _ACTIONS = ("read", "write")
@@ -31,7 +30,7 @@ def plan_grants(identity: Identity, targets: Sequence[PolicyTarget], action: str
     """The rights of a plan over the targets: on each stream, and on what the identity may do with that action in a scope
     or (None) in the store. Never more than the identity has.
 
-    The audit stream has no right of its own, so a plan that reads it gets ``audit`` on the store.
+    The store's records have no right of their own, so a plan that reads them gets ``audit`` on the store.
     Raises InvalidArgumentError (no target, more than ``PLAN_TARGETS_MAX``, or an action of no plan), PermissionDeniedError.
     """
     if action not in _ACTIONS or not targets:
@@ -63,7 +62,7 @@ def _resource(target: PolicyTarget) -> str:
 
 
 def _on_stream(identity: Identity, stream: StreamName, action: Action) -> list[Grant]:
-    if stream == AUDIT_STREAM and action is Action.READ:
+    if stream in RECORD_STREAMS and action is Action.READ:
         return [Grant(STORE, frozenset({Action.AUDIT}))] if allowed(identity, Action.AUDIT, STORE) else []
     if stream.scope == SYSTEM_SCOPE:
         return []

@@ -65,6 +65,22 @@ def has_key(record: CaseRecord, key: bytes | None) -> bool:
     return record.key is None or (key is not None and record.key == key_digest(key))
 
 
+def without_values(record: CaseRecord, key: bytes | None) -> dict[str, Any]:
+    """The subject as a document with keyed digests in place of values, or (``left_out``) their number.
+
+    Values have no digests if the whole payload is searched. Without the key of its digests nobody can use them.
+    """
+    subject = record.subject
+    if not has_key(record, key):
+        return {"by": subject["by"], "left_out": len(subject["digests"])}
+    if "digests" in subject:
+        return dict(subject)
+    matcher = matcher_of(subject, key)
+    if isinstance(matcher, JsonField) and key is not None:
+        return document_of(matcher.keyed(key))
+    return {"by": subject["by"], "left_out": len(subject["values"])}
+
+
 def check_key(record: CaseRecord, key: bytes | None) -> None:
     """Raises InvalidArgumentError unless ``has_key``."""
     if not has_key(record, key):

@@ -1,12 +1,14 @@
-"""Which bytes of a stream a case has still to search."""
+"""Which bytes of a stream a case has still to search, and the ids of its erasures there."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TypeAlias
 
 from penstock.codec.control.cases import Searched
 from penstock.core.segments.erasure import Range
+from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 
 Bounds: TypeAlias = Mapping[SegmentId, Range]
@@ -33,3 +35,8 @@ def extended(searched: Searched, segment: SegmentId, gap: Range) -> dict[Segment
     first, last = searched.get(segment, gap)
     is_adjacent = start <= last and first <= end
     return {**searched, segment: (min(start, first), max(end, last)) if is_adjacent else gap}
+
+
+def erasure_id(case: str, stream: StreamName, number: int) -> str:
+    """The id of an erasure of a case: the same after a crash."""
+    return f"{case}.{hashlib.sha256(str(stream).encode()).hexdigest()[:8]}.{number}"

@@ -1,4 +1,5 @@
-"""What the operator may set for the audit stream: for how long its entries are kept, and nothing else."""
+"""What the operator may set for the records of the store's decisions, the audit stream and the erasure feed: for how long
+their entries are kept, and nothing else."""
 
 from __future__ import annotations
 

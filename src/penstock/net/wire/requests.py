@@ -13,7 +13,7 @@ from penstock.codec.wire import table_commands as t
 from penstock.codec.wire.frames import FRAME_MAX_BYTES, Command
 from penstock.codec.wire.layout import WireChunk, WireEntry, WireKey
 from penstock.model.errors import ConditionFailedError, InvalidArgumentError, SegmentNotFoundError, UnsupportedError
-from penstock.model.names import SYSTEM_SCOPE
+from penstock.model.names import RECORD_STREAMS, SYSTEM_SCOPE
 from penstock.model.policies import ScaleType, ScalingPolicy
 from penstock.ports.data.attributes import AttributeChange
 from penstock.ports.data.service import LocalSegmentService
@@ -43,7 +43,7 @@ _SCALE_TYPES = {code: kind for kind, code in _SCALE_CODES.items()}
 
 Handler = Callable[[Any], Awaitable[Command]]
 
-_OWN = (f"{SYSTEM_SCOPE}/audit/", f"{SYSTEM_SCOPE}/_tables/")
+_OWN = (*(f"{stream}/" for stream in RECORD_STREAMS), f"{SYSTEM_SCOPE}/_tables/")
 """Segments that only the store itself changes: its metadata and its records of decisions about data."""
 LARGE = (
     t.ReadTable,

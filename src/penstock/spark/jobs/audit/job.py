@@ -17,9 +17,8 @@ from uuid import uuid4
 from penstock.client.moments import cut_at
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
-from penstock.model.names import segment_name
+from penstock.model.names import AUDIT_STREAM, segment_name
 from penstock.model.segments import SegmentId
-from penstock.spark.choice import AUDIT_STREAM
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.audit.files import RUN, AuditDirectory, AuditRun
 from penstock.spark.jobs.audit.rows import ALL, SCHEMA, Choice, batches

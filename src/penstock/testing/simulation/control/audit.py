@@ -10,10 +10,9 @@ from penstock.client.retry import RETRYABLE
 from penstock.codec.audit import AuditKind, decode_entry
 from penstock.codec.events import split_events
 from penstock.controller.controller import Controller
-from penstock.controller.retention.audit import AUDIT_STREAM
 from penstock.core.evidence.merkle import leaf_hash
 from penstock.model.errors import ConflictError, StorageFullError
-from penstock.model.names import StreamName, segment_name
+from penstock.model.names import AUDIT_STREAM, StreamName, segment_name
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.model.segments import make_segment_id
 from penstock.testing.simulation.actors import READ_BYTES, Env

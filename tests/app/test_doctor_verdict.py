@@ -196,7 +196,7 @@ def test_a_damaged_key_of_erasures_is_a_verdict(stores: list[Path], tmp_path: Pa
     key = tmp_path / "data" / "erasure.key"
     for text in (b"\xff" * 64, b"00" * 31, b""):
         key.write_bytes(text)
-        assert "key of erasures" in (verdict(tmp_path / "data").refusal or "")
+        assert "erasure.key" in (verdict(tmp_path / "data").refusal or "")
         assert not starts(tmp_path / "data")
         assert key.read_bytes() == text
     key.unlink()
@@ -225,7 +225,7 @@ def test_the_root_of_a_store_of_workers_is_looked_at(tmp_path: Path) -> None:
     assert (found.refusal, found.damage, len(found.workers)) == (None, [], 2)
     key = (data / "erasure.key").read_bytes()
     (data / "erasure.key").write_bytes(key[:9])
-    assert "key of erasures" in (verdict(data).refusal or "")
+    assert "erasure.key" in (verdict(data).refusal or "")
     (data / "erasure.key").write_bytes(key)
     remove(data, ["workers/1/metadata"])
     assert "workers/1" in (verdict(data).refusal or "")

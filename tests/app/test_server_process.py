@@ -43,7 +43,7 @@ def test_a_server_whose_tier_2_does_not_answer_ends_when_it_is_told_to(tmp_path:
             process.kill()
             process.wait()
     assert process.returncode == 0
-    assert "stopped before it served" in said
+    assert "server stopped before it was ready" in said
     assert "Traceback" not in said
 
 

@@ -254,7 +254,7 @@ def test_a_worker_serves_its_own_containers_alone() -> None:
         segments = world.segments
         there = by_worker(segments)[1][0]
         await segments.create_segment(there)
-        with pytest.raises(PenstockError, match="another store's"):
+        with pytest.raises(PenstockError, match="segment belongs to another store"):
             await world.workers[0].store.info(there)
         with pytest.raises(SegmentNotFoundError):
             await segments.info(by_worker(segments)[0][0])

@@ -95,7 +95,7 @@ def test_a_wrong_guess_does_nothing_and_is_put_right():
 
             async def partly(name, writer):
                 if mine[name] is not one:
-                    raise ContainerOfflineError("segment is another store's", segment=name)
+                    raise ContainerOfflineError("segment belongs to another store", segment=name)
                 return await setup(name, writer)
 
             one.store.setup_append = partly

@@ -214,7 +214,7 @@ def test_commands_say_in_one_line_what_is_wrong(
         (("load", stream, tmp_path / "in.csv", "--order-by", "x"), 2, "order is kept for each routing key"),
         (("load", stream, tmp_path / "in.csv", "--event", "colour"), 2, "colour"),
         (("load", stream, tmp_path / "in.csv", "--event", "x +"), 2, "Spark:"),
-        (("load", stream, tmp_path / "in.csv", "--event", "if(x = '1', null, x)"), 2, "event is null"),
+        (("load", stream, tmp_path / "in.csv", "--event", "if(x = '1', null, x)"), 2, "events contain nulls"),
         (("load", "no-stream", tmp_path / "in.csv"), 2, "written SCOPE/STREAM"),
         (("export", "plant/none", tmp_path / "out"), 3, "none"),
         (("export", stream, tmp_path / "full"), 4, "is not an export"),
@@ -322,7 +322,7 @@ def test_a_command_of_its_own_process_prints_one_line_and_no_stack(
     # The Java itself says one more, which no setting of Spark keeps from it.
     *noise, line = done.stderr.splitlines()
     assert [said for said in noise if "incubator" not in said] == []
-    assert "event is null" in line
+    assert "events contain nulls" in line
     assert "Traceback" not in done.stderr
     assert "\tat " not in done.stderr
 

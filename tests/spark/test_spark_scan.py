@@ -131,8 +131,8 @@ def test_bytes_that_fail_their_checksum_everywhere_are_never_handed_over(tmp_pat
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (framed([b"a", b"b"]) + b"\0\0\0\1\0\0\0\0", "no event begins here.*offset=18"),
-        (framed([b"a"]) + b"\xff" * 20, "no event begins here.*offset=9"),
+        (framed([b"a", b"b"]) + b"\0\0\0\1\0\0\0\0", "no event begins at the offset.*offset=18"),
+        (framed([b"a"]) + b"\xff" * 20, "no event begins at the offset.*offset=9"),
         (framed([b"a", b"bbbb"])[:-1], "inside an event.*offset=9"),
         (framed([b"a"]) + b"\0\0", "inside an event.*offset=9"),
     ],

@@ -80,12 +80,10 @@ class EmbeddedSettings:
         if self.deletion_grace_ms < 0:
             raise InvalidArgumentError("deletion grace is negative", deletion_grace_ms=self.deletion_grace_ms)
         if not isinstance(self.tier2, str | None) or not isinstance(self.tier2_endpoint, str | None):
-            raise InvalidArgumentError(
-                "tier 2 is named by a URL or a path", tier2=self.tier2, endpoint=self.tier2_endpoint
-            )
+            raise InvalidArgumentError("tier 2 must be a URL or a path", tier2=self.tier2, endpoint=self.tier2_endpoint)
         if self.tier2_unit_bytes < 1 or self.tier2_wait_ms < 10:
             raise InvalidArgumentError(
-                "tier 2 takes at least a byte, and at most every 10 ms",
+                "tier2_unit_bytes must be at least 1, and tier2_wait_ms at least 10",
                 tier2_unit_bytes=self.tier2_unit_bytes,
                 tier2_wait_ms=self.tier2_wait_ms,
             )
@@ -175,9 +173,9 @@ class StandaloneSettings:
     def __post_init__(self) -> None:
         for name in ("controller_port", "store_port", "http_port"):
             if not 0 <= getattr(self, name) < 1 << 16:
-                raise InvalidArgumentError("no such port", **{name: getattr(self, name)})
+                raise InvalidArgumentError("port must be 0 to 65535", **{name: getattr(self, name)})
         if self.workers is not None and not 1 <= self.workers <= WORKERS_MAX:
-            raise InvalidArgumentError("no such number of workers", workers=self.workers, most=WORKERS_MAX)
+            raise InvalidArgumentError("number of workers is out of range", workers=self.workers, most=WORKERS_MAX)
         check_server_memory(self.store.memory_bytes)
         if self.unprotected and not self.insecure:
             raise InvalidArgumentError(

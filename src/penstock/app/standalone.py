@@ -365,7 +365,7 @@ async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None], tel
         stopping.cancel()
         serving.cancel()
     if serving.cancelled():
-        log.info("stopped before it served")
+        log.info("server stopped before it was ready")
         return
     serving.result()
 

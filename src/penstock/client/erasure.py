@@ -87,7 +87,8 @@ def by_segment(positions: Positions) -> dict[SegmentId, list[int]]:
                 found.setdefault(SegmentId(int(number)), {})[int(offset)] = None
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            "positions are events, pairs of segment and offset, or offsets by segment", reason=str(error)
+            "positions cannot be read; give events, pairs (segment, offset), or a dict of offsets by segment",
+            reason=str(error),
         ) from error
     return {segment: sorted(offsets) for segment, offsets in sorted(found.items()) if offsets}
 
@@ -130,7 +131,7 @@ class AsyncErasures:
     ) -> Mapping[str, Any]:
         """Blank the events that begin at the positions, and return the receipt. See ``blocking.stores.Stream.erase``."""
         if self._stream is None:
-            raise InvalidArgumentError("an erasure is of one stream")
+            raise InvalidArgumentError("an erasure needs a stream; call it on a stream")
         stream, controller = self._stream, self._controller
         chosen = erasure or self._rng.uuid().hex
         wanted = by_segment(positions)
@@ -205,7 +206,10 @@ class AsyncErasures:
             if state.receipt is not None:
                 return state.receipt
             if state.state == "gathering":
-                raise InvalidArgumentError("erasure was never decided: its last page is missing", erasure=erasure)
+                raise InvalidArgumentError(
+                    "the erasure has not begun: its last page of positions is missing; run the erasure again",
+                    erasure=erasure,
+                )
             if state.withdrawn is not UNSET:
                 raise ErasureWithdrawnError(
                     "the erasure was withdrawn and erased nothing; use another id",

@@ -199,7 +199,9 @@ class RowWriter:
             raise InvalidArgumentError(f"a row cannot be written: {error}", written_before=self.done) from error
         events = self._plain(part.column(self._event))
         if events.null_count:
-            raise InvalidArgumentError("an event is null", nulls=events.null_count, written_before=self.done)
+            raise InvalidArgumentError(
+                "events contain nulls; filter or fill them first", nulls=events.null_count, written_before=self.done
+            )
         return events, keys
 
     def _text(self, keys: pa.Array) -> pa.Array:

@@ -55,7 +55,7 @@ def ms_of(when: When, *, name: str) -> int | None:
         return None
     if isinstance(when, datetime):
         if when.tzinfo is None:
-            raise InvalidArgumentError("a moment needs a time zone", **{name: when.isoformat()})
+            raise InvalidArgumentError("the time has no time zone; add one, such as UTC", **{name: when.isoformat()})
         return round(when.timestamp() * 1000)
     if isinstance(when, bool) or not isinstance(when, int) or when < 0:
         raise InvalidArgumentError(

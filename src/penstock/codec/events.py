@@ -76,7 +76,7 @@ def event_bounds(block: bytes, *, segment: str = "", offset: int = 0) -> Sequenc
     while position <= last_header:
         length = unpack(block, position)[0]
         if not 0 <= length <= _LENGTH_MAX:
-            raise CorruptDataError("no event begins here", segment=segment, offset=offset + position)
+            raise CorruptDataError("no event begins at the offset", segment=segment, offset=offset + position)
         position += HEADER_BYTES + length
         if position > end:
             break
@@ -91,7 +91,7 @@ def event_size(block: bytes, *, segment: str = "", offset: int = 0) -> int:
         length: int = _HEADER.unpack_from(block, 0)[0]
         if 0 <= length <= _LENGTH_MAX:
             return HEADER_BYTES + length
-    raise CorruptDataError("no event begins here", segment=segment, offset=offset)
+    raise CorruptDataError("no event begins at the offset", segment=segment, offset=offset)
 
 
 def _equal_bounds(block: bytes) -> range | None:

@@ -103,10 +103,10 @@ def parse_checkpoint(note: str) -> Checkpoint:
         text, signatures = _parts(note)
         lines = text.split("\n")
         if len(lines) < 4 or not lines[0] or not _SIZE.fullmatch(lines[1]):
-            raise ValueError("it has not the lines of a checkpoint")
+            raise ValueError("its lines are not those of a checkpoint")
         root = from_base64(lines[2])
         if len(root) != _HASH_BYTES:
-            raise ValueError("its root is no hash")
+            raise ValueError("its root is not a hash")
     except ValueError as error:
         raise CorruptDataError("checkpoint cannot be read", reason=str(error)) from error
     return Checkpoint(origin=lines[0], size=int(lines[1]), root=root, text=text, signatures=signatures)
@@ -118,7 +118,7 @@ def parse_ledger_note(note: str) -> tuple[str, str, Sequence[Signature]]:
         text, signatures = _parts(note)
         lines = text.split("\n")
         if len(lines) != 5 or lines[0] != LEDGER:
-            raise ValueError("it has not the lines of a note under a ledger")
+            raise ValueError("its lines are not those of a note under a ledger")
     except ValueError as error:
         raise CorruptDataError("signature of the ledger cannot be read", reason=str(error)) from error
     return lines[1], text, signatures
@@ -136,5 +136,5 @@ def _signature(line: str) -> Signature:
     name, _, data = line.removeprefix(_MARK).partition(" ")
     raw = from_base64(data)
     if not line.startswith(_MARK) or not _NAME.fullmatch(name) or len(raw) <= _ID_BYTES:
-        raise ValueError("a line below it is no signature")
+        raise ValueError("a line below it is not a signature")
     return Signature(name=name, key=raw[:_ID_BYTES], value=raw[_ID_BYTES:])

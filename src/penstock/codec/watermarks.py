@@ -61,7 +61,7 @@ def decode_mark(data: bytes) -> StoredMark:
             at += _OFFSET.size
             cut[SegmentRange(segment=SegmentId(segment), keys=KeyRange(low=low, high=high))] = offset
     except (error, IndexError, ValueError, InvalidArgumentError) as problem:
-        raise CorruptDataError("event is no watermark", data=data[:40].hex()) from problem
+        raise CorruptDataError("event is not a watermark", data=data[:40].hex()) from problem
     return StoredMark(lower_ms=lower, upper_ms=upper, cut=cut)
 
 

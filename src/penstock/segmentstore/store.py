@@ -183,7 +183,7 @@ class SegmentStore:
             index = container_of(name, self._total)
             container = self._by_index.get(index)
             if container is None:
-                raise ContainerOfflineError("segment is another store's", segment=name, container=index)
+                raise ContainerOfflineError("segment belongs to another store", segment=name, container=index)
             self._routes[name] = container
         return container
 

@@ -50,7 +50,7 @@ class RefusalAudit:
                 fields = {"refusals": one.count, "reason": one.first.reason.value, "peer": one.first.peer}
                 unexpected = None if isinstance(error, PenstockError) else error
                 log.error(
-                    "refusals are missing in the audit stream",
+                    "refused calls could not be written to the audit stream",
                     extra={**fields, "error": str(error)},
                     exc_info=unexpected,
                 )

@@ -32,9 +32,7 @@ class AccessSettings:
 
     def __post_init__(self) -> None:
         if not TOKEN_S_MIN <= self.token_s <= TOKEN_S_MAX:
-            raise InvalidArgumentError(
-                f"tokens are valid for {TOKEN_S_MIN} to {TOKEN_S_MAX} seconds", token_s=self.token_s
-            )
+            raise InvalidArgumentError(f"token_seconds must be {TOKEN_S_MIN} to {TOKEN_S_MAX}", token_s=self.token_s)
 
 
 def load_access_settings(path: Path) -> AccessSettings:
@@ -44,11 +42,13 @@ def load_access_settings(path: Path) -> AccessSettings:
     try:
         document = tomllib.loads(data.decode())
     except ValueError as error:
-        raise InvalidArgumentError("the settings are not TOML", path=str(path), reason=str(error)[:200]) from error
+        raise InvalidArgumentError("the settings file is not TOML", path=str(path), reason=str(error)[:200]) from error
     _check_names(document, {"users", "token_seconds", "jwt"}, "")
     users, token_s, jwt = document.get("users"), document.get("token_seconds", TOKEN_S), document.get("jwt")
     if not isinstance(users, str | None) or not isinstance(token_s, int) or not isinstance(jwt, dict | None):
-        raise InvalidArgumentError("users is a path, token_seconds a number, jwt a table", path=str(path))
+        raise InvalidArgumentError(
+            "a setting has the wrong type: users must be a path, token_seconds a number, jwt a table", path=str(path)
+        )
     return AccessSettings(
         users=None if users is None else path.parent / users,
         jwt=None if jwt is None else _jwt(jwt),
@@ -68,7 +68,7 @@ def _jwt(table: Mapping[str, Any]) -> JwtSettings:
         chosen["leeway_s"] = table["leeway_seconds"]
     roles = table.get("roles", {})
     if not isinstance(roles, dict):
-        raise InvalidArgumentError("roles are a table of lists of rights", setting="jwt.roles")
+        raise InvalidArgumentError("roles must be a table with a list of rights for each role", setting="jwt.roles")
     chosen["roles"] = {
         role: tuple(map(parse_grant, _texts(rights, f"jwt.roles.{role}"))) for role, rights in roles.items()
     }

@@ -166,5 +166,5 @@ async def _whole_frames(files: RealFiles, item: LogFile, epoch: EpochRecord) -> 
 async def _epoch(files: RealFiles) -> EpochRecord:
     found = await read_epoch(files, _LOG)
     if found is None:
-        raise CorruptDataError("epoch of the log is missing or damaged", file=_EPOCH)
+        raise CorruptDataError("the log's EPOCH file is missing or damaged; run penstock doctor", file=_EPOCH)
     return found

@@ -39,10 +39,10 @@ def parse_policy(kind: str | None, minimum: str | None, maximum: str | None) -> 
     """The policy that the options describe; None where none is given. Raises InvalidArgumentError."""
     if kind is None:
         if minimum is not None or maximum is not None:
-            raise InvalidArgumentError("say what the limits count: --type size or --type time")
+            raise InvalidArgumentError("limits need a type; give --type size or --type time")
         return None
     if kind not in ("size", "time"):
-        raise InvalidArgumentError("retention type is size or time", type=repr(kind))
+        raise InvalidArgumentError("retention type must be size or time", type=repr(kind))
     parse = parse_size if kind == "size" else parse_duration_ms
     return RetentionPolicy(
         type=RetentionType(kind),

@@ -186,7 +186,9 @@ def _prepare(data: Path) -> None:
     """Empty the demo's directory; refuse one that holds anything else."""
     marker = data / ".penstock-demo"
     if data.exists() and any(data.iterdir()) and not marker.exists():
-        raise InvalidArgumentError("the directory holds something else; choose another with --data", data=data)
+        raise InvalidArgumentError(
+            "the directory is not empty, and the demo did not create it; choose another with --data", data=data
+        )
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
     marker.touch()

@@ -36,9 +36,9 @@ def read_key(file: Path) -> bytes:
     try:
         key = bytes.fromhex(file.read_text().strip())
     except ValueError as error:
-        raise CorruptDataError("key of erasures cannot be read", file=str(file)) from error
+        raise CorruptDataError("file erasure.key cannot be read", file=str(file)) from error
     if len(key) < KEY_BYTES:
-        raise CorruptDataError("key of erasures is too short", file=str(file), least_bytes=KEY_BYTES)
+        raise CorruptDataError("file erasure.key is too short", file=str(file), least_bytes=KEY_BYTES)
     return key
 
 

@@ -84,7 +84,7 @@ async def _streams(store: AsyncStore, targets: Sequence[str]) -> list[StreamName
     for target in targets:
         if target not in known:
             missing = StreamNotFoundError if "/" in target else ScopeNotFoundError
-            raise missing("nothing can be exported of what does not exist", target=target)
+            raise missing("no such stream or scope; nothing was exported", target=target)
     return sorted((name for name in every if concerns(targets, name)), key=str)
 
 

@@ -33,9 +33,11 @@ def values_from(path: Path) -> dict[str, int]:
         if line.strip():
             values.setdefault(line, number)
     if not values:
-        raise InvalidArgumentError("there are no values to look for", file=str(path))
+        raise InvalidArgumentError("the file holds no values; write one per line", file=str(path))
     if len(values) > VALUES_MAX:
-        raise InvalidArgumentError("too many values for one erasure", values=len(values), limit=VALUES_MAX)
+        raise InvalidArgumentError(
+            "too many values for one erasure; split the file into several", values=len(values), limit=VALUES_MAX
+        )
     return values
 
 
@@ -48,11 +50,14 @@ def positions_from(path: Path) -> list[tuple[int, int]]:
         segment, colon, offset = line.strip().partition(":")
         if not (colon and segment.isdecimal() and offset.isdecimal()):
             raise InvalidArgumentError(
-                "a position is SEGMENT:OFFSET, both decimal", file=str(path), line=number, text=line[:60]
+                "line is not a position; write SEGMENT:OFFSET, such as 3:1024",
+                file=str(path),
+                line=number,
+                text=line[:60],
             )
         found.append((int(segment), int(offset)))
     if not found:
-        raise InvalidArgumentError("there are no positions to erase", file=str(path))
+        raise InvalidArgumentError("the file holds no positions; write one SEGMENT:OFFSET per line", file=str(path))
     return found
 
 
@@ -61,7 +66,9 @@ def _lines(path: Path) -> list[str]:
         # Some editors begin a file with a byte order mark, which is no part of the first value.
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError("a list is written in UTF-8", file=str(path), position=error.start) from error
+        raise InvalidArgumentError(
+            "the file is not UTF-8; save it as UTF-8", file=str(path), position=error.start
+        ) from error
     # Not ``splitlines``, which splits at a dozen characters. It would cut a value in two.
     return [line.removesuffix("\r") for line in text.split("\n")]
 

@@ -94,7 +94,9 @@ async def log_frames(
     """
     async with open_source(str(data), offload=offload) as source:
         if source.files is None:
-            raise InvalidArgumentError("a directory of tier 2 holds no log", path=str(data))
+            raise InvalidArgumentError(
+                "this is a directory of tier 2, which has no log; name the data directory", path=str(data)
+            )
         report = await look_at_log(source.files, "wal")
         wanted = [item for item in report.files if file is None or item.path == f"wal/{file}"]
         if file is not None and not wanted:

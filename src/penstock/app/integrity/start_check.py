@@ -134,7 +134,9 @@ async def _epoch(files: Files) -> EpochRecord | None:
     """The log's epoch; None if it has no file. Raises CorruptDataError, VersionTooNewError."""
     found = await read_epoch(files, LOG)
     if found is None and await files.exists(f"{LOG}/EPOCH"):
-        raise CorruptDataError("epoch of the log is damaged", file=f"{LOG}/EPOCH", offset=0)
+        raise CorruptDataError(
+            "the log's EPOCH file is damaged; restore a backup, or use penstock rebuild", file=f"{LOG}/EPOCH", offset=0
+        )
     return found
 
 
@@ -143,7 +145,11 @@ async def _log_of_new(files: Files, epoch: EpochRecord | None) -> LogImage | Non
     if epoch is not None:
         return await read_log(files, LOG, epoch=epoch.epoch, seed=epoch.seed)
     if any(item.in_use for item in await list_log(files, LOG)):
-        raise CorruptDataError("log has files but no epoch", file=f"{LOG}/EPOCH", offset=0)
+        raise CorruptDataError(
+            "the log has files, but its EPOCH file is missing; restore a backup, or use penstock rebuild",
+            file=f"{LOG}/EPOCH",
+            offset=0,
+        )
     return None
 
 
@@ -167,7 +173,7 @@ async def _check_birth(data: Path, tier: TierPlace, image: LogImage | None) -> N
 def _check_total(row: bytes, containers: int) -> None:
     if records.decode_store(row) != containers:
         raise InvalidArgumentError(
-            "number of containers is fixed when a store is created",
+            "the number of containers is fixed when a store is created; use created_with",
             containers=containers,
             created_with=records.decode_store(row),
         )
@@ -181,7 +187,7 @@ def _check_log_reaches(look: MetadataLook, indexes: Sequence[int], epoch: EpochR
         record = records.decode_container(row)
         if record.epoch > epoch.epoch:
             raise CorruptDataError(
-                "metadata is newer than the log: it belongs to another one",
+                "metadata is newer than the log: they are from different copies; put both back from one copy",
                 container=index,
                 epoch=record.epoch,
                 log_epoch=epoch.epoch,

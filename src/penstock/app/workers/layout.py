@@ -73,7 +73,7 @@ def load_layout(data: Path) -> WorkerLayout | None:
     if version > FORMAT_VERSION:
         raise VersionTooNewError("data directory was written by a newer version", file=str(record), version=version)
     if not 2 <= workers <= WORKERS_MAX or containers < workers:
-        raise CorruptDataError("record of the workers makes no sense", file=str(record), workers=workers)
+        raise CorruptDataError("record of the workers is invalid", file=str(record), workers=workers)
     return WorkerLayout(workers=workers, containers=containers)
 
 

@@ -440,9 +440,12 @@ class Workers:
                 async with asyncio.timeout(patience_s):
                     await link.call(order)
             except TimeoutError:
-                log.error("worker takes too long", extra={"worker": worker.number, "order": order})
+                log.error("worker did not complete an order in time", extra={"worker": worker.number, "order": order})
             except PenstockError as error:
-                log.error("worker failed", extra={"worker": worker.number, "order": order, "reason": str(error)})
+                log.error(
+                    "worker failed to complete an order",
+                    extra={"worker": worker.number, "order": order, "reason": str(error)},
+                )
 
         await together([one(worker) for worker in self.workers])
 
@@ -450,7 +453,7 @@ class Workers:
 async def _ended(worker: Worker, patience_s: float) -> None:
     status = await worker.end(patience_s)
     if status:
-        log.warning("worker ended badly", extra={"worker": worker.number, "status": status})
+        log.warning("worker exited with an error", extra={"worker": worker.number, "status": status})
 
 
 @asynccontextmanager

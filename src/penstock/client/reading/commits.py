@@ -166,7 +166,9 @@ class Progress:
                 return None
             if block is not None and self._is_current(key) and event.next_offset > block.offset:
                 if not block.begins(event.offset):
-                    raise InvalidArgumentError("no event begins there", stream=str(event.stream), offset=event.offset)
+                    raise InvalidArgumentError(
+                        "no event begins at the offset", stream=str(event.stream), offset=event.offset
+                    )
                 block.finish(event.next_offset)
             marked = {key: event.next_offset}
         self.commits.commit(marked)

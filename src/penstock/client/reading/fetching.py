@@ -138,7 +138,7 @@ class SegmentFetcher:
         """Begin to read at ``offset``, up to ``limit``. Raises InvalidArgumentError for a segment that is being read."""
         key = (stream, segment)
         if key in self._active:
-            raise InvalidArgumentError("segment is being read", segment=segment_name(stream, segment))
+            raise InvalidArgumentError("segment is already being read", segment=segment_name(stream, segment))
         state = _Segment(key, offset, limit)
         state.room.set()
         self._active[key] = state
@@ -256,7 +256,10 @@ class SegmentFetcher:
                 if self._skip:
                     return SegmentEnd(stream, segment, state.offset, truncated=True)
                 raise TruncatedError(
-                    "segment was truncated away or deleted", segment=name, start_offset=LONG_MAX, offset=at
+                    "the segment no longer exists: it was truncated or deleted",
+                    segment=name,
+                    start_offset=LONG_MAX,
+                    offset=at,
                 ) from error
             if ended and len(raw) == len(state.carry):
                 if state.carry:

@@ -65,7 +65,7 @@ def _as_binary(array: pa.Array) -> pa.Array:
         array = array.dictionary_decode()
         kind = array.type
     if array.null_count:
-        raise InvalidArgumentError("an event is null", nulls=array.null_count)
+        raise InvalidArgumentError("events contain nulls; filter or fill them first", nulls=array.null_count)
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return array
     if pa.types.is_string(kind):

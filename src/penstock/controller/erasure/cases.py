@@ -178,7 +178,7 @@ class Cases:
     async def _open_approved(self, case: str) -> None:
         found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
         if found.value is None or found.value.state is not CaseState.REQUESTED:
-            raise ConflictError("the case that was approved does not wait any more", case=case)
+            raise ConflictError("the approved case is no longer waiting", case=case)
         await self._put_open(case, found, found.value)
 
     async def _end_request(self, case: str) -> None:
@@ -267,9 +267,7 @@ class Cases:
         if record.state is state:
             return
         if record.state.is_final or (state is CaseState.CLOSED and record.state is not CaseState.VERIFIED):
-            raise ConflictError(
-                "a case is closed once it is verified, and ends once", case=case, state=record.state.value
-            )
+            raise ConflictError("the case has ended, or is not verified yet", case=case, state=record.state.value)
         ended: dict[str, Any] = {"who": who, "why": why, "at_ms": self._ctx.clock.now_ms()}
         if tables:
             ended["tables"] = list(tables)

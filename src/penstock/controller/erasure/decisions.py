@@ -84,7 +84,7 @@ class Decisions:
         found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
         record = found.value
         if record is None or not record.is_requested or record.incarnation != view.record.incarnation:
-            raise ConflictError("the erasure that was approved does not wait any more", erasure=erasure)
+            raise ConflictError("the approved erasure is no longer waiting", erasure=erasure)
         asked = replace(record, state=ErasureState.ASKED)
         parts = await self._parts.of_run(erasure, record.run)
         gate = await ctx.gate.puts("erase", stream, arguments_of(erasure, asked, parts))

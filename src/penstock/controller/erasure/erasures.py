@@ -452,7 +452,7 @@ class Erasures:
         chain: Stored[ErasureChainRecord] = await ctx.metadata.get(keys.ERASURE_CHAIN, ErasureChainRecord)
         record, before = found.value, chain.value
         if record is None:
-            raise ConflictError("erasure was forgotten while it was performed", erasure=erasure)
+            raise ConflictError("the erasure's record was deleted while the erasure ran", erasure=erasure)
         if record.state is ErasureState.DONE:
             return  # Another controller was faster.
         receipt = sealed(

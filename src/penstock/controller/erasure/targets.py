@@ -20,7 +20,7 @@ async def check_exist(ctx: Context, targets: Sequence[str]) -> None:
     for name, entry in zip(names, await ctx.metadata.entries(wanted), strict=True):
         if entry.version == KEY_ABSENT:
             missing = StreamNotFoundError if "/" in name else ScopeNotFoundError
-            raise missing("a case cannot concern what does not exist", target=name)
+            raise missing("no such stream or scope; no case was opened", target=name)
 
 
 async def concerned(ctx: Context, targets: Sequence[str]) -> Sequence[StreamName]:

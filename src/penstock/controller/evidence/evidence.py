@@ -119,7 +119,7 @@ class Evidence:
     async def consistency(self, before: int) -> EvidenceDocument:
         state, key = await self._now()
         if not 0 < before <= state.size:
-            raise InvalidArgumentError("the log has not so many entries", entries=before, size=state.size)
+            raise InvalidArgumentError("the log has fewer entries", entries=before, size=state.size)
         nodes = await self._nodes(state, [before - 1, before])
         old, new = key.checkpoint(before, nodes.root(0, before)), key.checkpoint(state.size, state.edge.root())
         return _document(
@@ -177,7 +177,9 @@ class Evidence:
         )
         text = signed_text(ledger, state.origin)
         if ledger_digest(ledger) != sha256:
-            raise ConflictError("the ledger is not what the store has now; export it again", sha256=sha256[:64])
+            raise ConflictError(
+                "the ledger does not match the store's erasures now; export it again", sha256=sha256[:64]
+            )
         return signed_note(text, key.verifier, key.sign(text.encode()))
 
     async def public_keys(self) -> Sequence[str]:

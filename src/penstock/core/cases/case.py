@@ -186,7 +186,7 @@ def _check_texts(texts: Sequence[str]) -> None:
     try:
         size = sum(len(item.encode()) for item in texts)
     except UnicodeEncodeError as error:
-        raise InvalidArgumentError("a value of a subject is no text: it has half of a surrogate pair") from error
+        raise InvalidArgumentError("a value of a subject is not valid text: it has half of a surrogate pair") from error
     if len(texts) > VALUES_MAX or size > VALUE_BYTES_MAX:
         raise InvalidArgumentError(
             "too many values for one case; open several",

@@ -169,7 +169,7 @@ def ledger_of(lines: Sequence[bytes]) -> Ledger:
     try:
         head, *rest = [json.loads(line) for line in lines]
         if head["penstock"] != LEDGER:
-            raise CorruptDataError("this is no ledger of erasures", kind=str(head["penstock"])[:40])
+            raise CorruptDataError("this is not a ledger of erasures", kind=str(head["penstock"])[:40])
         if int(head["format"]) > FORMAT:
             raise VersionTooNewError("ledger of erasures was written by a newer version", version=head["format"])
         end = rest.pop()
@@ -185,7 +185,9 @@ def ledger_of(lines: Sequence[bytes]) -> Ledger:
             cases=[_case_of(item) for item in rest if item["kind"] == "case"],
         )
         if ledger_lines(ledger) != list(lines):
-            raise CorruptDataError("ledger of erasures is not written as a store writes it", lines=len(lines))
+            raise CorruptDataError(
+                "ledger of erasures is not in the form that a store writes; export it again", lines=len(lines)
+            )
         return ledger
     except (ValueError, LookupError, TypeError, AttributeError, binascii.Error, RecursionError) as error:
         raise CorruptDataError("ledger of erasures cannot be read", reason=str(error)[:80]) from error

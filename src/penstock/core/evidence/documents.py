@@ -89,7 +89,7 @@ def parsed(entry: str) -> Entry:
     """An entry of the log. Raises ValueError."""
     found = json.loads(entry)
     if not isinstance(found, dict):
-        raise ValueError("an entry is no JSON object")
+        raise ValueError("an entry is not a JSON object")
     return found
 
 

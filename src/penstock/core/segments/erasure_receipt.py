@@ -31,7 +31,7 @@ def plain(fields: Mapping[str, Any], *, field: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(canonical(dict(fields)))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(
-            "an erasure says what was looked for", field=field, rule="a JSON object", reason=str(error)[:60]
+            "an erasure must state what was looked for", field=field, rule="a JSON object", reason=str(error)[:60]
         ) from error
     return found
 

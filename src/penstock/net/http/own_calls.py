@@ -92,7 +92,7 @@ async def abort_transaction(control: ControlPlane, given: Given) -> None:
     try:
         transaction = UUID(text)
     except ValueError as error:
-        raise InvalidArgumentError("this is no id of a transaction", transaction=text[:60]) from error
+        raise InvalidArgumentError("not the id of a transaction", transaction=text[:60]) from error
     await control.transactions.abort(given.stream, transaction)
 
 

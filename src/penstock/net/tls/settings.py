@@ -29,7 +29,9 @@ class TlsSettings:
     def __post_init__(self) -> None:
         """Raises InvalidArgumentError."""
         if self.client_auth not in ("required", "optional"):
-            raise InvalidArgumentError("client_auth is required or optional", client_auth=str(self.client_auth)[:40])
+            raise InvalidArgumentError(
+                "client_auth must be required or optional", client_auth=str(self.client_auth)[:40]
+            )
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -183,7 +183,7 @@ class Imports:
             # One byte if the chunk has the expected length, more or less otherwise.
             last = await storage.read(chunk.name, chunk.size_bytes - 1, 2)
         except SegmentNotFoundError as error:
-            raise CorruptDataError("imported chunk is not there", chunk=chunk.name) from error
+            raise CorruptDataError("imported chunk is missing", chunk=chunk.name) from error
         except OSError as error:
             raise UnavailableError("tier 2 cannot be read", chunk=chunk.name, cause=repr(error)) from error
         if crc32c(index) != chunk.index_crc32c or len(last) != 1:
@@ -215,7 +215,9 @@ def _import_name(chunk: ImportedChunk) -> ImportName:
 
 def _check_list(chunks: Sequence[ImportedChunk], offset: int) -> None:
     if not 0 < len(chunks) <= ADOPT_MAX_CHUNKS:
-        raise InvalidArgumentError("so many chunks cannot be adopted", chunks=len(chunks), limit=ADOPT_MAX_CHUNKS)
+        raise InvalidArgumentError(
+            "number of chunks to adopt is out of range", chunks=len(chunks), limit=ADOPT_MAX_CHUNKS
+        )
     if len({chunk.name for chunk in chunks}) != len(chunks) or offset < 0:
         raise InvalidArgumentError("chunk is named twice, or the offset is negative", offset=offset)
 

@@ -230,7 +230,7 @@ async def release(operations: Operations, name: str, offset: int) -> None:
     segment = (await find(operations, name)).require_plain()
     if offset > segment.next_start:
         error = InvalidArgumentError(
-            "only what was truncated is released", segment=name, offset=offset, start_offset=segment.next_start
+            "only truncated bytes can be released", segment=name, offset=offset, start_offset=segment.next_start
         )
         await refuse(operations, segment, error)
     if offset <= segment.next_kept:

@@ -106,7 +106,7 @@ async def _check_total(total: int, keyvalue: KeyValueStore) -> bool:
         return True
     if records.decode_store(row) != total:
         raise InvalidArgumentError(
-            "number of containers is fixed when a store is created",
+            "the number of containers is fixed when a store is created; use created_with",
             containers=total,
             created_with=records.decode_store(row),
         )
@@ -150,7 +150,7 @@ class Recovery:
         if record is not None:
             if record.epoch >= state.log.epoch:
                 raise CorruptDataError(
-                    "metadata is newer than the log: it belongs to another one",
+                    "metadata is newer than the log: they are from different copies; put both back from one copy",
                     container=state.index,
                     epoch=record.epoch,
                     log_epoch=state.log.epoch,

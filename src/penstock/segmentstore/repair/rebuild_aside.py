@@ -230,7 +230,7 @@ class _Restore:
             await self._drain(operation.source, address)
         source = await self._load(operation.source)
         if source is None or operation.source in self._failed or source.record.length != operation.length:
-            raise CorruptDataError("a segment that was merged into it has changed")
+            raise CorruptDataError("a segment that was merged into this one has changed")
         if operation.offset != segment.record.length:
             raise CorruptDataError("the changes that were set aside do not continue the segment")
         segment.record = replace(segment.record, length=operation.offset + operation.length, modified_ms=time_ms)
@@ -242,7 +242,7 @@ class _Restore:
     async def _join_gap(self, source: _Segment, length: int, time_ms: int) -> None:
         """Put merged bytes into the gap that was left for them in a segment that was not set aside."""
         if source.record.length != length:
-            raise CorruptDataError("what was merged is not what it was")
+            raise CorruptDataError("a merged segment has changed since the merge")
         gap = str(gap_name(self._container, source.uid))
         place = await self._find_chunk(gap)
         if place is None:  # Truncated or deleted since.
@@ -253,7 +253,7 @@ class _Restore:
         uid, start = place
         target = await self._load(uid)
         if target is None:
-            raise CorruptDataError("a segment that it was merged into is missing")
+            raise CorruptDataError("the target of a merge is missing")
         del target.chunks[start]
         self._rows.delete(records.chunk_key(self._container, uid, start))
         target.changed = True

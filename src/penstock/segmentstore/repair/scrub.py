@@ -111,7 +111,7 @@ class Scrubber:
     async def page(self, cursor: str | None, max_bytes: int) -> ScrubPage:
         """See ``ports.integrity.Scrubbable.scrub``."""
         if max_bytes <= 0:
-            raise InvalidArgumentError("a page of a scrub reads something", max_bytes=max_bytes)
+            raise InvalidArgumentError("a page of a scrub must read at least 1 byte", max_bytes=max_bytes)
         at: _Cursor | None = _Cursor() if cursor is None else _Cursor.parse(cursor)
         tally = _Tally(max_bytes)
         steps = {

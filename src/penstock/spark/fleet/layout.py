@@ -72,7 +72,7 @@ def check_schema(schema: pa.Schema, *, source: str) -> None:
             "file holds no facts of a fleet: docs/formats/fleet.md says how they are written", facts=source
         )
     if not given.isdigit():
-        raise CorruptDataError("version of the facts is no number", facts=source, version=repr(given[:20]))
+        raise CorruptDataError("version of the facts is not a number", facts=source, version=repr(given[:20]))
     if int(given) != VERSION:
         raise VersionTooNewError("facts are of another version", facts=source, version=int(given), known=VERSION)
     for name in NEEDED:

@@ -100,7 +100,7 @@ def open_table(path: str | Path) -> Any:
     try:
         table = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
-        raise CorruptDataError("file is no Parquet", facts=str(path), cause=str(error)[:120]) from error
+        raise CorruptDataError("file is not Parquet", facts=str(path), cause=str(error)[:120]) from error
     try:
         check_schema(table.schema_arrow, source=str(path))
     except BaseException:

@@ -63,7 +63,7 @@ class DeltaLakeTable:
             strange = [path for path in self._place.paths() if not path.startswith(OWN_PREFIX)]
             if strange:
                 raise AlreadyExistsError(
-                    "the directory is not empty and is no Delta table; name another",
+                    "the directory is not empty and is not a Delta table; name another",
                     table=self._place.url,
                     file=strange[0],
                 )

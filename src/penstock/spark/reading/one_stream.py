@@ -99,7 +99,7 @@ class OneStream:
             check_reached(stream, named.positions, await infos(services, stream, list(named.positions)))
             # If the cut were used as it is, keys that none of its segments holds would be skipped silently.
             raise InvalidCutError(
-                "option start_stream_cut is no position of this stream: it lacks segments, or has those of another one",
+                "option start_stream_cut is not a position of this stream: it lacks segments, or has those of another one",
                 stream=stream,
                 segments=", ".join(str(segment) for segment in sorted(named.positions)),
             )

@@ -180,7 +180,7 @@ def event_places(source: Source, start: int = 0, end: int | None = None) -> np.n
 
 def _check_header(source: Source, at: int, position: int) -> None:
     if _HEADER.unpack_from(source, at)[0] > _EVENT_MAX:
-        raise CorruptDataError("no event begins here", position=position)
+        raise CorruptDataError("no event begins at the offset", position=position)
 
 
 def _equal_run(source: Source, at: int, end: int) -> tuple[np.ndarray[Any, Any] | None, int]:

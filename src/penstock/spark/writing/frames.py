@@ -42,7 +42,7 @@ def event_bytes(column: pa.Array) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if column.null_count:
-        raise InvalidArgumentError("an event is null; filter or fill the column first", nulls=column.null_count)
+        raise InvalidArgumentError("events contain nulls; filter or fill them first", nulls=column.null_count)
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 

@@ -81,7 +81,7 @@ class RowTargets:
             stream = (StreamName.parse(name) if "/" in name else StreamName(scope or "", name)).checked()
         except InvalidNameError as error:
             raise InvalidNameError(
-                f"a row names no legal stream: {error.message}",
+                f"a row has an illegal stream name: {error.message}",
                 **({} if scope is None else {"scope": scope[:_SHOWN]}),
                 stream=name[:_SHOWN],
             ) from None

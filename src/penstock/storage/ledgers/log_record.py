@@ -107,7 +107,9 @@ class HeldRecord:
         if found != wanted:
             # Ours, but another change whose answer was lost: repeat this one on top of it.
             self.record, self._version = found, version
-            raise NotConnectedError("an earlier change of the log's record is only known now; repeat", path=self._path)
+            raise NotConnectedError(
+                "an earlier change of the log's record was made late; repeat the call", path=self._path
+            )
         return version
 
     def _lost(self, why: str) -> ContainerOfflineError:

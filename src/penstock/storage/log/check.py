@@ -99,7 +99,9 @@ async def look_at_log(files: Files, directory: str) -> LogReport:
     if epoch is None:
         damage = []
         if listed or await files.exists(f"{directory}/EPOCH"):
-            damage = [_damage(f"{directory}/EPOCH", 0, "epoch of the log is missing or damaged")]
+            damage = [
+                _damage(f"{directory}/EPOCH", 0, "the log's EPOCH file is missing or damaged; run penstock doctor")
+            ]
         return LogReport(epoch=None, files=listed, image=None, damage=damage)
     try:
         image = await read_log(files, directory, epoch=epoch.epoch, seed=epoch.seed)

@@ -35,7 +35,11 @@ class Epoch:
         old = await _fence_earlier(files, path)
         if old is None:
             if any(item.in_use for item in await list_log(files, directory)):
-                raise CorruptDataError("log has files but no epoch", file=path, offset=0)
+                raise CorruptDataError(
+                    "the log has files, but its EPOCH file is missing; restore a backup, or use penstock rebuild",
+                    file=path,
+                    offset=0,
+                )
             old = EpochRecord(epoch=0, seed=rng.randrange(1 << 32) if rng is not None else 0)
         record = EpochRecord(epoch=old.epoch + 1, seed=old.seed)
         temporary = await files.open(f"{path}.tmp", create=True)
@@ -74,7 +78,7 @@ async def _prepare_next(files: Files, path: str) -> None:
         await file.write_at(0, [bytes(EPOCH_FILE_BYTES)])
         await file.sync()
     except StorageFullError:
-        _log.warning("no room for the log's next epoch")
+        _log.warning("disk is full: the log's next epoch cannot be written")
     finally:
         await file.close()
 
@@ -88,7 +92,9 @@ async def _fence_earlier(files: Files, path: str) -> EpochRecord | None:
     try:
         record = decode_epoch(await file.read_at(0, EPOCH_FILE_BYTES))
         if record is None:
-            raise CorruptDataError("epoch of the log is damaged", file=path, offset=0)
+            raise CorruptDataError(
+                "the log's EPOCH file is damaged; restore a backup, or use penstock rebuild", file=path, offset=0
+            )
         await file.write_at(FENCE_AT, [b"\x01"])
         return record
     finally:

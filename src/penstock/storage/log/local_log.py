@@ -193,7 +193,7 @@ class LocalLog:
             if not file.commit_in_place(*self._encoded(active, list(zip(frames, sizes, strict=True)))):
                 return None
             if not self._epoch.check_in_place():
-                raise ContainerOfflineError("epoch of the log cannot be read", epoch=self.epoch)
+                raise ContainerOfflineError("the log's EPOCH file cannot be read", epoch=self.epoch)
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):

@@ -58,7 +58,11 @@ class ErasureLaws:
             offsets = await _write(store)
             before = await _text(store)
             for bad in (offsets[3] + 1, len(before), len(before) + 5):
-                check(await _error(store, [offsets[1], bad]) is InvalidArgumentError, "no event begins there", bad=bad)
+                check(
+                    await _error(store, [offsets[1], bad]) is InvalidArgumentError,
+                    "no event begins at the offset",
+                    bad=bad,
+                )
             await store.truncate(SEGMENT, offsets[5])
             check(await _error(store, [offsets[1]]) is TruncatedError, "truncated events are refused")
             for call in (

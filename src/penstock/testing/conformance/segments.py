@@ -110,7 +110,7 @@ class SegmentLaws(RateLaws):
             await store.truncate(SEGMENT, 4, keep=True)
             check(await _error(store.truncate(SEGMENT, 11, keep=True)) is InvalidArgumentError, "not beyond the length")
             check(
-                await _error(store.release(SEGMENT, 5)) is InvalidArgumentError, "only what was truncated is released"
+                await _error(store.release(SEGMENT, 5)) is InvalidArgumentError, "only truncated bytes can be released"
             )
             check(await _error(store.restore(SEGMENT, -1)) is InvalidArgumentError, "offsets are not negative")
             check(await _places(store) == (0, 4, 10), "a refused call changes nothing")

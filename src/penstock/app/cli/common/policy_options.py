@@ -242,13 +242,13 @@ def read_document(source: str) -> PolicyDocument:
         if not path.is_file():
             raise InvalidArgumentError("no such policy file", policy=source)
         if path.stat().st_size > _FILE_MAX:
-            raise InvalidArgumentError("a policy file is at most 1 MiB", policy=source)
+            raise InvalidArgumentError("the policy file is too large; the limit is 1 MiB", policy=source)
         text = path.read_text(encoding="utf-8", errors="replace")
     try:
         body = jsonlib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(
-            "the policy file is no JSON; docs/formats/policy.md shows one", policy=source, cause=str(error)[:80]
+            "the policy file is not JSON; docs/formats/policy.md has an example", policy=source, cause=str(error)[:80]
         ) from error
     return decode_document(body)
 

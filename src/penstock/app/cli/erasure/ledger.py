@@ -54,7 +54,7 @@ def public_keys(given: Sequence[str] | None) -> list[str]:
     try:
         return [item if "+" in item else Path(item).read_text().strip() for item in given or ()]
     except OSError as error:
-        raise InvalidArgumentError("no public key, and no file with one", reason=str(error)) from error
+        raise InvalidArgumentError("not a public key, and not a file that contains one", reason=str(error)) from error
 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]

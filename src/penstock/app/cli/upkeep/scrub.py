@@ -49,7 +49,7 @@ def scrub(
     """
     rate_bytes = parse_size(rate.removesuffix("/s"))
     if rate_bytes <= 0:
-        raise InvalidArgumentError("the rate of a scrub is above zero", rate=rate)
+        raise InvalidArgumentError("the rate of a scrub must be above zero", rate=rate)
     if controller is not None and data is not None:
         raise InvalidArgumentError("give --controller or --data, not both")
     import asyncio

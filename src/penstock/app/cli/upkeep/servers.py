@@ -324,7 +324,7 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, client_aut
         missing = "--tls-cert" if cert is None else "--tls-key"
         raise InvalidArgumentError(f"TLS needs a certificate and its key; give {missing} too")
     if client_auth not in ("required", "optional"):
-        raise InvalidArgumentError("--tls-client-auth is required or optional", given=client_auth[:40])
+        raise InvalidArgumentError("--tls-client-auth must be required or optional", given=client_auth[:40])
     return TlsSettings(
         certificate=cert,
         key=key,

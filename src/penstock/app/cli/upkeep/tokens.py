@@ -45,7 +45,7 @@ def issue(
     """
     ttl_s = parse_duration_ms(ttl) // 1000
     if not 1 <= ttl_s <= TTL_MAX_S:
-        raise InvalidArgumentError("a token is valid for a second to 366 days", valid_for=ttl)
+        raise InvalidArgumentError("a token must be valid for 1 second to 366 days", valid_for=ttl)
     if not grant:
         raise InvalidArgumentError(
             "a token without rights can do nothing: give --grant, as in --grant /scope:shop=read"

@@ -97,7 +97,7 @@ def test_data_of_a_newer_version_is_refused_and_left_alone(data, spoilt):
 
 def test_a_directory_of_somebody_else_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.odt").write_text("a year of work")
-    assert "not ours" in refusal(tmp_path)
+    assert "files of another program" in refusal(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.odt"]
 
 

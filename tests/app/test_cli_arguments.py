@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.app.cli.main import main
 
-NO_STREAM = "a stream is written SCOPE/STREAM"
+NO_STREAM = "not a stream; write SCOPE/STREAM"
 NO_NAME = "name is not legal"
 NO_CUT = "a stream cut, as `penstock stream describe` prints it"
 OUT_OF_ORDER = "the minimum exceeds the maximum"

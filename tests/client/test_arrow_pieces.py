@@ -196,8 +196,8 @@ def test_a_table_of_many_chunks_keeps_its_order():
         (EVENTS, None, "type=list"),
         (None, None, "type=NoneType"),
         (pa.array(EVENTS), KEYS, "type=list"),
-        (pa.array(EVENTS), pa.array([{"a": 1}] * 4), "keys are text"),
-        (pa.array(EVENTS), pa.array([b"\xff"] * 4), "keys are text"),
+        (pa.array(EVENTS), pa.array([{"a": 1}] * 4), "keys must be text"),
+        (pa.array(EVENTS), pa.array([b"\xff"] * 4), "keys must be text"),
         (pa.table({"event": [b"1", None]}), None, "events contain nulls; filter or fill them first"),
     ],
 )

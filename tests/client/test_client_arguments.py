@@ -42,13 +42,13 @@ def middle(stream):
 
 @pytest.mark.parametrize("start", ["bogus", "", "Head", 0, 7, b"head", [], {"a/s": None}, True])
 def test_a_reader_starts_nowhere_else_than_asked(stream, start):
-    with pytest.raises(InvalidArgumentError, match='start is "earliest", "latest", a StreamCut or its text'):
+    with pytest.raises(InvalidArgumentError, match='start must be "earliest", "latest", a StreamCut or its text'):
         stream.reader(start=start)
 
 
 @pytest.mark.parametrize("end", ["bogus", "head", 0, b"tail", []])
 def test_a_reader_ends_nowhere_else_than_asked(stream, end):
-    with pytest.raises(InvalidArgumentError, match='end is None, "latest", a StreamCut or its text'):
+    with pytest.raises(InvalidArgumentError, match='end must be None, "latest", a StreamCut or its text'):
         stream.reader(end=end)
 
 
@@ -68,7 +68,7 @@ def test_the_text_of_a_cut_is_a_cut(stream, store):
     with pytest.raises(InvalidCutError):
         other.truncate(text)
     for wrong in ("abc", "tail", None, 7):
-        with pytest.raises(InvalidArgumentError, match="cut is a StreamCut or the text of one"):
+        with pytest.raises(InvalidArgumentError, match="cut must be a StreamCut or the text of one"):
             stream.truncate(wrong)
 
 
@@ -88,16 +88,16 @@ def test_a_group_starts_where_asked_or_not_at_all(stream, store):
 
 
 def test_what_to_do_with_truncated_data_is_one_of_two_words(stream, store):
-    with pytest.raises(InvalidArgumentError, match="on_truncated is raise or skip"):
+    with pytest.raises(InvalidArgumentError, match="on_truncated must be raise or skip"):
         stream.reader(on_truncated="ignore")
-    with pytest.raises(InvalidArgumentError, match="on_truncated is raise or skip"):
+    with pytest.raises(InvalidArgumentError, match="on_truncated must be raise or skip"):
         store.reader_group("g", ["a/s"]).reader("one", on_truncated="ignore")
 
 
 @pytest.mark.parametrize("key", [7, b"k", 1.5, [], {}, ("k",)])
 def test_a_key_that_is_no_text_is_refused_and_the_writer_goes_on(stream, key):
     with stream.writer() as writer:
-        with pytest.raises(InvalidArgumentError, match="a routing key is text or None") as caught:
+        with pytest.raises(InvalidArgumentError, match="a routing key must be text or None") as caught:
             writer.write("x", key)
         assert caught.value.fields["key"] == repr(key)
         with pytest.raises(InvalidArgumentError, match="routing key"):

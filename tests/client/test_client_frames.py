@@ -180,7 +180,7 @@ def test_a_stream_is_copied_through_a_reader_of_arrow(store: penstock.Store) -> 
 @pytest.mark.parametrize(
     ("table", "options", "says"),
     [
-        ([1, 2], {}, "a table is of pyarrow"),
+        ([1, 2], {}, "a table must come from pyarrow"),
         (pa.table({"a": [1]}), {"key": "b"}, "key is not one column"),
         (pa.table({"a": [1]}), {"event": "b"}, "event is not one column"),
         (pa.table({"a": [b"1"]}), {}, "cannot be written as JSON"),

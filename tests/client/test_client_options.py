@@ -192,7 +192,7 @@ def test_every_call_that_takes_a_position_takes_each_word_for_the_ends(store, wo
         with stream.reader(start="earliest", end=word) as reader:
             assert len(list(reader)) == 3
     else:
-        with pytest.raises(InvalidArgumentError, match="end is None"):
+        with pytest.raises(InvalidArgumentError, match="end must be None"):
             stream.reader(end=word)
     for start in (word, {"a/s": word}):
         store.reader_group(f"a/{word}", ["a/s"], retention="manual", start=start)

@@ -255,7 +255,7 @@ def test_a_callback_cannot_read_and_callbacks_are_functions():
         async with reader:
             assert await reader.read() is not None
         assert len(refused) == 1
-        with pytest.raises(InvalidArgumentError, match="on_lost is a function"):
+        with pytest.raises(InvalidArgumentError, match="on_lost must be a function"):
             group.reader("one", on_lost="me")
 
     simulate(test)
@@ -289,7 +289,7 @@ def test_callbacks_of_a_blocking_reader_run_in_its_thread_and_may_commit():
         async def waits(segments): ...
 
         with (
-            pytest.raises(InvalidArgumentError, match="returns None"),
+            pytest.raises(InvalidArgumentError, match="must return None"),
             group.reader("three", on_assigned=waits) as three,
         ):
             three.read(timeout_s=5)

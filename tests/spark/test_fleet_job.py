@@ -154,7 +154,7 @@ def test_a_file_that_breaks_off_stops_the_job(spark: Any, tmp_path: Path) -> Non
     (tmp_path / "f.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(Exception) as caught:
         fleet(spark, tmp_path)
-    assert "file of facts breaks off" in str(reason(caught.value))
+    assert "file of facts is cut off" in str(reason(caught.value))
 
 
 def test_decisions_that_are_there_are_not_overwritten_unasked(spark: Any, tmp_path: Path) -> None:

@@ -56,12 +56,12 @@ def one_line(call: Callable[[], object], *words: str) -> None:
 READS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "no such stream": ({"stream": "none"}, ("StreamNotFoundError", "none")),
     "no such scope": ({"scope": "none"}, ("NotFoundError", "none")),
-    "a name that is none": ({"stream": "a b"}, ("InvalidNameError", "option stream")),
-    "an option that is none": ({"maxBytes": "1"}, ("InvalidArgumentError", "no such option")),
-    "a size that is none": ({"target_partition_bytes": "much"}, ("InvalidArgumentError", "target_partition_bytes")),
-    "a flag that is none": ({"direct": "perhaps"}, ("InvalidArgumentError", "direct")),
-    "a column that is none": ({"columns": "event,colour"}, ("InvalidArgumentError", "colour")),
-    "a cut that is none": ({"start_stream_cut": "yesterday"}, ("InvalidCutError", "yesterday")),
+    "an invalid name": ({"stream": "a b"}, ("InvalidNameError", "option stream")),
+    "an unknown option": ({"maxBytes": "1"}, ("InvalidArgumentError", "no such option")),
+    "an invalid size": ({"target_partition_bytes": "much"}, ("InvalidArgumentError", "target_partition_bytes")),
+    "an invalid flag": ({"direct": "perhaps"}, ("InvalidArgumentError", "direct")),
+    "an unknown column": ({"columns": "event,colour"}, ("InvalidArgumentError", "colour")),
+    "an invalid cut": ({"start_stream_cut": "yesterday"}, ("InvalidCutError", "yesterday")),
     "a batch that would subscribe": ({"subscriber": "me"}, ("InvalidArgumentError", "readStream")),
 }
 
@@ -215,7 +215,7 @@ def test_commands_say_in_one_line_what_is_wrong(
         (("load", stream, tmp_path / "in.csv", "--event", "colour"), 2, "colour"),
         (("load", stream, tmp_path / "in.csv", "--event", "x +"), 2, "Spark:"),
         (("load", stream, tmp_path / "in.csv", "--event", "if(x = '1', null, x)"), 2, "events contain nulls"),
-        (("load", "no-stream", tmp_path / "in.csv"), 2, "written SCOPE/STREAM"),
+        (("load", "no-stream", tmp_path / "in.csv"), 2, "write SCOPE/STREAM"),
         (("export", "plant/none", tmp_path / "out"), 3, "none"),
         (("export", stream, tmp_path / "full"), 4, "is not an export"),
         (("export", stream, tmp_path / "in.csv"), 4, "is not an export"),

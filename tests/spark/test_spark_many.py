@@ -111,7 +111,7 @@ def test_streams_are_chosen_by_name_by_pattern_or_by_scope(given: dict[str, str]
         ),
         ({"path": "plant/a", "streamPattern": "plant/.*"}, InvalidArgumentError, "drop one"),
         ({"stream": "plant/a,plant/b", "path": "plant/c"}, InvalidArgumentError, "two sets"),
-        ({"streamPattern": "plant/("}, InvalidArgumentError, "stream_pattern is a regular expression"),
+        ({"streamPattern": "plant/("}, InvalidArgumentError, "stream_pattern must be a regular expression"),
         ({"scope": "_system"}, InvalidNameError, "option scope"),
         ({}, InvalidArgumentError, "which stream"),
         (

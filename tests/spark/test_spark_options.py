@@ -199,7 +199,9 @@ def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
 
 
 def test_a_word_for_a_cut_that_is_misspelt_is_told_with_the_right_one() -> None:
-    with pytest.raises(InvalidCutError, match=r"option start_stream_cut is earliest, latest.*did you mean earliest"):
+    with pytest.raises(
+        InvalidCutError, match=r"option start_stream_cut must be earliest, latest.*did you mean earliest"
+    ):
         parse_read({**STREAM, "start_stream_cut": "erliest"})
 
 

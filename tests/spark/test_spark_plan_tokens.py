@@ -249,7 +249,7 @@ def test_no_option_takes_a_secret_and_the_refusal_does_not_repeat_it(parse: Any,
 def test_a_token_is_valid_for_ten_seconds_to_a_day(parse: Any, value: str) -> None:
     for legal in ("10", "86400"):
         assert parse({"path": "plant/in", "token_seconds": legal}).token_s == int(legal)
-    with pytest.raises(InvalidArgumentError, match="token_seconds is a whole number from 10 to 86400"):
+    with pytest.raises(InvalidArgumentError, match="token_seconds must be a whole number from 10 to 86400"):
         parse({"path": "plant/in", "token_seconds": value})
 
 

@@ -203,9 +203,9 @@ def test_a_crash_between_two_streams_commits_is_repaired_by_the_repeat(
 REFUSED: list[tuple[list[tuple[Any, Any]], Any, str]] = [
     ([("plant", None)], InvalidArgumentError, "names no stream.*column=stream"),
     ([(None, "a")], InvalidArgumentError, "names no stream.*column=scope"),
-    ([("plant", "no_such")], InvalidNameError, "names no legal stream"),
-    ([("plant", "")], InvalidNameError, "names no legal stream"),
-    ([("_system", "audit")], InvalidNameError, "names no legal stream"),
+    ([("plant", "no_such")], InvalidNameError, "has an illegal stream name"),
+    ([("plant", "")], InvalidNameError, "has an illegal stream name"),
+    ([("_system", "audit")], InvalidNameError, "has an illegal stream name"),
     ([("other", "plant/a")], InvalidArgumentError, "two scopes"),
     ([("plant", "missing")], StreamNotFoundError, "create it first, or set allow_create_stream=true"),
     ([("nowhere", "a")], (ScopeNotFoundError, StreamNotFoundError), "create it first, or set allow_create"),

@@ -228,7 +228,7 @@ def test_an_end_cut_ends_the_query_for_good(world: World, data: Path) -> None:
     world.write(stream, keyed(50, 90))
     driver = Driver(data, stream, end_stream_cut=end.to_text(), max_events_per_trigger="20")
     assert [event for batch in driver.all() for event in batch] == keyed(0, 50)
-    with pytest.raises(InvalidArgumentError, match="ends at a cut or never"):
+    with pytest.raises(InvalidArgumentError, match="can only end at a cut"):
         Driver(data, stream, end_stream_cut="latest")
 
 

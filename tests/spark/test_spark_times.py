@@ -164,7 +164,7 @@ def test_a_query_begins_at_a_time(world: World, tmp_path: Path) -> None:
     schema = StructType().add("event", "binary")
     reader = StreamReader(open_timed, parse_read(given), schema)
     assert {int(key): at for key, at in reader.initialOffset()["segments"].items()} == dict(end.positions)
-    with pytest.raises(InvalidArgumentError, match="ends at a cut or never"):
+    with pytest.raises(InvalidArgumentError, match="can only end at a cut"):
         StreamReader(open_timed, parse_read({**given, "end_timestamp": given["start_timestamp"]}), schema)
     with pytest.raises(InvalidCutError):
         read(tmp_path / "data", stream, start_timestamp=given["start_timestamp"], end_stream_cut=_first(world, stream))
@@ -193,10 +193,10 @@ def test_times_are_iso_8601_or_milliseconds(text: str, time_ms: int) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"start_timestamp": "yesterday"}, "a time as 2026"),
-        ({"start_timestamp": "17"}, "a time as 2026"),
-        ({"end_timestamp": "1800000000"}, "seconds gets 000 behind it"),
-        ({"start_timestamp": "2027-01-15", "start_stream_cut": "earliest"}, "say the same"),
+        ({"start_timestamp": "yesterday"}, "a time such as 2026"),
+        ({"start_timestamp": "17"}, "a time such as 2026"),
+        ({"end_timestamp": "1800000000"}, "if it is in seconds, multiply by 1000"),
+        ({"start_timestamp": "2027-01-15", "start_stream_cut": "earliest"}, "set the same position"),
         ({"start_timestamp": "2027-01-15", "end_timestamp": "2027-01-14"}, "ends before it begins"),
     ],
 )

@@ -291,7 +291,7 @@ def test_a_directory_that_was_unmounted_is_unavailable_and_stays_empty(tmp_path:
             chunks.list,
             chunks.allocated_bytes,
         ):
-            with pytest.raises(UnavailableError, match="not there"):
+            with pytest.raises(UnavailableError, match="directory of tier 2 is missing"):
                 await call()
         assert list((tmp_path / "shared").iterdir()) == []
         (tmp_path / "shared").rmdir()

@@ -39,7 +39,7 @@ def parse_log_place(url: str) -> LogPlace:
     roots = query.pop("ledgers", [LEDGERS_ROOT])
     if parts.scheme != SCHEME or not parts.netloc or not parts.path.strip("/") or query or parts.fragment:
         raise InvalidArgumentError(
-            "a log on BookKeeper is named by bookkeeper://ZOOKEEPER:PORT/PATH, such as"
+            "not the address of a log; write bookkeeper://ZOOKEEPER:PORT/PATH, such as"
             " bookkeeper://zk1:2181,zk2:2181/penstock/store1",
             given=url,
         )

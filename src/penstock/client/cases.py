@@ -29,7 +29,7 @@ _ENDS = ("verified", "closed", "withdrawn")
 def subject_of(json_field: str | None, values: Iterable[str]) -> dict[str, Any]:
     """The subject of events that hold one of the values: in a JSON field, or (None) anywhere in the payload."""
     if isinstance(values, str):
-        raise InvalidArgumentError("values are a collection of texts")
+        raise InvalidArgumentError("values must be a collection of strings")
     wanted = sorted(set(values))
     if json_field is None:
         return {"by": "payload contains", "values": wanted}

@@ -59,7 +59,7 @@ class Frame:
             or len(set(columns)) != len(columns)
         ):
             raise InvalidArgumentError(
-                "columns are a list of different names", columns=repr(columns)[:80], known=", ".join(known)
+                "columns must be a list of different names", columns=repr(columns)[:80], known=", ".join(known)
             )
         if APPEND_TIME in columns and not append_times:
             raise InvalidArgumentError(
@@ -155,7 +155,7 @@ class RowWriter:
         if hasattr(table, "__arrow_c_stream__"):
             return self._arrow.RecordBatchReader.from_stream(table)
         raise InvalidArgumentError(
-            "a table is of pyarrow, Polars, pandas or DuckDB, or any object with __arrow_c_stream__",
+            "a table must come from pyarrow, Polars, pandas or DuckDB, or have __arrow_c_stream__",
             type=type(table).__name__,
         )
 

@@ -71,13 +71,13 @@ def _cut_of(given: object, name: str, accepted: str) -> StreamCut:
         except InvalidCutError as error:
             cause = error
     fields_ = {name: repr(given)[:60], "type": type(given).__name__}
-    raise InvalidArgumentError(f"{name} is {accepted}", **fields_) from cause
+    raise InvalidArgumentError(f"{name} must be {accepted}", **fields_) from cause
 
 
 def one_of(given: object, name: str, known: tuple[str, ...]) -> None:
     """Raises InvalidArgumentError unless ``given`` is one of the words."""
     if given not in known:
-        raise InvalidArgumentError(f"{name} is {' or '.join(known)}", **{name: repr(given)[:60]})
+        raise InvalidArgumentError(f"{name} must be {' or '.join(known)}", **{name: repr(given)[:60]})
 
 
 SECONDS_MAX = 1e9
@@ -158,7 +158,7 @@ def settings_of(kind: type[T], what: str, options: Mapping[str, Any], **fixed: A
         wanted = (int, float) if isinstance(default, float) else (type(default),)
         if isinstance(value, bool) or not isinstance(value, wanted):
             raise InvalidArgumentError(
-                f"option is a number of type {type(default).__name__}",
+                f"option must be a number of type {type(default).__name__}",
                 option=name,
                 value=repr(value)[:60],
                 type=type(value).__name__,
@@ -169,7 +169,7 @@ def settings_of(kind: type[T], what: str, options: Mapping[str, Any], **fixed: A
 def tags_of(tags: object) -> tuple[str, ...]:
     """The tags, as printable texts. Raises InvalidArgumentError."""
     if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise InvalidArgumentError("tags are given as a list of text", tags=repr(tags)[:60])
+        raise InvalidArgumentError("tags must be a list of text", tags=repr(tags)[:60])
     given = tuple(tags)
     for tag in given:
         check_printable("tag", tag)

@@ -43,7 +43,7 @@ def document_of(given: Policy) -> PolicyDocument:
     if isinstance(given, Mapping):
         return decode_document(dict(given))
     raise InvalidArgumentError(
-        "a policy is a PolicyDocument, its JSON form, a RetentionPolicy or None",
+        "a policy must be a PolicyDocument, its JSON form, a RetentionPolicy or None",
         policy=repr(given)[:60],
         type=type(given).__name__,
     )
@@ -59,7 +59,8 @@ def ms_of(when: When, *, name: str) -> int | None:
         return round(when.timestamp() * 1000)
     if isinstance(when, bool) or not isinstance(when, int) or when < 0:
         raise InvalidArgumentError(
-            "a moment is a datetime with a time zone, or milliseconds since the Unix epoch", **{name: repr(when)[:60]}
+            "a time must be a datetime with a time zone, or milliseconds since the Unix epoch",
+            **{name: repr(when)[:60]},
         )
     return when
 
@@ -124,7 +125,7 @@ class AsyncHolds:
         AlreadyExistsError, InvalidArgumentError, InvalidCutError.
         """
         if self._target is None:
-            raise InvalidArgumentError("a hold is placed on a stream or a scope")
+            raise InvalidArgumentError("a hold must be on a stream or a scope")
         _check_text(owner=owner, reason=reason, hold_id=hold_id or "")
         return await self._controller.holds.add(
             self._target,

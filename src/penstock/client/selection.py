@@ -46,13 +46,13 @@ class Selection:
         if not isinstance(streams, re.Pattern):
             if isinstance(streams, str | StreamName) or not isinstance(streams, Sequence):
                 raise InvalidArgumentError(
-                    'streams are given as a list, or as a pattern: re.compile("shop/.*")', streams=repr(streams)[:60]
+                    'streams must be a list, or a pattern such as re.compile("shop/.*")', streams=repr(streams)[:60]
                 )
             self._names = list(dict.fromkeys(named(item) for item in streams))
             if not self._names:
-                raise InvalidArgumentError("a reader reads at least one stream")
+                raise InvalidArgumentError("a reader needs at least one stream")
         elif not isinstance(streams.pattern, str):
-            raise InvalidArgumentError("a pattern of streams is text", pattern=repr(streams.pattern)[:60])
+            raise InvalidArgumentError("a pattern of streams must be text", pattern=repr(streams.pattern)[:60])
         self._starts, self._start = _by_stream(start)
         self._ends, self._end = _by_stream(end)
         self._until_tail = until_tail

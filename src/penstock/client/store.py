@@ -324,7 +324,7 @@ class AsyncStore:
         check_text(name)
         scope, slash, short = name.rpartition("/")
         if not slash:
-            raise InvalidArgumentError("a reader group is written SCOPE/GROUP", name=name)
+            raise InvalidArgumentError("not a reader group; write SCOPE/GROUP", name=name)
         return await retrying(lambda: self.controller.groups.get(scope, short), self.rng)
 
     async def create_table(

@@ -85,7 +85,7 @@ class ControllerSettings:
                 raise InvalidArgumentError("setting is negative", **{name: getattr(self, name)})
         if self.audit_max_age_ms < DAY_MS:
             raise InvalidArgumentError(
-                "audit entries are kept for a day at least", audit_max_age_ms=self.audit_max_age_ms, least_ms=DAY_MS
+                "audit entries must be kept for at least 1 day", audit_max_age_ms=self.audit_max_age_ms, least_ms=DAY_MS
             )
         if not 1 <= self.buckets <= 256 or self.audit_outbox_max < 1:
             raise InvalidArgumentError(

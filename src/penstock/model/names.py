@@ -66,7 +66,7 @@ class StreamName:
         check_text(text)
         scope, slash, stream = text.partition("/")
         if not slash or not scope or not stream or "/" in stream:
-            raise InvalidNameError("a stream is written SCOPE/STREAM", name=repr(text[:80]))
+            raise InvalidNameError("not a stream; write SCOPE/STREAM", name=repr(text[:80]))
         return cls(scope, stream)
 
     def checked(self) -> StreamName:

@@ -132,7 +132,7 @@ class StreamConfig:
         if self.rollover_bytes < 0:
             raise InvalidArgumentError("rollover size is negative", rollover_bytes=self.rollover_bytes)
         if not isinstance(self.scaling, ScalingPolicy):
-            raise InvalidArgumentError("scaling is a ScalingPolicy", scaling=repr(self.scaling)[:60])
+            raise InvalidArgumentError("scaling must be a ScalingPolicy", scaling=repr(self.scaling)[:60])
         if not isinstance(self.retention, RetentionPolicy | None):
             raise InvalidArgumentError(
                 "retention must be a RetentionPolicy or None", retention=repr(self.retention)[:60]

@@ -94,7 +94,7 @@ def _headers_of(given: Mapping[str, Given] | Iterable[tuple[str, Given]]) -> Hea
         listed = [(name, value) for name, value in pairs]
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            "headers are a mapping, or pairs of a name and a value", headers=repr(given)[:60]
+            "headers must be a mapping, or pairs of a name and a value", headers=repr(given)[:60]
         ) from error
     if len(listed) > HEADERS_MAX:
         raise InvalidArgumentError("record has too many headers", headers=len(listed), limit=HEADERS_MAX)
@@ -103,7 +103,7 @@ def _headers_of(given: Mapping[str, Given] | Iterable[tuple[str, Given]]) -> Hea
 
 def _name_of(name: object) -> str:
     if not isinstance(name, str):
-        raise InvalidArgumentError("the name of a header is text", name=repr(name)[:60], type=type(name).__name__)
+        raise InvalidArgumentError("the name of a header must be text", name=repr(name)[:60], type=type(name).__name__)
     data = _bytes_of(name, "header name", HEADER_NAME_MAX_BYTES)
     return name if data is not None else ""
 

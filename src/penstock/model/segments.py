@@ -58,6 +58,6 @@ class SegmentRange:
 def even_ranges(count: int) -> Sequence[KeyRange]:
     """Split [0, 1) into ``count`` equal ranges, in order; neighbours share bounds bit for bit, the last ends at 1.0."""
     if count < 1:
-        raise InvalidArgumentError("a stream has at least one segment", count=count)
+        raise InvalidArgumentError("a stream must have at least one segment", count=count)
     bounds = [index / count for index in range(count)] + [1.0]
     return tuple(KeyRange(low=low, high=high) for low, high in itertools.pairwise(bounds))

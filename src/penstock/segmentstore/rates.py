@@ -49,7 +49,7 @@ class RateMeters:
         """The segments of the watch whose counters ``set`` needs. Raises InvalidArgumentError."""
         if watch.type is ScaleType.FIXED or watch.target_rate < 1 or watch.minute_ms < 1:
             raise InvalidArgumentError(
-                "rates are measured by events or kB, against a target of at least 1",
+                "rates must be measured by events or kB, against a target of at least 1",
                 stream=watch.stream,
                 type=watch.type.value,
                 target_rate=watch.target_rate,

@@ -79,7 +79,7 @@ def checked_pattern(text: str) -> str:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(
-            "option stream_pattern is a regular expression in Python's syntax",
+            "option stream_pattern must be a regular expression in Python's syntax",
             stream_pattern=text[:80],
             problem=str(error),
         ) from None

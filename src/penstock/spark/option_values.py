@@ -33,7 +33,7 @@ def reads_records(given: Given) -> bool:
     """Whether events are records. Raises InvalidArgumentError, also for an option that has no meaning beside it."""
     text = (given("event_format") or "bytes").lower()
     if text not in ("bytes", "record"):
-        raise InvalidArgumentError("option event_format is bytes or record", value=text[:40])
+        raise InvalidArgumentError("option event_format must be bytes or record", value=text[:40])
     if text == "record" and given("event_column") is not None:
         raise InvalidArgumentError("records have the columns key, value, headers and timestamp; drop event_column")
     if text == "bytes" and given("plain_events") is not None:
@@ -47,7 +47,7 @@ def plain_events(given: Given) -> PlainEvents:
     match text:
         case "fail" | "null":
             return text
-    raise InvalidArgumentError("option plain_events is fail or null", value=text[:40])
+    raise InvalidArgumentError("option plain_events must be fail or null", value=text[:40])
 
 
 def token_seconds(given: Given) -> int:
@@ -57,7 +57,7 @@ def token_seconds(given: Given) -> int:
     found = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
     if not PLAN_S_MIN <= found <= PLAN_S_MAX:
         raise InvalidArgumentError(
-            f"option token_seconds is a whole number from {PLAN_S_MIN} to {PLAN_S_MAX}", value=text[:40]
+            f"option token_seconds must be a whole number from {PLAN_S_MIN} to {PLAN_S_MAX}", value=text[:40]
         )
     return found
 
@@ -68,5 +68,7 @@ def size_of(name: str, text: str) -> int:
     unit = _UNITS.get(match[2].lower()) if match else None
     size_bytes = 0 if match is None or unit is None else round(Fraction(match[1]) * unit)
     if size_bytes < 1:
-        raise InvalidArgumentError(f"option {name} is a size from 1 up, as 1000, 64m, 64MiB or 10MB", value=text[:40])
+        raise InvalidArgumentError(
+            f"option {name} must be a size of at least 1, such as 1000, 64m, 64MiB or 10MB", value=text[:40]
+        )
     return size_bytes

@@ -354,7 +354,7 @@ class _Given:
         if text is None:
             return default
         if text.lower() not in ("true", "false"):
-            raise InvalidArgumentError(f"option {name} is true or false", value=text)
+            raise InvalidArgumentError(f"option {name} must be true or false", value=text)
         return text.lower() == "true"
 
     def words(self, name: str) -> tuple[str, ...] | None:
@@ -389,7 +389,7 @@ class _Given:
         if stream is not None and path is not None and stream != path:
             raise InvalidArgumentError("options name two streams", stream=stream, path=path)
         if "," in full:
-            raise InvalidArgumentError("one stream is read or written here, and several are named", stream=full[:80])
+            raise InvalidArgumentError("exactly one stream can be read or written here; name one", stream=full[:80])
         return name_of(full, scope, own=own)
 
     def choice(self) -> StreamChoice:
@@ -430,7 +430,9 @@ class _Given:
         """A position in the streams, given by a cut, if it is one stream, or by a time."""
         chosen, time_ms = self.cut(cut, choice), self.moment(moment)
         if chosen is not None and time_ms is not None:
-            raise InvalidArgumentError(f"options {cut} and {moment} say the same; drop one", value=self.text(moment))
+            raise InvalidArgumentError(
+                f"options {cut} and {moment} set the same position; drop one", value=self.text(moment)
+            )
         return chosen if time_ms is None else Moment(time_ms)
 
     def moment(self, name: str) -> int | None:
@@ -440,7 +442,7 @@ class _Given:
             return None
         if re.fullmatch(r"[0-9]{9,10}", text):
             raise InvalidArgumentError(
-                f"option {name} is in milliseconds, and this would be in 1970; a time in seconds gets 000 behind it",
+                f"option {name} is in milliseconds, and this value is in 1970; if it is in seconds, multiply by 1000",
                 value=text,
             )
         if text == "0" or re.fullmatch(r"[0-9]{11,15}", text):
@@ -451,7 +453,7 @@ class _Given:
             return max(0, (found - _EPOCH) // timedelta(milliseconds=1))
         except (ValueError, OverflowError):
             raise InvalidArgumentError(
-                f"option {name} is a time as 2026-05-01T12:00:00Z, or in milliseconds since 1970", value=text
+                f"option {name} must be a time such as 2026-05-01T12:00:00Z, or in milliseconds since 1970", value=text
             ) from None
 
     def cut(self, name: str, choice: StreamChoice) -> CutChoice | None:
@@ -471,7 +473,7 @@ class _Given:
             near = difflib.get_close_matches(text.lower(), _WORDS_OF_CUTS, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise InvalidCutError(
-                f"option {name} is earliest, latest, unbounded or the text of a stream cut{hint}", value=text[:60]
+                f"option {name} must be earliest, latest, unbounded or the text of a stream cut{hint}", value=text[:60]
             ) from error
         if not (isinstance(choice, Named) and len(choice.streams) == 1):
             raise InvalidArgumentError(
@@ -490,7 +492,7 @@ _WORDS_OF_CUTS = (*ENDS, "unbounded")
 
 def _within(name: str, text: str, value: int, most: int) -> int:
     if value > most:
-        raise InvalidArgumentError(f"option {name} is at most {most}", value=text[:40])
+        raise InvalidArgumentError(f"option {name} must be at most {most}", value=text[:40])
     return value
 
 

@@ -81,7 +81,7 @@ def columns_of(records: Sequence[Record | None], wanted: pa.Schema) -> dict[str,
 
 def _fitting(record: Record) -> Record:
     if record.timestamp_ms is not None and record.timestamp_ms not in _TIMES_MS:
-        raise DecodeError("time of the record is beyond what Spark's timestamps hold", timestamp_ms=record.timestamp_ms)
+        raise DecodeError("time of the record is out of range for Spark's timestamps", timestamp_ms=record.timestamp_ms)
     return record
 
 

@@ -80,7 +80,7 @@ def _jwt(table: Mapping[str, Any]) -> JwtSettings:
 
 def _texts(value: object, setting: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise InvalidArgumentError("a setting must be a list of texts", setting=setting)
+        raise InvalidArgumentError("a setting must be a list of strings", setting=setting)
     return value
 
 

@@ -351,7 +351,7 @@ class GroupReader(_BlockReader[AsyncGroupReader]):
         if result is not None:
             if inspect.iscoroutine(result):
                 result.close()
-            raise InvalidArgumentError("a callback of a blocking reader returns None", callback=f"on_{change.kind}")
+            raise InvalidArgumentError("a callback of a blocking reader must return None", callback=f"on_{change.kind}")
 
     def close(self, *, clean: bool = True) -> None:
         """Leave the group. ``clean``: the program has processed everything that was returned to it.

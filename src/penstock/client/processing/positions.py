@@ -136,7 +136,7 @@ class PositionCommitter(AsyncBlockReader):
             )
         if len(self.name) > READER_NAME_MAX:
             raise InvalidArgumentError(
-                f"a reader with transactions has a name of at most {READER_NAME_MAX} characters",
+                f"a reader with transactions needs a name of at most {READER_NAME_MAX} characters",
                 characters=len(self.name),
             )
         chosen = settings or settings_of(WriterSettings, "a transaction", options)

@@ -199,7 +199,10 @@ class AsyncGroupReader(ListeningReader, PositionCommitter):
             # Repeats after a lost answer add nothing. What was read to its end here is not lost.
             unread.update({key: at for key, at in state.remove_stream(stream).items() if not self._is_read(key)})
         for name in self._silence.dead(self._others(state), asyncio.get_running_loop().time()):
-            log.warning("reader is taken to be dead", extra={"group": self._table.full_name, "reader": name})
+            log.warning(
+                "reader sent no heartbeat and is taken to be dead",
+                extra={"group": self._table.full_name, "reader": name},
+            )
             state.leave(name)
         self._rebalancing.share(state, self.name, self._progress.spare(state.members[self.name].held))
         return lost

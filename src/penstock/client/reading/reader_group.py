@@ -71,7 +71,7 @@ def retention_of(word: GroupRetention) -> ReaderGroupRetention:
 def _check_name(name: str) -> None:
     """Raise InvalidArgumentError unless it is the name of a reader."""
     if not name or not isinstance(name, str):
-        raise InvalidArgumentError("a reader has a name", name=repr(name)[:60])
+        raise InvalidArgumentError("a reader needs a name", name=repr(name)[:60])
     check_printable("name", name)
 
 

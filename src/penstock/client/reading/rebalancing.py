@@ -48,11 +48,11 @@ class GroupReaderOptions:
     def __post_init__(self) -> None:
         one_of(self.on_truncated, "on_truncated", ("raise", "skip"))
         if not isinstance(self.auto_commit, bool):
-            raise InvalidArgumentError("auto_commit is True or False", auto_commit=repr(self.auto_commit)[:60])
+            raise InvalidArgumentError("auto_commit must be True or False", auto_commit=repr(self.auto_commit)[:60])
         for name in ("on_assigned", "on_revoked", "on_lost"):
             given = getattr(self, name)
             if given is not None and not callable(given):
-                raise InvalidArgumentError(f"{name} is a function", **{name: repr(given)[:60]})
+                raise InvalidArgumentError(f"{name} must be a function", **{name: repr(given)[:60]})
 
     @property
     def listens(self) -> bool:

@@ -25,7 +25,7 @@ class TypedForm(Generic[T]):
 
     def __init__(self, serializer: Serializer[T], *, records: bool) -> None:
         if not isinstance(serializer, Serializer):
-            raise InvalidArgumentError("serializer is a penstock.Serializer", type=type(serializer).__name__)
+            raise InvalidArgumentError("serializer must be a penstock.Serializer", type=type(serializer).__name__)
         self.serializer = serializer
         self.records = records
 
@@ -65,7 +65,9 @@ class TypedForm(Generic[T]):
     def tombstone(self, key: Given) -> Record:
         """The record that deletes a key. Raises InvalidArgumentError: plain events, or no key."""
         if not self.records or key is None:
-            raise InvalidArgumentError("a tombstone is a record with a key; make the writer with records=True", key=key)
+            raise InvalidArgumentError(
+                "a tombstone must be a record with a key; make the writer with records=True", key=key
+            )
         return Record(None, key=key)
 
     def needs_lookup(self, data: bytes) -> bool:

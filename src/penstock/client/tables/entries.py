@@ -173,12 +173,12 @@ def entry_of(stored: TableEntry, config: TableConfig) -> Entry:
 def _check_kinds(changes: object, kinds: tuple[type, ...]) -> None:
     names = " or ".join(kind.__name__ for kind in kinds)
     if not isinstance(changes, Sequence) or isinstance(changes, str | bytes | bytearray | memoryview):
-        raise InvalidArgumentError(f"changes are a list of {names}", type=type(changes).__name__)
+        raise InvalidArgumentError(f"changes must be a list of {names}", type=type(changes).__name__)
     if not 0 < len(changes) <= TABLE_BATCH_MAX:
         raise InvalidArgumentError(f"one step must make 1 to {TABLE_BATCH_MAX} changes", changes=len(changes))
     for item in changes:
         if not isinstance(item, kinds):
-            raise InvalidArgumentError(f"a change is {names}", type=type(item).__name__)
+            raise InvalidArgumentError(f"a change must be {names}", type=type(item).__name__)
 
 
 def _common_partition(keys: Sequence[Key], config: TableConfig) -> int:

@@ -102,7 +102,7 @@ class AsyncTable:
     async def get_many(self, keys: Sequence[Key]) -> list[Entry | None]:
         """The entries of the keys, in order; None where there is none. Not a snapshot. Raises as ``get``."""
         if not isinstance(keys, Sequence) or isinstance(keys, str | bytes | bytearray | memoryview | tuple):
-            raise InvalidArgumentError("keys are given as a list", type=type(keys).__name__)
+            raise InvalidArgumentError("keys must be a list", type=type(keys).__name__)
         return await self._with_config(lambda config: self._get(keys, config))
 
     async def _get(self, keys: Sequence[Key], config: TableConfig) -> list[Entry | None]:

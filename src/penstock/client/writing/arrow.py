@@ -75,7 +75,7 @@ def _as_binary(array: pa.Array) -> pa.Array:
     try:
         return array.cast(pa.binary())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidArgumentError("events are binary or text", type=str(kind)) from error
+        raise InvalidArgumentError("events must be binary or text", type=str(kind)) from error
 
 
 def _offsets(array: pa.Array) -> np.ndarray[Any, Any]:
@@ -310,7 +310,7 @@ def _events_and_keys(given: ArrowEvents, keys: ArrowKeys | None) -> tuple[pa.Arr
     if not isinstance(given, pa.Array | pa.ChunkedArray):
         raise InvalidArgumentError("events must be an Arrow array, record batch or table", type=type(given).__name__)
     if keys is not None and not isinstance(keys, pa.Array | pa.ChunkedArray):
-        raise InvalidArgumentError("keys are an Arrow array", type=type(keys).__name__)
+        raise InvalidArgumentError("keys must be an Arrow array", type=type(keys).__name__)
     return given, keys
 
 
@@ -322,7 +322,7 @@ def _as_text(keys: pa.Array) -> pa.Array:
     try:
         return keys.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidArgumentError("keys are text", type=str(keys.type)) from error
+        raise InvalidArgumentError("keys must be text", type=str(keys.type)) from error
 
 
 def _prepare_plain(

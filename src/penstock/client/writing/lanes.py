@@ -74,7 +74,7 @@ class WriterNotOpenError(InvalidArgumentError):
 def check_key(key: object) -> None:
     """Raises InvalidArgumentError for a routing key that is neither text nor None."""
     if key is not None and not isinstance(key, str):
-        raise InvalidArgumentError("a routing key is text or None", key=repr(key)[:60], type=type(key).__name__)
+        raise InvalidArgumentError("a routing key must be text or None", key=repr(key)[:60], type=type(key).__name__)
 
 
 class NoLanes(LaneMap):

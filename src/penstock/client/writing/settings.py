@@ -55,7 +55,7 @@ class WriterSettings:
     def __post_init__(self) -> None:
         number("block_bytes", self.block_bytes, most=COUNT_MAX)
         if not BLOCK_BYTES_MIN <= self.block_bytes <= BLOCK_BYTES_MAX:
-            raise InvalidArgumentError("a block has 1 KiB to 4 MiB", block_bytes=self.block_bytes)
+            raise InvalidArgumentError("a block must be 1 KiB to 4 MiB", block_bytes=self.block_bytes)
         number("linger_s", self.linger_s, least=0)
         number("deadline_s", self.deadline_s, above=0)
         number("max_in_flight", self.max_in_flight, least=1, most=COUNT_MAX)

@@ -81,7 +81,7 @@ class TableRecord:
             state = TableState(document.pop("state", TableState.ACTIVE.value))
             return cls(config=TableConfig(**document), state=state, version=version)
         except (ValueError, KeyError, TypeError, AttributeError, InvalidArgumentError) as error:
-            raise CorruptDataError("record of a key-value table is not readable", record=data[:80]) from error
+            raise CorruptDataError("record of a key-value table cannot be read", record=data[:80]) from error
 
 
 class KeyValueTables:

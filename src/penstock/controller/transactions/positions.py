@@ -33,7 +33,7 @@ async def commit_with_positions(
     streams = {item.stream for item in transactions}
     if not 0 < len(streams) == len(transactions) <= TOGETHER_MAX:
         raise InvalidArgumentError(
-            f"positions are committed with 1 to {TOGETHER_MAX} transactions of different streams",
+            f"positions can be committed with 1 to {TOGETHER_MAX} transactions of different streams",
             transactions=len(transactions),
             streams=len(streams),
         )

@@ -34,7 +34,9 @@ def plan_grants(identity: Identity, targets: Sequence[PolicyTarget], action: str
     Raises InvalidArgumentError (no target, more than ``PLAN_TARGETS_MAX``, or an action of no plan), PermissionDeniedError.
     """
     if action not in _ACTIONS or not targets:
-        raise InvalidArgumentError("a plan reads or writes streams", action=action[:20], targets=len(targets))
+        raise InvalidArgumentError(
+            "a plan token must name streams to read or to write", action=action[:20], targets=len(targets)
+        )
     if len(targets) > PLAN_TARGETS_MAX:
         raise InvalidArgumentError(
             "the plan has too many targets for one token", targets=len(targets), limit=PLAN_TARGETS_MAX
@@ -92,7 +94,9 @@ def plan_life(identity: Identity, *, valid_s: int, now_ms: int) -> PlanLife:
     """The life of a new plan token. One that a plan's identity asks for ends with that plan. Raises
     InvalidArgumentError."""
     if not PLAN_S_MIN <= valid_s <= PLAN_S_MAX:
-        raise InvalidArgumentError(f"a plan token is valid for {PLAN_S_MIN} to {PLAN_S_MAX} seconds", valid_s=valid_s)
+        raise InvalidArgumentError(
+            f"a plan token must be valid for {PLAN_S_MIN} to {PLAN_S_MAX} seconds", valid_s=valid_s
+        )
     before = identity.plan
     ends_ms = now_ms + PLAN_END_S * 1000 if before is None else before.ends_ms
     return PlanLife(

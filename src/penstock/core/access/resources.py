@@ -119,7 +119,7 @@ def parse_grant(text: str) -> Grant:
         actions = _PRAVEGA.get(permission.strip())
         if actions is None or not resource:
             raise InvalidArgumentError(
-                "a right is written RESOURCE=ACTIONS, such as /scope:S/stream:T=read,write", right=text[:200]
+                "not a right; write RESOURCE=ACTIONS, such as /scope:S/stream:T=read,write", right=text[:200]
             )
         return Grant(_resource(resource), actions)
     resource, _, named = text.partition("=")

@@ -105,11 +105,12 @@ def checked_targets(targets: Sequence[str]) -> list[str]:
                 name.checked()
         except (InvalidNameError, TypeError) as error:
             raise InvalidArgumentError(
-                "a case concerns streams (SCOPE/STREAM), scopes (SCOPE) or everything (*)", target=ascii(target)[:120]
+                "targets of a case must be streams (SCOPE/STREAM), scopes (SCOPE) or everything (*)",
+                target=ascii(target)[:120],
             ) from error
         found[target] = None
     if not 0 < len(found) <= TARGETS_MAX:
-        raise InvalidArgumentError("a case concerns 1 to 1,000 streams or scopes", targets=len(found))
+        raise InvalidArgumentError("a case must have 1 to 1,000 targets", targets=len(found))
     return sorted(found)
 
 
@@ -158,7 +159,7 @@ def matcher_of(subject: Mapping[str, Any], key: bytes | None) -> Matcher:
     by, values, digests = subject.get("by"), subject.get("values") or (), subject.get("digests") or ()
     if unknown or by not in ("json field", "payload contains") or bool(values) == bool(digests):
         raise InvalidArgumentError(
-            "a subject is a 'json field' with its 'field' or 'payload contains', and either 'values' or 'digests'",
+            "a subject must have 'json field' with its 'field', or 'payload contains', and either 'values' or 'digests'",
             unknown=unknown,
         )
     for texts in (values, digests):
@@ -182,7 +183,7 @@ def _checked_field(by: str, path: object) -> str | None:
 
 def _check_texts(texts: Sequence[str]) -> None:
     if isinstance(texts, str) or not all(isinstance(item, str) for item in texts):
-        raise InvalidArgumentError("values of a subject are a list of texts")
+        raise InvalidArgumentError("values of a subject must be a list of strings")
     try:
         size = sum(len(item.encode()) for item in texts)
     except UnicodeEncodeError as error:
@@ -210,7 +211,7 @@ def _keyed(path: str | None, digests: Sequence[str], key: bytes | None) -> Keyed
     except ValueError as error:
         raise InvalidArgumentError("a digest is not hex") from error
     if any(len(item) != 32 for item in found):
-        raise InvalidArgumentError("a digest has 32 bytes: HMAC-SHA-256 of a value with the key of the store")
+        raise InvalidArgumentError("a digest must have 32 bytes: HMAC-SHA-256 of a value with the key of the store")
     return KeyedField(path=path, digests=found, key=key)
 
 

@@ -100,7 +100,7 @@ def target_of(text: str) -> PolicyTarget:
 def check_may_decide(identity: Identity, requester: str, target: PolicyTarget) -> None:
     """Whether the identity may approve or refuse. Raises PermissionDeniedError."""
     if identity.name == requester:
-        raise PermissionDeniedError("a request is decided by another identity than the requester", identity=requester)
+        raise PermissionDeniedError("you requested this yourself; another identity must decide it", identity=requester)
     resources = of_target(target)
     wanted = frozenset({Action.APPROVE})
     if not meets(identity, Need(tuple((wanted, one) for one in resources))):

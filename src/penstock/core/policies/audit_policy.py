@@ -26,7 +26,7 @@ def check_audit_policy(document: PolicyDocument) -> None:
         accepted = ", ".join(_AGES)
         if item.path not in _AGES:
             raise InvalidArgumentError(
-                "the audit stream is kept by age only",
+                "the audit stream can only be kept by age",
                 field=item.path,
                 value=str(value)[:60],
                 rule="no size, quota or idle time removes audit entries",
@@ -35,7 +35,7 @@ def check_audit_policy(document: PolicyDocument) -> None:
             )
         if value is not None and not (isinstance(value, int | float) and value >= DAY_S):
             raise InvalidArgumentError(
-                "audit entries are kept for a day at least",
+                "audit entries must be kept for at least 1 day",
                 field=item.path,
                 value=str(value)[:60],
                 rule=f"at least {DAY_S}",

@@ -63,7 +63,7 @@ class ScalingDecision:
 def heat_of(rates: SegmentRates | None, target_rate: float) -> Heat:
     """Hot, cold, or neither. Raises InvalidArgumentError for a target that is not positive."""
     if target_rate <= 0:
-        raise InvalidArgumentError("a target rate is positive", target_rate=target_rate)
+        raise InvalidArgumentError("a target rate must be above 0", target_rate=target_rate)
     if rates is None:
         return Heat.NEW
     if hot_rate(rates, target_rate) is not None:

@@ -121,6 +121,6 @@ def held_of(scope: str | None, stream: str | None) -> StreamName | str:
     """The target of a hold: ``stream`` as ``scope/stream``, or ``scope``, but not both."""
     if (scope is None) == (stream is None):
         raise InvalidArgumentError(
-            "a hold is placed on a stream or a scope: give one of them", scope=scope, stream=stream
+            "a hold must be on a stream or a scope; give one of them", scope=scope, stream=stream
         )
     return StreamName.parse(stream) if stream is not None else check_name("scope", scope or "")

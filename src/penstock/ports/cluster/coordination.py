@@ -160,7 +160,7 @@ def check_path(path: str) -> None:
     """Raise InvalidArgumentError unless ``path`` is ``""`` or names with ``/`` between them."""
     if path and not all(_is_name(name) for name in path.split("/")):
         raise InvalidArgumentError(
-            "a path of the coordinator is names with / between them, none of which begins with _", node=repr(path)
+            "not a path of the coordinator: names with / between them, none of which begins with _", node=repr(path)
         )
 
 

@@ -32,7 +32,7 @@ class TableConfig:
             raise InvalidArgumentError(f"a table must have 1 to {SEGMENTS_MAX} partitions", partitions=self.partitions)
         if self.primary_key_bytes < 1 or self.secondary_key_bytes < 0 or key_bytes > KEY_MAX_BYTES:
             raise InvalidArgumentError(
-                f"a key has a primary part, and at most {KEY_MAX_BYTES} bytes in all",
+                f"a key must have a primary part, and at most {KEY_MAX_BYTES} bytes in all",
                 primary_key_bytes=self.primary_key_bytes,
                 secondary_key_bytes=self.secondary_key_bytes,
             )

@@ -101,7 +101,10 @@ class EventBlock:
     def __post_init__(self) -> None:
         if self.event_count < 1 or not len(self.data):
             raise InvalidArgumentError(
-                "a block holds events", segment=self.segment, event_count=self.event_count, size_bytes=len(self.data)
+                "a block must hold events",
+                segment=self.segment,
+                event_count=self.event_count,
+                size_bytes=len(self.data),
             )
 
 
@@ -127,7 +130,7 @@ class PositionCommit:
     def __post_init__(self) -> None:
         if not 0 < len(self.reader) <= READER_NAME_MAX:
             raise InvalidArgumentError(
-                f"a reader that commits with a transaction has a name of 1 to {READER_NAME_MAX} characters",
+                f"a reader that commits with a transaction needs a name of 1 to {READER_NAME_MAX} characters",
                 characters=len(self.reader),
             )
 

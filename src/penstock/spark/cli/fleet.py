@@ -110,7 +110,7 @@ def fleet(
     Rows that cannot be used are reported with file and line. The others are processed, and the exit status is 1.
     """
     if by not in ("scope", "day", "rule"):
-        raise InvalidArgumentError("--by is scope, day or rule", by=repr(by[:40]))
+        raise InvalidArgumentError("--by must be scope, day or rule", by=repr(by[:40]))
     edit = _edit(change, scope or [])
     pictures = _pictures(png, out)
     at_ms = None if as_of is None else parse_moment(as_of, now_ms=RealClock().now_ms())
@@ -145,7 +145,7 @@ def _pictures(png: Path | None, out: Path | None) -> list[Path]:
     found = [path for path in (png, out / "fleet.png" if out is not None else None) if path is not None]
     for path in found:
         if path.suffix not in _PICTURES:
-            raise InvalidArgumentError("a picture is .png, .svg or .pdf", png=str(path))
+            raise InvalidArgumentError("the name of a picture must end in .png, .svg or .pdf", png=str(path))
     return found
 
 

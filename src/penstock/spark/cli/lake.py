@@ -115,7 +115,9 @@ def lake(
     from penstock.spark.lake.opening import TableAddress
 
     if follow and (dry_run or every < 0):
-        raise InvalidArgumentError("--follow excludes --dry-run, and its pause is not negative", every=every)
+        raise InvalidArgumentError(
+            "--follow cannot be combined with --dry-run, and its pause must not be negative", every=every
+        )
     cuts = {} if start is None else {"start_stream_cut": start}
     request = LakeRequest(
         read=source_options(stream, controller or default_controller(), option, **cuts),

@@ -69,12 +69,12 @@ def check_schema(schema: pa.Schema, *, source: str) -> None:
     given = (schema.metadata or {}).get(VERSION_KEY)
     if given is None:
         raise InvalidArgumentError(
-            "file holds no facts of a fleet: docs/formats/fleet.md says how they are written", facts=source
+            "file holds no facts of a fleet; docs/formats/fleet.md describes the format", facts=source
         )
     if not given.isdigit():
         raise CorruptDataError("version of the facts is not a number", facts=source, version=repr(given[:20]))
     if int(given) != VERSION:
-        raise VersionTooNewError("facts are of another version", facts=source, version=int(given), known=VERSION)
+        raise VersionTooNewError("facts have another version", facts=source, version=int(given), known=VERSION)
     for name in NEEDED:
         if schema.get_field_index(name) < 0:
             raise InvalidArgumentError("a column of the facts is missing", facts=source, column=name)
@@ -82,7 +82,7 @@ def check_schema(schema: pa.Schema, *, source: str) -> None:
         place = schema.get_field_index(field.name)
         if place >= 0 and not _same(schema.field(place).type, field.type):
             raise InvalidArgumentError(
-                "a column of the facts is of another type",
+                "a column of the facts has another type",
                 facts=source,
                 column=field.name,
                 type=str(schema.field(place).type)[:80],

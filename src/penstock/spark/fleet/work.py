@@ -213,7 +213,7 @@ def decided_lines(task: Task, share: Share, tally: Tally) -> Iterator[Any]:
     except (EOFError, OSError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise CorruptDataError("file of facts breaks off", facts=share.source, cause=str(error)[:120]) from error
+        raise CorruptDataError("file of facts is cut off", facts=share.source, cause=str(error)[:120]) from error
 
 
 def decided_store(task: Task, share: StoreShare, tally: Tally) -> Iterator[Any]:

@@ -110,7 +110,7 @@ def _open(name: str, settings: TableSettings, stream: StreamName) -> CommittedTa
     """The table of a registration. Raises UnsupportedError, InvalidArgumentError, AlreadyExistsError."""
     kind, _, target = name.partition(" ")
     if kind not in FORMATS:
-        raise UnsupportedError("a table of the latest event of each key is not erased; make it anew", table=name)
+        raise UnsupportedError("a table of the latest event of each key cannot be erased; create it again", table=name)
     if kind == "iceberg":
         return _of_stream(open_table(TableAddress(format=kind, target=target, catalog=settings.catalog)), stream, name)
     storage = settings.storage if "://" in target else {}
@@ -121,7 +121,7 @@ def _of_stream(table: CommittedTable, stream: StreamName, name: str) -> Committe
     state = table.state()
     if state is None:
         raise InvalidArgumentError(
-            "the table is not there; if it was deleted, also delete its subscriber", table=name, stream=stream
+            "the table is missing; if it was deleted, also delete its subscriber", table=name, stream=stream
         )
     if state.definition.get("stream") != str(stream):
         raise InvalidArgumentError("the table has another stream", table=name, stream=state.definition.get("stream"))

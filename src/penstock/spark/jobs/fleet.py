@@ -114,7 +114,7 @@ def prepared(out: Path, *, overwrite: bool) -> Path:
     if target.exists():
         if not overwrite and ((out / REPORT).exists() or not _is_left(target)):
             raise AlreadyExistsError(
-                "decisions are there already; name another directory, or overwrite them", out=str(out)
+                "the directory already has decisions; name another, or overwrite them", out=str(out)
             )
         (out / REPORT).unlink(missing_ok=True)
         shutil.rmtree(target)

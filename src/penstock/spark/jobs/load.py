@@ -92,7 +92,7 @@ class LoadRequest:
                     "Spark skips files whose names begin with _ or a dot; rename the file", path=repr(path)
                 )
         if self.part_bytes < 1:
-            raise InvalidArgumentError("a part holds at least one byte", part_bytes=self.part_bytes)
+            raise InvalidArgumentError("a part must hold at least 1 byte", part_bytes=self.part_bytes)
         return self
 
 
@@ -219,7 +219,7 @@ def events_of(frame: Any, request: LoadRequest, *, shuffle: int = 1) -> Any:
     kind = found.schema[EVENT].dataType.simpleString()
     if kind not in ("binary", "string"):
         raise InvalidArgumentError(
-            "an event is binary or a string; wrap the expression in to_json or cast it", type=kind
+            "an event must be binary or a string; wrap the expression in to_json or cast it", type=kind
         )
     return found.repartition(shuffle, ROUTING_KEY) if request.order_by else found
 
@@ -384,7 +384,7 @@ def _format_of(paths: Sequence[str]) -> str:
             )
         kinds.add(_SUFFIXES[suffix] if dot else "parquet")
     if len(kinds) != 1:
-        raise InvalidArgumentError("one load takes files of one format", formats=", ".join(sorted(kinds)))
+        raise InvalidArgumentError("all files of a load must have the same format", formats=", ".join(sorted(kinds)))
     return kinds.pop()
 
 

@@ -141,7 +141,7 @@ class _Check:
         location = self._chunk.location
         if "://" not in location and not Path(location).parent.is_dir():
             raise InvalidArgumentError(
-                "tier 2 is not there; run on machines that mount it", directory=str(Path(location).parent)
+                "tier 2 is not mounted here; run on machines that mount it", directory=str(Path(location).parent)
             )
         self._found.count("chunks")
         self._check_index()

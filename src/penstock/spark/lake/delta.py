@@ -168,7 +168,7 @@ class DeltaLakeTable:
         sequence = table.transaction_version(_APP)
         if sequence is None:
             raise AlreadyExistsError(
-                "a Delta table that no job of Penstock has made is there; name another", table=self._place.url
+                "the Delta table was not made by a job of Penstock; name another", table=self._place.url
             )
         definition = _definition(table)
         marked = self._unrestored(table)

@@ -205,7 +205,7 @@ class IcebergTable:
         definition = table.properties.get(_DEFINITION)
         if definition is None:
             raise AlreadyExistsError(
-                "an Iceberg table that no job of Penstock has made is there; name another", table=self._name
+                "the Iceberg table was not made by a job of Penstock; name another", table=self._name
             )
         marks = self._last_marks(table)
         return TableState(sequence=int(marks[_SEQUENCE]), cut=marks[_CUT], definition=json.loads(definition))
@@ -250,7 +250,7 @@ class IcebergTable:
 def check_table_name(name: str) -> None:
     """Raises InvalidArgumentError if it is not ``namespace.table``."""
     if name.count(".") < 1 or not all(name.split(".")):
-        raise InvalidArgumentError("an Iceberg table is named NAMESPACE.TABLE", table=name)
+        raise InvalidArgumentError("not the name of an Iceberg table; write NAMESPACE.TABLE", table=name)
 
 
 def open_catalog(settings: Mapping[str, str]) -> Catalog:

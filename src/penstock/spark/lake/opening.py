@@ -31,7 +31,7 @@ class TableAddress:
         if self.format not in FORMATS:
             raise InvalidArgumentError(f"the format of a table is one of {', '.join(FORMATS)}", format=self.format)
         if self.format == "iceberg" and self.storage:
-            raise InvalidArgumentError("an Iceberg table has the settings of the store in its catalog's")
+            raise InvalidArgumentError("storage options are not for Iceberg tables; set them in the catalog")
         if self.format != "iceberg" and self.catalog:
             raise InvalidArgumentError("only an Iceberg table has a catalog", format=self.format)
         if self.format == "iceberg":

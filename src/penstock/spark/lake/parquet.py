@@ -109,7 +109,9 @@ class ParquetTable:
             found = json.loads(self._place.read(path))
             version = int(found["version"])
         except FileNotFoundError:
-            raise TableMovedError("the table was committed to meanwhile; run again", table=self._place.url) from None
+            raise TableMovedError(
+                "another run committed to the table meanwhile; run again", table=self._place.url
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptDataError("a commit of the table cannot be read", table=self._place.url, file=path) from error
         if version > VERSION:

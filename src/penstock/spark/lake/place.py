@@ -169,7 +169,7 @@ def place_of(target: str, options: Mapping[str, str]) -> Place:
             raise InvalidArgumentError("storage options are for object stores", target=target)
         return Place(url=str(Path(target.removeprefix("file://")).absolute()))
     if scheme not in SCHEMES:
-        raise InvalidArgumentError("a table is in a directory, or at s3://, gs:// or az://", target=target)
+        raise InvalidArgumentError("a table must be in a directory, or at s3://, gs:// or az://", target=target)
     return Place(url=target.rstrip("/"), options=dict(options))
 
 

@@ -155,7 +155,7 @@ class Offset:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidCutError(
-                "checkpoint holds offsets that are not ours", offset=str(dict(offset))[:200]
+                "checkpoint holds offsets that Penstock did not write", offset=str(dict(offset))[:200]
             ) from error
 
 
@@ -174,7 +174,7 @@ def each_offset(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         return [found]
     entries = found.get("streams")
     if not isinstance(entries, list) or not all(isinstance(item, Mapping) for item in entries):
-        raise InvalidCutError("checkpoint holds offsets that are not ours", offset=str(dict(found))[:200])
+        raise InvalidCutError("checkpoint holds offsets that Penstock did not write", offset=str(dict(found))[:200])
     return entries
 
 
@@ -194,7 +194,7 @@ def offsets_of(
             stream = StreamName.parse(entry.get("stream", ""))
         except InvalidNameError as error:
             raise InvalidCutError(
-                "checkpoint holds offsets that are not ours", offset=str(dict(entry))[:200]
+                "checkpoint holds offsets that Penstock did not write", offset=str(dict(entry))[:200]
             ) from error
         offset = Offset.from_json(stream, entry)
         if not (offset.is_over or choice.holds(stream)):

@@ -78,11 +78,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     ) -> None:
         if isinstance(options.end, Moment):
             raise InvalidArgumentError(
-                "a streaming read ends at a cut or never; read a range of times with spark.read", option="end_timestamp"
+                "a streaming read can only end at a cut; read a range of times with spark.read", option="end_timestamp"
             )
         if options.end in ("earliest", "latest"):
             raise InvalidArgumentError(
-                "a streaming read ends at a cut or never; trigger(availableNow=True) stops at the latest",
+                "a streaming read can only end at a cut; trigger(availableNow=True) stops at the latest",
                 end_stream_cut=options.end,
             )
         self._connector = connector

@@ -59,8 +59,8 @@ def check_targets(rows: pa.RecordBatch, columns: Sequence[str], stream: StreamNa
         row = pc.index(allowed, pa.scalar(False)).as_py()
         if row >= 0:
             raise InvalidArgumentError(
-                "a row names another stream than the target; filter the rows; or drop the column; or, to send each row "
-                "to the stream that it names, drop option stream (or the path)",
+                "a row names another stream than the target; filter the rows, or drop the column. To send each row to the "
+                "stream that it names, drop option stream (or the path)",
                 column=name,
                 found=str(column[row].as_py())[:200],
                 stream=stream,

@@ -124,4 +124,4 @@ class SharedObjects:
 async def _check_mark(files: Files) -> None:
     """Raises UnavailableError if the mark is not visible."""
     if not await files.exists(MARK):
-        raise UnavailableError("the directory of tier 2 is not there", mark=files.location(MARK))
+        raise UnavailableError("the directory of tier 2 is missing", mark=files.location(MARK))

@@ -21,7 +21,7 @@ SESSIONS = "_sessions"
 def check_root(root: str) -> None:
     """Raise InvalidArgumentError unless ``root`` is an absolute path, such as ``/penstock/flights``."""
     if not root.startswith("/") or root == "/":
-        raise InvalidArgumentError("the root of a cluster in ZooKeeper is a path such as /penstock/NAME", root=root)
+        raise InvalidArgumentError("not the root of a cluster; write a path such as /penstock/NAME", root=root)
     check_path(root[1:])
 
 

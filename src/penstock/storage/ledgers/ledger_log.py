@@ -437,7 +437,10 @@ class LedgerLog:
             try:
                 return await attempt()
             except UnavailableError as error:
-                _log.warning("log waits", extra={"problem": problem, "epoch": self.epoch, "error": str(error)})
+                _log.warning(
+                    "log waits and repeats the step",
+                    extra={"problem": problem, "epoch": self.epoch, "error": str(error)},
+                )
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
 

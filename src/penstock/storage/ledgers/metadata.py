@@ -45,7 +45,7 @@ class LedgerNodes:
             instance, _ = await self._nodes.read(f"{self._root}/INSTANCEID")
         except NotFoundError as error:
             raise NotFoundError(
-                "no BookKeeper has its metadata there; check address and path", path=self._root
+                "no BookKeeper has its metadata at this path; check the address and the path", path=self._root
             ) from error
         if layout.strip() != LAYOUT:
             raise UnsupportedError(

@@ -221,7 +221,7 @@ def check_directory(directory: Path) -> None:
             )
         if foreign:
             raise InvalidArgumentError(
-                "directory holds files that are not ours; name an empty or a new one",
+                "the directory holds files of another program; name an empty or a new one",
                 path=str(directory),
                 found=foreign[0],
             )

@@ -405,7 +405,7 @@ class RealFiles:
     def _resolve(self, path: str) -> Path:
         forks.check(self._owner)
         if not _PATH.match(path) or path.startswith("/") or ".." in path.split("/"):
-            raise InternalError("path was not made by us", path=repr(path[:200]))
+            raise InternalError("path was not made by this program", path=repr(path[:200]))
         return self._root / path
 
 

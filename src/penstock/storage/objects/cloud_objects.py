@@ -198,7 +198,7 @@ class BucketObjects:
         if reason is None:
             # Keep only the text up to the status: the body that follows may repeat what was signed.
             reason = text.partition("<?xml")[0][:300].strip()
-        return UnavailableError("tier 2 does not serve", reason=reason, code=code, tier2=self._url, object=name)
+        return UnavailableError("tier 2 refused the request", reason=reason, code=code, tier2=self._url, object=name)
 
 
 def checked_url(url: str) -> str:

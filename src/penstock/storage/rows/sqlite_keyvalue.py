@@ -328,7 +328,7 @@ def check_header(path: Path) -> None:
     with path.open("rb") as file:
         header = file.read(_SQLITE_HEADER.size)
     if len(header) < _SQLITE_HEADER.size or not header.startswith(b"SQLite format 3\0"):
-        raise CorruptDataError("metadata file is damaged, or not one of ours", file=str(path))
+        raise CorruptDataError("metadata file is damaged, or not one of Penstock", file=str(path))
     version, application = _SQLITE_HEADER.unpack(header)
     _check_ids(path, application, version, foreign=application != 0)
 
@@ -342,7 +342,9 @@ def check_format(connection: sqlite3.Connection, path: Path) -> None:
 
 def _check_ids(path: Path, application: int, version: int, *, foreign: bool) -> None:
     if application != _APPLICATION_ID and foreign:
-        raise CorruptDataError("metadata file is damaged, or not one of ours", file=str(path), application=application)
+        raise CorruptDataError(
+            "metadata file is damaged, or not one of Penstock", file=str(path), application=application
+        )
     if version > FORMAT_VERSION:
         raise VersionTooNewError(
             "metadata was written by a newer version", file=str(path), version=version, newest_known=FORMAT_VERSION
@@ -365,7 +367,7 @@ def translated(error: sqlite3.Error, path: Path) -> PenstockError | OSError:
     if primary == sqlite3.SQLITE_FULL:
         return StorageFullError("disk is full", file=str(path))
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return UnavailableError("metadata file is locked by somebody else", file=str(path))
+        return UnavailableError("metadata file is locked by another process", file=str(path))
     if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
         return OSError(f"metadata file: {error}: {path}")
     return InternalError("metadata file refused a statement", file=str(path), detail=str(error))

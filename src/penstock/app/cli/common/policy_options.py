@@ -220,7 +220,7 @@ def _parse(option: _Option, text: str) -> Any:
         ) from error
     except (ValueError, OverflowError) as error:
         raise InvalidArgumentError(
-            f"{option.name} is a number{_hint(item, word)}",
+            f"{option.name} must be a number{_hint(item, word)}",
             field=item.path,
             value=repr(text[:60]),
             accepted=item.accepted,
@@ -270,7 +270,7 @@ def target_of(stream: str | None, scope: str | None, server: bool) -> PolicyTarg
     if stream is not None:
         if "/" not in stream:
             raise InvalidArgumentError(
-                f"a stream is written SCOPE/STREAM; for all streams of a scope write --scope {stream[:60]}",
+                f"not a stream; write SCOPE/STREAM, or, for all streams of a scope, --scope {stream[:60]}",
                 stream=repr(stream[:60]),
             )
         return StreamName.parse(stream)

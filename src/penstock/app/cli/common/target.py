@@ -62,7 +62,7 @@ def _scope_or_all(text: str | None) -> str | None:
 def _group(text: str) -> str:
     scope, slash, name = text.partition("/")
     if not slash or not scope or not name or "/" in name:
-        raise InvalidArgumentError("a reader group is written SCOPE/GROUP", group=repr(text[:80]))
+        raise InvalidArgumentError("not a reader group; write SCOPE/GROUP", group=repr(text[:80]))
     return text
 
 

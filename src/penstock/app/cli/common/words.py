@@ -58,7 +58,7 @@ def parse_moment(text: str, *, now_ms: int, ago: bool = False) -> int:
             return now_ms + (-1 if ago else 1) * parse_duration_ms(word.removeprefix("+"))
         except InvalidArgumentError as error:
             raise InvalidArgumentError(
-                f"not a moment; write 7d ({'ago' if ago else 'from now'}), 2026-01-31, or 2026-01-31T12:00:00Z",
+                f"not a time; write 7d ({'ago' if ago else 'from now'}), 2026-01-31, or 2026-01-31T12:00:00Z",
                 value=repr(text[:60]),
             ) from error
     return (found - _EPOCH) // timedelta(milliseconds=1)

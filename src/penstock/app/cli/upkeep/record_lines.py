@@ -55,7 +55,7 @@ def record_of_line(line: bytes) -> Record:
     unknown = sorted(given.keys() - _FIELDS)
     if unknown or not given.keys() & {"value", "value" + _BASE64}:
         raise InvalidArgumentError(
-            "a record has the fields value, key, headers and timestamp_ms, and value is required",
+            "a record must have the field value, and may have key, headers and timestamp_ms",
             unknown=", ".join(unknown) or None,
             line=repr(line[:80]),
         )
@@ -66,7 +66,7 @@ def record_of_line(line: bytes) -> Record:
         pairs = [(item["name"], _bytes(item, "value")) for item in headers]
     except (LookupError, TypeError) as error:
         raise InvalidArgumentError(
-            "headers are an object, or a list of objects with name and value", line=repr(line[:80])
+            "headers must be an object, or a list of objects with name and value", line=repr(line[:80])
         ) from error
     return Record(
         _bytes(given, "value"), key=_bytes(given, "key"), headers=pairs, timestamp_ms=given.get("timestamp_ms")

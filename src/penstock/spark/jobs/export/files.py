@@ -116,7 +116,7 @@ class ExportDirectory:
         differing = [name for name, value in request.items() if begun["request"].get(name) != value]
         if differing:
             raise ConflictError(
-                "an unfinished export with other options lies here: finish it with those, or remove its directory",
+                "the directory has an unfinished export with other options; finish it with those, or remove the directory",
                 differing=", ".join(differing),
                 directory=self.staging,
             )

@@ -364,7 +364,7 @@ def end_of(output: Path, stream: StreamName) -> StreamCut:
     except FileNotFoundError:
         raise NotFoundError("this directory holds no finished export", directory=output) from None
     if found["stream"] != str(stream):
-        raise InvalidCutError("that export is of another stream", directory=output, stream=found["stream"])
+        raise InvalidCutError("the earlier export is of another stream", directory=output, stream=found["stream"])
     return StreamCut.from_text(found["end"])
 
 

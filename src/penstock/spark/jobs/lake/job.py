@@ -79,12 +79,14 @@ class LakeRequest:
     def checked(self) -> LakeRequest:
         """Itself. Raises InvalidArgumentError, InvalidNameError."""
         if self.partition is not None and self.partition not in PERIODS:
-            raise InvalidArgumentError("partitions are by hour or day", partition=self.partition)
+            raise InvalidArgumentError("partitions must be by hour or day", partition=self.partition)
         if self.bad_events not in BAD_EVENTS:
-            raise InvalidArgumentError(f"bad events are one of {', '.join(BAD_EVENTS)}", bad_events=self.bad_events)
+            raise InvalidArgumentError(f"bad_events must be one of {', '.join(BAD_EVENTS)}", bad_events=self.bad_events)
         if self.compact_at < 0 or self.compact_at == 1 or self.compact_bytes < 1:
             raise InvalidArgumentError(
-                "files are merged from two on, or never (0)", compact_at=self.compact_at, bytes=self.compact_bytes
+                "files to merge must be at least 2, or 0 for never",
+                compact_at=self.compact_at,
+                bytes=self.compact_bytes,
             )
         if self.subscriber is not None:
             check_name("stream", self.subscriber)
@@ -270,7 +272,7 @@ class _Run:
             names = [KEY, *(name for name in names if name != KEY)]
         time_field = next((item for item in rows.schema if item.name == request.time), None)
         if time_field is None or not isinstance(time_field.dataType, TimestampType):
-            raise InvalidArgumentError("partitions need a column of type TIMESTAMP", column=request.time)
+            raise InvalidArgumentError("partitions by time need a column of type TIMESTAMP", column=request.time)
         plain = StructType([rows.schema[name] for name in [*names, *POSITION]])
         schema = to_arrow_schema(plain, timezone="UTC")
         return rows, pa.schema([item.with_nullable(True) for item in schema])

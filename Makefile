@@ -1,7 +1,7 @@
 # `make demo` and `make test` each set up what they need, into .venv, and run.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-# The tests start some hundred server processes; without bytecode files each of them compiles 1,200 modules again.
+# The tests start about a hundred server processes; without bytecode files, each of them compiles 1,200 modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-fast test-pulsar-admin test-java test-registry setup-cluster test-cluster setup-s3 test-s3 test-prometheus test-idp setup-peers lint format docs bench soak proto lock clean
@@ -18,7 +18,7 @@ help:
 	@echo "make test-registry  run the tests of schema registries against Apicurio Registry (Maven, 160 MB)"
 	@echo "make test-cluster  run the tests of clusters against real ZooKeeper servers and bookies (JDK, Maven, 108 MB of jars)"
 	@echo "make setup-cluster  only fetch those"
-	@echo "make test-idp  let a real Keycloak issue the tokens of clients, replace its keys, and stop (JDK, Maven, 147 MB; its first start takes minutes)"
+	@echo "make test-idp  test tokens, new keys and an outage of a real Keycloak (JDK, Maven, 147 MB; its first start takes minutes)"
 	@echo "make setup-s3  only fetch and build those two servers"
 	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"

@@ -192,7 +192,7 @@ CATALOGUE: Sequence[Chapter] = (
             _counter("subscriber_cuts", "Positions that subscribers acknowledged"),
             _counter("audit_entries", "Entries of the audit stream"),
             _counter("audit_entries_without_room", "Entries that were shortened for lack of room"),
-            _counter("audit_unreadable_bytes", "Bytes of the audit stream that are damaged and were passed over"),
+            _counter("audit_unreadable_bytes", "Damaged bytes of the audit stream that were skipped"),
             _counter("erasures", "Erasures done"),
             _counter("erased_bytes", "Bytes blanked by erasures"),
             _counter("erasure_failures", "Failed steps of erasures; they are repeated"),

@@ -144,16 +144,16 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandaloneSettings:
-    """A server for clients. Port 0 takes a free one.
+    """A server for clients. Port 0 selects a free port.
 
     ``workers`` is the number of processes that hold the data. Each has its own share of the segments, port and log, and
     the full budgets of ``store``. None: as the store was created; a new one has 1, which is this process. Worker ``n``
     listens on ``store_port + n``.
 
-    Beyond loopback it needs TLS and authentication, unless ``insecure`` allows other machines to reach an unprotected port.
-    ``advertised_host`` is the host that clients connect to (default: the bound host). ``metrics``: see ``MetricsSettings``.
-    ``tls``: None for plain connections. ``access``: None: callers need no identity. ``log_format``: of the lines on
-    standard error. ``traces``: send spans to the collector that the environment names.
+    Beyond loopback it needs TLS and authentication, unless ``insecure`` allows other machines to reach an unprotected
+    port. ``advertised_host`` is the host that clients connect to (default: the bound host). ``metrics``: see
+    ``MetricsSettings``. ``tls``: None for plain connections. ``access``: None if callers need no identity.
+    ``log_format``: of the lines on standard error. ``traces``: send spans to the collector that the environment names.
     """
 
     store: EmbeddedSettings

@@ -147,10 +147,10 @@ class AsyncCases:
         return await retrying(lambda: self._controller.cases.subject(case, with_values=with_values), self._rng)
 
     async def ledger(self, *, with_values: bool = False) -> Ledger:
-        """All that the store has erased, with its cases and holds: what a store from an older copy must erase again.
+        """All erasures, cases and holds of the store. A store from an older copy must repeat these erasures.
 
-        The store signs it with the key of its audit log. Without ``with_values`` it holds no values: keyed digests stand for
-        those of fields, and values that are searched for in whole payloads are left out. Raises ConflictError (the
+        The store signs it with the key of its audit log. Without ``with_values`` it holds no values: values of fields
+        are replaced by keyed digests, and values searched for in whole payloads are left out. Raises ConflictError (the
         store erases all the time, or the caller may not see all of it), NotFoundError (the store has no private key),
         UnavailableError.
         """

@@ -31,8 +31,8 @@ LAST_ENTRY: Final = -1
 """In a read: the highest entry that the bookie has."""
 KEY_BYTES: Final = 20
 ENTRY_MAX_BYTES: Final = 4 << 20
-"""Payload of the largest entry. A bookie ends the connection at a frame above ``nettyMaxFrameSizeBytes``, 5 MiB unless
-configured."""
+"""Payload of the largest entry. A bookie closes the connection at a frame above ``nettyMaxFrameSizeBytes``, 5 MiB
+unless configured."""
 FRAME_MAX_BYTES: Final = 16 << 20
 """The largest frame that we accept: more than any bookie sends, less than a wrong length would reserve."""
 
@@ -74,7 +74,8 @@ class Entry:
     """One entry as a bookie stores it.
 
     ``confirmed``: the last entry that the writer knew to be acknowledged when it sent this one; -1: none.
-    ``length_bytes``: payload of the ledger up to and with this entry. ``payload`` may be a view of what was decoded.
+    ``length_bytes``: payload of the ledger up to and including this entry. ``payload`` may be a view of what was
+    decoded.
     """
 
     ledger: int
@@ -116,7 +117,7 @@ class Request:
 
 
 def master_key(password: bytes) -> bytes:
-    """What a bookie compares between the first add of a ledger and later requests."""
+    """The master key: a bookie compares it between the first add of a ledger and later requests."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 

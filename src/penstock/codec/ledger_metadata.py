@@ -1,7 +1,7 @@
 """What BookKeeper keeps in ZooKeeper about ledgers and bookies: metadata, registrations, names of nodes.
 
-The messages are protobuf. They are described by the tables below, so that no generated code is needed. Version 3 of the
-metadata is written; version 2, the same message as text, is read too. Source: docs/formats/bookkeeper.md.
+The messages are protobuf. The tables below describe them, so no generated code is needed. Version 3 of the metadata is
+written; version 2, the same message as text, is read too. Source: docs/formats/bookkeeper.md.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Ensemble:
 class LedgerMetadata:
     """What is known about a ledger. ``last_entry`` and ``length_bytes`` are final once it is closed; -1: no entry.
 
-    ``custom``: pairs of its creator, sorted by name. ``token``: drawn by its creator, who recognizes its own ledger by
-    it after a lost answer. None: not stored.
+    ``custom``: pairs of its creator, sorted by name. ``token``: drawn by the creator, which uses it to recognize its
+    own ledger after a lost answer. None: not stored.
     """
 
     write_quorum: int

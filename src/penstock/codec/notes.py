@@ -88,7 +88,7 @@ def checkpoint_text(origin: str, size: int, root: bytes) -> str:
 
 
 def ledger_text(origin: str, lines: int, digest: bytes) -> str:
-    """The text under an erasure ledger of so many lines, to be signed. No checkpoint begins like this."""
+    """The text to sign for an erasure ledger of so many lines. No checkpoint begins like this."""
     return f"{LEDGER}\n{origin}\n{lines}\n{b64encode(digest).decode()}\n"
 
 

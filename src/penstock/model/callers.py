@@ -62,8 +62,8 @@ def current_request() -> str:
 
 @contextmanager
 def unattributed() -> Iterator[None]:
-    """Inside the block, there is no caller and no span: for work, including its tasks, that a call finds or triggers but
-    does not request."""
+    """Inside the block, there is no caller and no span. For work, and its tasks, that a call triggers but does not
+    request."""
     token, request = _CURRENT.set(None), _REQUEST.set("")
     try:
         with apart():

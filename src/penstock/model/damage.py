@@ -28,7 +28,7 @@ class DamageKind(Enum):
     DIRECTORY = "directory"
     """A file of the data directory itself cannot be read."""
     SECRET = "secret"
-    """A file with a key or with users is missing, damaged, or readable for others. No data is affected."""
+    """A file with a key or with users is missing, damaged, or readable by others. No data is affected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

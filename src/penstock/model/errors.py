@@ -98,8 +98,8 @@ class UnauthenticatedError(AccessError):
 
 
 class PlanExpiredError(UnauthenticatedError):
-    """The token of a plan has expired, so the task can do nothing more. Run the query again: it plans anew. A streaming
-    query continues from its checkpoint."""
+    """The token of a plan has expired, so the task cannot continue. Run the query again: it makes a new plan. A
+    streaming query continues from its checkpoint."""
 
 
 class PermissionDeniedError(AccessError):
@@ -411,8 +411,8 @@ class CorruptDataError(PenstockError):
 
 
 class UnsearchableEventError(PenstockError):
-    """An event cannot be searched within limits, so nobody knows whether it holds what is searched for. Search it in
-    another form, such as its bytes. Nothing was changed."""
+    """An event is nested too deeply to be searched, so it is unknown whether it matches. Search it in another form,
+    such as its bytes. Nothing was changed."""
 
 
 class DamagedRowError(CorruptDataError):

@@ -1,4 +1,4 @@
-"""Replicated ledgers as values: where they lie, and how they are kept."""
+"""Replicated ledgers as values: their bookies, and how many copies they have."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookie:
-    """A server that takes entries. ``host``: bookies of one host are lost together; ``zone``: the operator's word for
-    what else is; empty if unknown."""
+    """A server that takes entries. ``host``: bookies of one host can fail together. ``zone``: the operator's name for a
+    larger unit that can fail together; empty if unknown."""
 
     name: str
     host: str
@@ -19,7 +19,7 @@ class Bookie:
 class LedgerSpec:
     """How a ledger is kept: on ``copies`` bookies; an entry is acknowledged once ``acks`` of them have synced it.
 
-    ``labels``: pairs by which tools find the ledger's owner, such as ``("container", b"3")``.
+    ``labels``: pairs that show tools the owner of the ledger, such as ``("container", b"3")``.
     """
 
     copies: int = 3

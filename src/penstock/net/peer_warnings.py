@@ -1,4 +1,4 @@
-"""Log lines about what peers have caused, so few that no peer can fill a disk with them."""
+"""Logs problems that peers cause, at a limited rate, so that no peer can fill a disk with log lines."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ PlainEvents: TypeAlias = Literal["fail", "null"]
 """What a read of records makes of an event that is not a record: an error, or a row without key, value and headers."""
 
 TOKEN_S = 3600
-"""How long the token of a plan is valid, in seconds: so long may a task wait for its start. A running task renews it."""
+"""How long the token of a plan is valid, in seconds. A task must start within this time; a running task renews the
+token."""
 
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,19})?)\s*([a-z]*)\Z", re.IGNORECASE)
 # One letter as Spark and Java mean it; two and three as our command line does.

@@ -19,7 +19,7 @@ _HOUR_MS = 3_600_000
 
 
 class OpenPorts:
-    """The warnings of one server, as long as the block runs. Nothing is missing: no warnings.
+    """Logs the warnings of one server while the block runs. If nothing is missing, there are no warnings.
 
     ``missing``: what protects the ports and is missing. ``tell``: shows a line to the person at the console.
     """

@@ -22,7 +22,8 @@ Record = Callable[[Sequence[Mapping[str, Any]]], Awaitable[None]]
 
 
 class RefusalAudit:
-    """Takes refusals from all doors of a process while the block runs. At its end it writes those that wait.
+    """Takes refusals from all ports of a process while the block runs. At the end of the block it writes those that
+    wait.
 
     A caller never waits for it. If writing fails, the sums are logged instead.
     """
@@ -79,8 +80,8 @@ class RefusalAudit:
 
 
 class AuditedAuthenticator:
-    """``ports.access.Authenticator`` that reports refused credentials. Calls without any are not reported: they are often
-    probes of health."""
+    """``ports.access.Authenticator`` that reports refused credentials. Calls without credentials are not reported,
+    because most of them are health checks."""
 
     def __init__(self, inner: Authenticator, refused: Callable[[Refusal], None]) -> None:
         self._inner = inner

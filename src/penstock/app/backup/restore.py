@@ -66,10 +66,10 @@ async def restore_backup(
 ) -> Manifest:
     """Create a store from the backup in ``data``, which must be new or empty. The backup is not changed.
 
-    Every file is compared with the manifest while it is copied. Then the store is opened once, to move its streams to new
-    segments: a position that was reached in the original after the backup is refused, and never means other events
-    (``streams.restored``). A store of several workers does this at its first start. The chunks are in ``data``. Until the
-    directory is complete, it is called ``data.restoring``.
+    Every file is compared with the manifest while it is copied. Then the store is opened once, to move its streams to
+    new segments. So the copy refuses a position that the original reached after the backup, instead of returning other
+    events (``streams.restored``). A store of several workers does this at its first start. The chunks are in ``data``.
+    Until the directory is complete, it is called ``data.restoring``.
 
     ``ledger``: a ledger of the original. All that it lists is erased again before this returns; in a store of several
     workers, before its first start serves anybody. ``key``: the original's key, for digests in it. ``keys``: public keys that

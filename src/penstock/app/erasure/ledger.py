@@ -30,8 +30,8 @@ def read_ledger(file: Path, keys: Sequence[str] = ()) -> Ledger:
     """The ledger, verified against ``keys`` (public keys as ``penstock audit key`` prints them). Without keys its signature
     is left to the store that applies it.
 
-    Raises InvalidArgumentError (there is no such file, or a key is none), CorruptDataError (it was changed or cut off, or
-    no such key has signed it), VersionTooNewError, OSError.
+    Raises InvalidArgumentError (there is no such file, or a key is malformed), CorruptDataError (it was changed or cut
+    off, or no such key has signed it), VersionTooNewError, OSError.
     """
     try:
         data = file.read_bytes()

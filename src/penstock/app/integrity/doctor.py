@@ -37,8 +37,8 @@ _PAGE = 1000  # rows of one scan, which bounds the memory of a page
 class Diagnosis:
     """Facts by part of the store; ``verdict`` in one sentence; ``advice`` says what to do.
 
-    ``refusal``: why a start would be refused, None: it succeeds. ``workers``: the diagnosis of each worker. ``log_keys``:
-    what the records tell about the keys of audit logs.
+    ``refusal``: why a start would be refused, None: it succeeds. ``workers``: the diagnosis of each worker.
+    ``log_keys``: the keys of audit logs, from the records.
     """
 
     data: str

@@ -127,10 +127,10 @@ async def rebuild(
 ) -> RebuildReport:
     """Make a store in ``data``, which must be new or empty, from the data in ``place`` (see ``open_source``).
 
-    ``place`` is not changed. Until the directory is complete, it is called ``data.rebuilding``.
-    ``tier2``: where the new store keeps its chunks; None: in ``data``. The first opening moves all streams to new segments,
-    and erases again what the ``ledger`` lists before it serves anybody. ``key``: of the original, for digests in it.
-    ``keys``: public keys that may have signed it; none: those of the source.
+    ``place`` is not changed. Until the directory is complete, it is called ``data.rebuilding``. ``tier2``: where the
+    new store keeps its chunks; None: in ``data``. Before it serves anybody, the first opening moves all streams to new
+    segments, and erases again what the ``ledger`` lists. ``key``: of the original, for digests in it. ``keys``: public
+    keys that may have signed it; none: those of the source.
 
     Raises: InvalidArgumentError (``backup.places.new_place``), CorruptDataError (there is no catalogue), DirectoryInUseError,
     UnavailableError, StorageFullError, OSError.

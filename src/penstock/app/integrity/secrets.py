@@ -1,7 +1,7 @@
 """Checks the files with secrets of a data directory: the key that signs the audit log, and those of ``access/``.
 
-A store starts without them, and finds out when it signs or when a caller logs in. What should be there is in the
-controller's records, which the rehearsal of a start reads.
+A store starts without them, and fails only when it signs or when a caller logs in. The controller's records say which
+keys must exist; the rehearsal of a start reads them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from penstock.storage.machine.signing_keys import DIRECTORY, FileSigningKeys
 R = TypeVar("R", AuditKeysRecord, AuditCheckpointRecord)
 
 _TRIAL = b"penstock doctor\n"
-"""What the key signs to show that it can. No document of evidence begins like this."""
+"""The text that the key signs as a test. No document of evidence begins like this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogKey:
-    """What the records tell about one audit log. ``last``: its newest checkpoint; None: there is none."""
+    """One audit log, from the records. ``last``: its newest checkpoint; None if it has no checkpoint."""
 
     origin: str
     record: AuditKeysRecord
@@ -53,7 +53,7 @@ class LogKey:
 
 @dataclass(slots=True)
 class Secrets:
-    """Facts for the report, and what cannot be used."""
+    """Facts for the report, and the files that cannot be used."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
@@ -79,13 +79,13 @@ async def recorded_keys(segments: Tables) -> list[LogKey]:
             if record is not None:
                 found.append(LogKey(origin=ORIGIN_PREFIX + name, record=record, last=last))
     except PenstockError:
-        # Another worker has the table, there is none yet, or it is damaged, which the check of the rows reports.
+        # Another worker has the table, no table exists yet, or it is damaged. The check of the rows reports damage.
         return []
     return found
 
 
 def sorted_keys(found: list[LogKey]) -> list[LogKey]:
-    """The log that was signed last at the end: its key is the current one."""
+    """The keys in the order of their last signatures, so the current key is at the end."""
     return sorted(found, key=lambda one: -1 if one.last is None else one.last.at_ms)
 
 

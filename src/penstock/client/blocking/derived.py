@@ -68,8 +68,8 @@ def counterpart_of(
 
 
 def described_by(original: Callable[..., Any], *, returns: str) -> Callable[[Callable[P, B]], Callable[P, B]]:
-    """Decorates a method that passes its options on to its asynchronous ``original``: ``help`` and ``inspect.signature`` see
-    the parameters and the text of that one."""
+    """Decorates a method that passes its options on to its asynchronous ``original``: ``help`` and
+    ``inspect.signature`` show the parameters and docstring of ``original``."""
 
     def described(call: Callable[P, B]) -> Callable[P, B]:
         call.__doc__ = original.__doc__

@@ -183,8 +183,8 @@ class TypedGroupTransaction(Generic[T]):
     """Positions of a group's reader, and values of one type that are committed together with them:
     ``reader.transaction(..., serializer=...)``.
 
-    A value is encoded before anything of it is written, so a value that is refused leaves the transaction as it was.
-    Everything else is as for ``GroupTransaction``, which is ``transaction``.
+    A value is encoded in full before it is written, so a refused value leaves the transaction unchanged. Everything
+    else is as for ``GroupTransaction``, which is ``transaction``.
     """
 
     def __init__(self, transaction: GroupTransaction, form: TypedForm[T]) -> None:

@@ -83,7 +83,7 @@ class TypedReader(Generic[T]):
 
 
 class ValueWriter(Generic[T]):
-    """What typed writers and transactions share. ``out``: where the events of the values are written."""
+    """The common base of typed writers and transactions. ``out``: where the events of the values are written."""
 
     def __init__(self, out: Writer | Transaction, form: TypedForm[T]) -> None:
         self._out = out
@@ -118,9 +118,9 @@ class ValueWriter(Generic[T]):
 class TypedWriter(ValueWriter[T]):
     """Writes values of one type to a stream: ``stream.writer(serializer=...)``.
 
-    A value is encoded before anything of it is written: a value that does not fit, a schema that the registry refuses,
-    or a registry without an answer raises an error, and nothing is written. With ``records=True`` each value becomes the
-    value of a record. Everything else is as for ``Writer``.
+    A value is encoded in full before it is written. If it does not fit, or if the registry refuses its schema or does
+    not answer, an error is raised and nothing is written. With ``records=True`` each value becomes the value of a
+    record. Everything else is as for ``Writer``.
     """
 
     def __init__(self, writer: Writer, form: TypedForm[T]) -> None:
@@ -160,8 +160,8 @@ class TypedWriter(ValueWriter[T]):
 class TypedTransaction(ValueWriter[T]):
     """Values of one type that become readable together, or not at all: ``stream.transaction(serializer=...)``.
 
-    A value is encoded before anything of it is written, so a value that is refused leaves the transaction as it was.
-    Everything else is as for ``Transaction``, which is ``transaction``.
+    A value is encoded in full before it is written, so a refused value leaves the transaction unchanged. Everything
+    else is as for ``Transaction``, which is ``transaction``.
     """
 
     def __init__(self, transaction: Transaction, form: TypedForm[T]) -> None:

@@ -24,9 +24,9 @@ class TypedGroupReader(Generic[T]):
     thread at a time.
 
     ``event.value`` decodes. An event of another form raises DecodeError there, and the reader goes on with the next. If
-    a schema registry is needed and does not answer, the call for the event raises SchemaRegistryUnavailableError, and
-    the next call returns the same event: none is skipped, and no commit covers it. Everything else is as for
-    ``GroupReader``.
+    a schema registry is needed and does not answer, the call raises SchemaRegistryUnavailableError, and the next call
+    returns the same event. No event is skipped, and no commit covers an event that was not returned. Everything else is
+    as for ``GroupReader``.
     """
 
     def __init__(self, reader: GroupReader, form: TypedForm[T]) -> None:

@@ -109,7 +109,7 @@ class PositionCommitter(AsyncBlockReader):
         settings: WriterSettings | None = None,
         **options: Unpack[WriterOptions],
     ) -> AsyncGroupTransaction | AsyncTypedGroupTransaction[Any]:
-        """A transaction that commits what this reader has read together with what is written to ``streams``: read,
+        """A transaction that commits the positions of this reader and the events written to ``streams`` together: read,
         process, write, exactly once. Use it in a ``with`` or ``async with`` block.
 
         The reader must have ``auto_commit=False``. It has one transaction at a time.

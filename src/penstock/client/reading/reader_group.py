@@ -226,8 +226,8 @@ class AsyncReaderGroup:
             on_assigned: Called with the segments that the reader has got, before it returns an event of them.
             on_revoked: Called with segments that the group gives to another reader, before they are released: it may still
                 commit. Also on a clean close, with all segments.
-            on_lost: Called with segments that another reader has already, because this one was taken for dead or replaced, or
-                its stream was deleted: a commit is refused. Also where an exception ends the ``with`` block.
+            on_lost: Called with segments that this reader has lost: it was taken for dead or replaced, or the stream
+            was deleted. A commit is refused. Also called if an exception ends the ``with`` block.
                 The three are called within the calls that read, ``close`` and the end of ``with``, in the thread or task of
                 the program, with a list of (stream, segment). Those of an asynchronous reader may be coroutine functions.
                 What they raise is raised by that call; after ``on_revoked`` the segments then stay, and it is called again.

@@ -155,10 +155,9 @@ class TypedEvent(Generic[T]):
 
 
 class BlockValues(Generic[T]):
-    """The events of a group reader's blocks, one by one, and what the next one needs first.
-
-    An event counts as returned to the program only when ``next`` returns it. So one whose schema cannot be looked up is
-    never committed.
+    """The events of a group reader's blocks, one by one. ``to_look_up`` returns the one that needs the registry first.
+    An event counts as returned to the program only when ``next`` returns it. So an event whose schema cannot be looked
+    up is never committed.
 
     Args:
         usable: The events of a block, as long as it is this reader's.

@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class Output(Protocol):
-    """What takes events: a writer or a transaction."""
+    """A writer or a transaction."""
 
     async def write(self, event: bytes | Record, key: str | None = None) -> None: ...
     async def write_many(self, events: Sequence[bytes | Record], keys: Sequence[str | None] | None = None) -> None: ...
 
 
 class AsyncValueWriter(Generic[T]):
-    """What typed writers and transactions share. ``out``: where the events of the values are written."""
+    """The common base of typed writers and transactions. ``out``: where the events of the values are written."""
 
     def __init__(self, out: Output, form: TypedForm[T]) -> None:
         self._out = out
@@ -58,9 +58,9 @@ class AsyncValueWriter(Generic[T]):
 class AsyncTypedWriter(AsyncValueWriter[T]):
     """Writes values of one type to a stream: ``stream.writer(serializer=...)``.
 
-    A value is encoded before anything of it is written: a value that does not fit, a schema that the registry refuses,
-    or a registry without an answer raises an error, and nothing is written. With ``records=True`` each value becomes the
-    value of a record. Everything else is as for ``AsyncWriter``.
+    A value is encoded in full before it is written. If it does not fit, or if the registry refuses its schema or does
+    not answer, an error is raised and nothing is written. With ``records=True`` each value becomes the value of a
+    record. Everything else is as for ``AsyncWriter``.
     """
 
     def __init__(self, writer: AsyncWriter, form: TypedForm[T]) -> None:

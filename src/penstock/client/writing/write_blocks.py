@@ -87,15 +87,15 @@ class Answered(Protocol):
 
 @dataclass(slots=True, eq=False)
 class WriteBlock:
-    """Framed events that are appended as one. ``keys``: the routing key of each, looked at only if the block has to be routed
-    anew; None: none of them has a key.
+    """Framed events that are appended as one. ``keys``: the routing key of each, used only if the block must be routed
+    again; None: no event has a key.
 
     ``group`` counts flushes: a flush waits for the blocks of its group and of those before. ``number`` is the event
     number of the last event in its segment. ``large``: one event beyond the size of an append. ``rejected``: written
-    before a refusal by a quota was reported, so it is not sent again. ``end_offset``: where the block ends in its segment,
-    once its answer came. ``receipts``: of the events for which the program asked. The block itself is the callback of its
-    append and passes the outcome to ``sender``: this saves the garbage collector one object per block, of tens of
-    thousands. ``span``: of its append in flight, if tracing is on.
+    before a refusal by a quota was reported, so it is not sent again. ``end_offset``: where the block ends in its
+    segment, once it is acknowledged. ``receipts``: those that the program asked for. The block itself is the callback
+    of its append and passes the outcome to ``sender``: this saves the garbage collector one object per block, of tens
+    of thousands. ``span``: of its append in flight, if tracing is on.
     """
 
     data: Buffer

@@ -141,7 +141,8 @@ class Cases:
         return found.value
 
     async def _put_open(self, case: str, found: Stored[CaseRecord], record: CaseRecord) -> CaseRecord:
-        """Open the case. Raises ApprovalRequiredError: it is kept, and waits for another identity."""
+        """Open the case. Raises ApprovalRequiredError: the case is stored, and waits for the approval of another
+        identity."""
         ctx, level = self._ctx, level_of(record.targets)
         if await ctx.gate.needs("erase", level, targets=record.targets):
             found = await self._wait_for_approval(found, record)
@@ -170,7 +171,7 @@ class Cases:
         return replace(found, value=waiting, version=version)
 
     async def open_approved(self, case: str) -> None:
-        """Open the case that an approval names. Raises ConflictError: it does not wait any more."""
+        """Open the case that an approval names. Raises ConflictError: it is no longer waiting."""
         await changing(lambda: self._open_approved(case))
         self._ctx.audit.soon()
         self._wake.set()
@@ -377,7 +378,8 @@ class Cases:
 
         await self._each(one, prove)
         if await restorable(self._ctx, record.targets):
-            # It may hold matching events that nobody can search: the case is verified once it is restored or freed.
+            # A deleted stream may hold matching events, and cannot be searched. The case is verified once it is
+            # restored or freed.
             return False
         return await self._move(case, lambda now: after_proof(now, found=left)) is CaseState.OPEN
 

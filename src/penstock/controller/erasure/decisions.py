@@ -1,4 +1,5 @@
-"""The step that decides an erasure: its request is complete, holds are checked, and the approval it may need was given.
+"""Decides an erasure: checks that its request is complete, that no hold covers it, and that it has any approval it
+needs.
 
 Source: docs/how-to/erasure.md, docs/design/0055-four-eyes.md.
 """
@@ -70,7 +71,7 @@ class Decisions:
         gate: Sequence[TablePut | TableCheck] = ()
         if not request.of_case:
             if await ctx.gate.needs("erase", request.stream):
-                # The request for approval depends on this record: whatever replaces it makes the approval void.
+                # The request for approval depends on this record. A replacement of the record makes the approval void.
                 waiting = replace(asked, state=ErasureState.GATHERING)
                 versions = await ctx.metadata.put(found.put(waiting))
                 found = replace(found, value=waiting, version=versions[0])

@@ -30,8 +30,8 @@ async def concerned(ctx: Context, targets: Sequence[str]) -> Sequence[StreamName
 
 
 async def restorable(ctx: Context, targets: Sequence[str]) -> str:
-    """Why a case about the targets must wait: a deleted stream of them can be restored, with its events. Empty: none
-    can."""
+    """Why a case about the targets must wait: one of their deleted streams can still be restored. Empty: it need not
+    wait."""
     async for entry in ctx.metadata.scan_all(retention_keys.DELETED):
         place = ctx.set_aside.key(entry, retention_keys.deleted_stream)
         if place is not None and concerns(targets, place[0]):

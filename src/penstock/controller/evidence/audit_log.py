@@ -122,9 +122,9 @@ class AuditLog:
     # --- recovery ------------------------------------------------------------------------------------------------
 
     async def _caught_up(self, info: SegmentInfo) -> LogState:
-        """Follow the stream from the stored state to its end. If an entry does not continue the log, another log begins.
-
-        So it is with damage: what follows it cannot be shown to continue the log. Entries must be appended nevertheless.
+        """Follow the stream from the stored state to its end. If an entry does not continue the log, another log
+        begins. The same holds after damage: nobody can prove that later entries continue the log, but they must still
+        be appended.
         """
         self._tiles.clear()
         start, ended = await self._stored()

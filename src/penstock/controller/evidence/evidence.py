@@ -238,8 +238,8 @@ class Evidence:
         *,
         may_be_empty: bool = False,
     ) -> EvidenceDocument:
-        """A signed document with the entries that are ``wanted``; all of them contain ``text``. ``may_be_empty``: that
-        there are none is a statement too."""
+        """A signed document with the entries that are ``wanted``; all of them contain ``text``. ``may_be_empty``: sign
+        also if there are no such entries."""
         state, key = await self._now()
         found = await self._find(state, wanted, text)
         if not found and not may_be_empty:

@@ -173,7 +173,7 @@ class Approvals:
         self, action: str, target: PolicyTarget, arguments: Mapping[str, Any], digest: str
     ) -> ApprovalRequiredError:
         """Record the request, unless the same caller has recorded the same one, and return the error that names it."""
-        # One at a time: calls that are repeated at the same time are one request, and the limit is exact.
+        # One call at a time: so concurrent repeats make one request, and the limit is exact.
         async with self._ctx.locks.hold("approval-requests"):
             return await self._requested_alone(action, target, arguments, digest)
 
@@ -368,7 +368,7 @@ class Approvals:
             caller = Caller(who=record.who, why=record.why, via="approval", identity=identity)
             token, failure = _EXECUTING.set(request), ""
             try:
-                # Again: it may have lost the right between the approval and a repeated execution.
+                # Check again: the requester may have lost the right between the approval and a repeated execution.
                 self._check_requester(record)
                 with calling(caller):
                     await self._perform(record.action, target_of(record.target), record.arguments)
@@ -387,7 +387,7 @@ class Approvals:
         rights = self._ctx.rights
         grants = None if rights is None else rights.grants_of(record.requested_by, record.proof)
         if grants is None:
-            return  # Not known here: a token proved the identity, and has its rights.
+            return  # A token proved the identity. Its rights are in the token and not known here.
         requester = Identity(name=record.requested_by, proof=record.proof, grants=tuple(grants))
         check_requester(requester, record.action, target_of(record.target), record.arguments)
 

@@ -52,8 +52,8 @@ async def facts_of(
 
 
 async def _facts_of_erasure(ctx: Context, target: PolicyTarget, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Which stream it is, and the complete request or the case that waits. Policies do not matter: holds and locks defer
-    an erasure also after its approval."""
+    """The approval depends on the stream and on the complete request or waiting case. It does not depend on policies,
+    because holds and locks defer an erasure even after its approval."""
     if "case" in arguments:
         case = (await ctx.metadata.get(keys.case(arguments["case"]), CaseRecord)).value
         return {"case": None if case is None else [case.state.value, case.opened_ms]}

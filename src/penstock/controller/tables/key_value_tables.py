@@ -190,8 +190,8 @@ class KeyValueTables:
         return await _entry(self._segments, scope, name)
 
     async def delete(self, scope: str, name: str) -> None:
-        """Delete the table, also if its record cannot be read. The record is deleted last, so that a repeat finds what is
-        left.
+        """Delete the table, even if its record cannot be read. The record is deleted last, so that a repeated call
+        finds what is left.
 
         Raises: TableNotFoundError; VersionTooNewError (a newer version wrote the record); UnavailableError (another server
         changed it); ApprovalRequiredError (it waits for another identity). A deletion that has begun needs no approval.

@@ -91,8 +91,8 @@ def still_held(planned: Sequence[Grant], present: Sequence[Grant]) -> tuple[Gran
 
 
 def plan_life(identity: Identity, *, valid_s: int, now_ms: int) -> PlanLife:
-    """The life of a new plan token. One that a plan's identity asks for ends with that plan. Raises
-    InvalidArgumentError."""
+    """The lifetime of a new plan token. If the caller itself presents a plan token, the new one ends with that plan.
+    Raises InvalidArgumentError."""
     if not PLAN_S_MIN <= valid_s <= PLAN_S_MAX:
         raise InvalidArgumentError(
             f"a plan token must be valid for {PLAN_S_MIN} to {PLAN_S_MAX} seconds", valid_s=valid_s

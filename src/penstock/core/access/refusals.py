@@ -17,11 +17,11 @@ class Reason(enum.StrEnum):
     """Why a call was refused."""
 
     CREDENTIALS = "credentials"
-    """They are wrong, or cannot be read."""
+    """The credentials are wrong, or cannot be read."""
     EXPIRED = "expired"
-    """The token was valid once."""
+    """The token has expired."""
     RIGHT = "right"
-    """The caller is known, and may not do this."""
+    """The caller is known, but has no right to this call."""
     ATTEMPTS = "attempts"
     """After too many wrong passwords, the caller must wait."""
 
@@ -41,8 +41,8 @@ class Refusal:
 
 @dataclass(slots=True)
 class RefusalSum:
-    """Refusals of one minute: ``first`` is the first of them. ``others``: they are of callers that have no sum of their
-    own."""
+    """Refusals of one minute. ``first``: the first of them. ``others``: whether they belong to callers without their
+    own sum."""
 
     first: Refusal
     first_ms: int
@@ -81,6 +81,6 @@ class RefusalSums:
         return sum(key is not None and bool(key[1]) == is_named for key in self._sums)
 
     def take(self) -> Sequence[RefusalSum]:
-        """The sums, in order of their first refusals; they are empty then."""
+        """Return the sums, in order of their first refusals, and start again with none."""
         taken, self._sums = list(self._sums.values()), {}
         return taken

@@ -209,6 +209,6 @@ def _digest(lines: Iterable[bytes]) -> str:
 
 def kept_in(ranges: Sequence[Range], length: int) -> list[Range]:
     """The ranges that an older copy of the segment has, which ends at ``length``. A segment only grows, so the copy has
-    the same bytes up to there; behind it, it may have others. Of an event that takes several appends, it may have the
-    beginning."""
+    the same bytes up to there, and may have other bytes after it. If an event took several appends, the copy may have
+    only its beginning."""
     return [(start, min(end, length)) for start, end in ranges if start < length]

@@ -151,7 +151,7 @@ def _values_at(found: Any, names: Sequence[str]) -> Iterator[Any]:
     elif isinstance(found, _Object):
         first = names[0]
         for name, value in found:
-            # A member's name may hold dots, and then stands for several names of the path.
+            # A member's name may contain dots. It then matches several names of the path.
             if name.startswith(first):
                 count = name.count(".") + 1
                 if name == ".".join(names[:count]):

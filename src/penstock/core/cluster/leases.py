@@ -1,4 +1,4 @@
-"""How long an owner may answer reads after it was heard by the coordinator.
+"""How long an owner may answer reads after the coordinator answered its last write.
 
 Source: docs/design/0061-coordination.md, "Leases".
 """
@@ -6,18 +6,18 @@ Source: docs/design/0061-coordination.md, "Leases".
 from __future__ import annotations
 
 LEASE_SHARE = 2 / 3
-"""Share of a session for which an answered write counts. The coordinator bounds a session to two ticks or more, and a
-leader may hear of it half a tick late: so even then a twelfth of the session is left for clocks of other rates."""
+"""Share of a session for which an answered write counts. A session has at least two ticks, and a leader may hear of it
+half a tick late. Even then, a twelfth of the session is left for clocks of different rates."""
 RENEWALS_PER_SESSION = 6
 """So a lease outlives three lost renewals, or the election of a leader, which takes a second, at sessions of 4 s."""
 
 
 def lease_end_s(sent_s: float, session_s: float) -> float:
-    """When the lease ends that a write renews, on the owner's clock.
+    """The end of the lease that a write renews, on the owner's clock.
 
     Args:
-        sent_s: When the write was sent, not when it was answered. session_s: The session's length that the coordinator
-            granted, in seconds.
+        sent_s: When the write was sent, not when it was answered. session_s: The session length that the coordinator
+        granted, in seconds.
     """
     return sent_s + LEASE_SHARE * session_s
 

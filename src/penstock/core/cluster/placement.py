@@ -1,7 +1,6 @@
-"""The map of a cluster: which store owns which container.
-
-Every controller that sees a change computes the next map and offers it by compare-and-set. Equal facts give equal maps,
-so it does not matter which one succeeds. Source: docs/design/0061-coordination.md, "The map".
+"""The map of a cluster: the store of each container. Every controller that sees a change computes the next map and
+writes it by compare-and-set. Equal facts give equal maps, so it does not matter which one succeeds. Source:
+docs/design/0061-coordination.md, "The map".
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Owners = Mapping[int, str]
 class StoreFacts:
     """A store that is registered now.
 
-    ``draining``: the operator wants its containers elsewhere. ``losses_ms``: when its registration was lost before, in
+    ``draining``: the operator wants its containers elsewhere. ``losses_ms``: earlier losses of its registration, in
     milliseconds since the Unix epoch, oldest first.
     """
 
@@ -36,11 +35,11 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The map that holds now, and when to decide again without any news. None: only after news."""
+    """The current map, and when to decide again if nothing changes. None: only after a change."""
 
     owners: Owners
     moved: bool
-    """Whether a container of a live store moved: the pause between moves begins."""
+    """Whether a container of a live store moved. If so, the pause between moves begins."""
     again_at_ms: int | None
 
 
@@ -68,7 +67,7 @@ def place(before: Owners, stores: Sequence[StoreFacts], *, containers: int, now_
     move = None if orphans else _move(kept, alive, targets)
     quiet_at_ms = min((end for store in alive.values() if (end := _flaps_until_ms(store, now_ms))), default=None)
     if move is None:
-        # After orphans, balance may be wanting: it waits for its pause.
+        # The containers of lost stores were placed first. Balancing moves may still be needed, after their pause.
         again = [moved_at_ms + MOVE_PAUSE_MS] if orphans and _move(kept, alive, targets) else []
     elif now_ms - moved_at_ms < MOVE_PAUSE_MS:
         again, move = [moved_at_ms + MOVE_PAUSE_MS], None
@@ -87,7 +86,7 @@ def flaps(store: StoreFacts, *, now_ms: int) -> bool:
 
 
 def _flaps_until_ms(store: StoreFacts, now_ms: int) -> int | None:
-    """When the store will have been quiet for long enough. None: it does not flap."""
+    """When the store has been without a loss for long enough. None: it does not flap."""
     losses = store.losses_ms
     if not losses or now_ms - losses[-1] >= FLAP_WINDOW_MS:
         return None
@@ -101,7 +100,8 @@ def _flaps_until_ms(store: StoreFacts, now_ms: int) -> int | None:
 
 
 def _targets(alive: Mapping[str, StoreFacts], now_ms: int) -> Sequence[str]:
-    """Stores that may receive containers, sorted: the best kind of which there is one."""
+    """Stores that may receive containers, sorted. Draining or flapping stores are among them only if there is no
+    other."""
     steady = [name for name, store in alive.items() if not store.draining and not flaps(store, now_ms=now_ms)]
     return steady or [name for name, store in alive.items() if not store.draining] or list(alive)
 

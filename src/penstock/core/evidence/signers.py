@@ -11,7 +11,7 @@ from penstock.model.errors import CorruptDataError, InvalidArgumentError
 
 
 def trusted_keys(keys: Sequence[str]) -> dict[str, VerifierKey]:
-    """The keys by their text. Raises InvalidArgumentError: one is none."""
+    """The keys by their text. Raises InvalidArgumentError: one is malformed."""
     return {key.text: key for key in map(VerifierKey.parse, keys)}
 
 

@@ -64,7 +64,7 @@ def verify(files: Mapping[str, bytes], keys: Sequence[str], *, known: Mapping[st
     """Verify the files against public keys in the form of ``penstock audit key``.
 
     ``known``: checkpoints that the caller has kept. Everything must be proved to continue them, and the newest of the
-    other checkpoints must not be older. Raises InvalidArgumentError: a key is none.
+    other checkpoints must not be older. Raises InvalidArgumentError: a key is malformed.
     """
     return _Verifier([VerifierKey.parse(key) for key in keys]).run(files, known or {})
 

@@ -1,8 +1,8 @@
-"""Where a ledger ends whose writer is gone: what a set of answers of its bookies proves.
+"""Decides where a ledger without a live writer ends, from the answers of its bookies.
 
-An entry is acknowledged once ``acks`` of the ledger's ``copies`` bookies have it. So it cannot have been if more than
-``copies - acks`` bookies say that they lack it. Only that is proof: silence, an error, a damaged entry and a bookie that
-has lost data prove nothing. Source: docs/design/0062-log-on-bookkeeper.md.
+An entry is acknowledged once ``acks`` of the ledger's ``copies`` bookies have it. So it was not acknowledged if more
+than ``copies - acks`` bookies answer that they lack it. Silence, an error, a damaged entry and a bookie that has lost
+data prove nothing. Source: docs/design/0062-log-on-bookkeeper.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Reply(Enum):
     HAS = "has"
     """It has the entry, undamaged."""
     LACKS = "lacks"
-    """It answered that it does not have the entry. It does not say so if it has lost data."""
+    """It answered that it does not have the entry. A bookie that has lost data does not answer this."""
     UNKNOWN = "unknown"
 
 
@@ -42,7 +42,7 @@ class Quorum:
 
     @property
     def certain(self) -> int:
-        """So many bookies that refuse or lack an entry keep it from being acknowledged."""
+        """If this many bookies refuse or lack an entry, it cannot be acknowledged."""
         return self.copies - self.acks + 1
 
 
@@ -61,8 +61,8 @@ def confirmed_after_fence(
 
     ``confirmed``: for each bookie that answered the fencing read with an entry, what that entry names as acknowledged.
     ``nothing``: bookies that answered that they have no entry. They count only for a ledger that does not begin with a
-    header on all bookies: such an answer does not wait until the fence is synced, so a restart may lose the fence, and the
-    writer could reach enough bookies in a ledger that was closed as empty.
+    header on all bookies. A bookie sends such an answer before the fence is synced, so a restart may lose the fence.
+    The writer could then reach enough bookies in a ledger that was closed as empty.
     """
     fenced = len(confirmed) + (0 if begins_with_header else nothing)
     if fenced < quorum.certain:
@@ -71,7 +71,7 @@ def confirmed_after_fence(
 
 
 def judge_entry(replies: Sequence[Reply], quorum: Quorum) -> Step:
-    """What to do about the entry behind the last one that is known to be in the ledger. All bookies were asked with the
+    """What to do about the entry after the last one that is known to be in the ledger. All bookies were asked with the
     fence."""
     if Reply.HAS in replies:
         return Step.KEEP

@@ -57,7 +57,7 @@ def _scope(target: PolicyTarget) -> str | None:
 
 
 def check_requester(requester: Identity, action: str, target: PolicyTarget, arguments: Mapping[str, Any]) -> None:
-    """Whether the requester, with its rights of now, may still do what was requested. Raises ConflictError."""
+    """Raise ConflictError if the requester has lost the right to what was requested."""
     lacks = missing(requester, _needs(action, target, arguments))
     if lacks is not None:
         raise ConflictError(
@@ -68,7 +68,7 @@ def check_requester(requester: Identity, action: str, target: PolicyTarget, argu
 
 
 def _needs(action: str, target: PolicyTarget, arguments: Mapping[str, Any]) -> Sequence[Need]:
-    """What the call needs that was requested: on the target, on the table, or on all targets of a case."""
+    """The rights that the requested call needs: on the target, on the table, or on all targets of a case."""
     wanted = frozenset({NEEDS[action]})
     if action == "erase" and "targets" in arguments:
         return on_targets(wanted, arguments["targets"])

@@ -1,8 +1,7 @@
 """Spans: what a program does and for how long, in traces that cross processes. Off until a tracer is installed.
 
-A process has one tracer, as it has one logging configuration: spans are made where work begins, in every room, and
-nothing that they do changes a decision. Without a tracer, each place costs one comparison.
-Source: docs/design/0058-traces.md.
+A process has one tracer, like its logging configuration: spans are made in many modules, and no decision depends on
+them. Without a tracer, each place costs one comparison. Source: docs/design/0058-traces.md.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ class Tracer(Protocol):
         ...
 
     def current(self) -> SpanContext | None:
-        """The span inside which the calling task or thread works."""
+        """The current span of the calling task or thread."""
         ...
 
     def within(self, context: SpanContext) -> AbstractContextManager[object]:
@@ -153,7 +152,7 @@ def active() -> Tracer | None:
 
 
 def current() -> SpanContext | None:
-    """The span inside which the calling task or thread works; None: none, or tracing is off."""
+    """The current span of the calling task or thread. None: there is none, or tracing is off."""
     return None if _TRACER is None else _TRACER.current()
 
 
@@ -198,7 +197,8 @@ def apart() -> Iterator[None]:
 
 
 def append_attributes(segment: str, writer: str, number: int, count: int, size_bytes: int) -> dict[str, Value]:
-    """What the spans of an append have in common, at the client and at the store: enough to find one from the other."""
+    """The common attributes of an append's spans at the client and at the store, so that one can be found from the
+    other."""
     return {
         **segment_attributes(segment, "append", "send"),
         "messaging.batch.message_count": count,
@@ -221,7 +221,7 @@ def segment_attributes(segment: str, operation: str, kind: str) -> dict[str, Val
 
 
 def current_headers() -> tuple[tuple[str, str], ...]:
-    """The header fields that name the current span to another process; none if there is none."""
+    """The header fields that name the current span to another process; empty without a span."""
     context = current()
     if context is None:
         return ()

@@ -54,7 +54,7 @@ async def identified(
 
 
 class TokenDesk:
-    """Gives callers their tokens for segments and for plans. ``issuer``: None where no tokens are needed: then they are
+    """Gives callers their tokens for segments and for plans. ``issuer``: None if no tokens are needed; tokens are then
     empty."""
 
     def __init__(self, issuer: TokenIssuer | None) -> None:
@@ -95,7 +95,7 @@ class TokenDesk:
         return self._issuer.issue_plan(identity.name, grants, life)
 
     def renew(self, valid_s: int) -> str:
-        """The plan token of the caller again, valid for longer. It never outlives the plan by more than a day. Raises
+        """A renewed plan token for the caller, valid for longer. It never outlives the plan by more than a day. Raises
         InvalidArgumentError (the caller presents none), UnauthenticatedError."""
         if self._issuer is None:
             return ""

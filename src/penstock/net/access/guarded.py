@@ -78,7 +78,7 @@ class Rights:
         return rule, self.check(call, rule.needs(given))
 
     async def pinned(self, call: str, identity: Identity, given: Arguments) -> Arguments:
-        """The arguments with which the call is made: what was checked must still hold when it is performed."""
+        """Return the arguments for the call. What was checked must still hold when the call is performed."""
         if call == "streams.update" and (before := await self._check_retention(identity, given)) is not None:
             return {**given, "before": before}
         return given

@@ -39,8 +39,8 @@ class Refusals:
         if self._audit is not None and isinstance(error, PermissionDeniedError):
             peer = "" if caller is None else caller.peer
             self._audit(Refusal(reason=Reason.RIGHT, identity=identity, peer=peer, via=door, call=call, needs=needs))
-        # Without what is missing: the caller could name a new resource each time. Without an identity, the message, which
-        # is the program's own, stands for the call.
+        # The key leaves out the missing right, because a caller could name a new resource each time. Without an
+        # identity, our own error message stands for the call.
         key = (identity, call or error.message)
         now_s, (at_s, unlogged) = self._steady_s(), self._logged.pop(key, (float("-inf"), 0))
         if now_s - at_s < _QUIET_S:

@@ -90,7 +90,7 @@ class TlsChannel(PlainChannel):
 
     def take(self, timeout_s: float) -> bytes:
         while True:
-            # An attempt in vain costs OpenSSL and an exception, as much as an attempt that finds an answer.
+            # A vain attempt costs a call of OpenSSL and an exception, as much as a successful one.
             if self._has_input:
                 found = self._decrypted()
                 if found is not None:

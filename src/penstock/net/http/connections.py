@@ -80,7 +80,7 @@ class RestConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
-            # The parser takes nothing after its error, and uvicorn would answer a second time.
+            # The parser accepts no input after its error, and uvicorn would answer a second time.
             self._discarded_bytes += len(data)
             if self._discarded_bytes > self.limits.drained_bytes:
                 self.transport.abort()

@@ -194,7 +194,7 @@ class _Arriving(asyncio.Protocol):
 
 
 def _words(failure: BaseException) -> str:
-    """Why a handshake failed. OpenSSL's words for a client without TLS help nobody."""
+    """Why a handshake failed. OpenSSL's message for a client without TLS would not help, so it is replaced."""
     if isinstance(failure, ssl.SSLError) and failure.reason in _NO_TLS:
         return "the client does not use TLS; its address must begin with tls:// or https://"
     return str(failure)[:200] or type(failure).__name__

@@ -22,7 +22,8 @@ from penstock.model.traces.spans import ROOT, Kind, SpanContext, Value
 _NAME = "penstock"
 _KINDS = {kind: SpanKind[kind.name] for kind in Kind}
 _END_S = 3.0
-"""How long the end of a process waits for the last spans. A collector that is down must not hold it up longer."""
+"""How long a process that ends waits for its last spans to be sent. A collector that is down must not delay it
+longer."""
 _REPEATED_S = 60.0
 """Least time between two log records of one text about the export: a collector that is down fails every few seconds."""
 _ERROR_MAX = 500  # characters of an error's text; a collector shows it in one line
@@ -103,7 +104,7 @@ def _around(parent: SpanContext, outer: otel_context.Context | None = None) -> o
 
 
 class _Seldom(logging.Filter):
-    """Lets a record of one text pass once a minute. It is on the loggers of the exporter alone."""
+    """Passes each log text at most once a minute. Installed on the loggers of the exporter alone."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,11 +18,11 @@ _PROTOCOL = "http/protobuf"
 def start_tracing(service: str = "penstock") -> None:
     """Make spans in this process from now on, and send them to an OpenTelemetry collector.
 
-    The environment decides where and how many, by OpenTelemetry's own variables: ``OTEL_EXPORTER_OTLP_ENDPOINT``
+    OpenTelemetry's own environment variables set the collector and the sampling: ``OTEL_EXPORTER_OTLP_ENDPOINT``
     (default ``http://localhost:4318``), ``OTEL_TRACES_SAMPLER``, ``OTEL_SERVICE_NAME`` and others. With
-    ``OTEL_SDK_DISABLED=true`` this does nothing. ``service``: the service's name, unless the environment has one.
-    A program that has set up OpenTelemetry's SDK itself keeps its setup: our spans join its traces. What is left is sent
-    when the process ends, for up to 3 seconds. Repeating does nothing.
+    ``OTEL_SDK_DISABLED=true`` this does nothing. ``service``: the service's name, unless the environment has one. A
+    program that has set up OpenTelemetry's SDK itself keeps its setup: our spans join its traces. Remaining spans are
+    sent when the process ends, for up to 3 seconds. A repeated call does nothing.
 
     Raises MissingExtraError (``pip install 'penstock[tracing]'``), InvalidArgumentError: the environment asks for a
     protocol other than ``http/protobuf``.

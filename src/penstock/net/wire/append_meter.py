@@ -44,9 +44,9 @@ class _TracedAppend:
 class AppendMeter:
     """Counts, with plain numbers that the connections of a server share.
 
-    It measures one append at a time, from its arrival to its acknowledgement. A writer that waits for each
-    acknowledgement has all of its appends measured, and one that does not pays for few. With tracing, the measured
-    appends, and those whose client names a span, have spans.
+    It measures one append at a time, from its arrival to its acknowledgement. So all appends of a writer that waits for
+    each acknowledgement are measured, and few of one that does not wait. With tracing, the measured appends, and those
+    whose client names a span, have spans.
     """
 
     def __init__(self, telemetry: Telemetry) -> None:

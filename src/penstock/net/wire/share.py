@@ -112,7 +112,7 @@ class ServerShare:
         self._errors_since = float("-inf")
         self._kept: dict[SharedConnection, None] = {}
         self.warn = PeerWarnings(log, loop.time).warn
-        """Logs what a peer has caused."""
+        """Logs problems that peers cause."""
         self.writers = 0
         """Writers set up on all connections."""
         self.short = False

@@ -39,6 +39,6 @@ class PresentRights(Protocol):
     """What identities may do now, for work that is performed in their name later."""
 
     def grants_of(self, name: str, proof: str) -> Sequence[Grant] | None:
-        """The rights of the identity now, verified as ``proof`` says; none if it was removed. None: identities of that
-        proof are not listed here. Raises UnavailableError: the rights cannot be read now."""
+        """The current rights of the identity, verified as ``proof`` says; empty if it was removed. None: identities of
+        that proof are not listed here. Raises UnavailableError: the rights cannot be read now."""
         ...

@@ -133,8 +133,8 @@ class Coordination(Protocol):
     def notices(self, path: str) -> AsyncGenerator[None, None]:
         """Yield once, then after changes of the node's data, its creation, its deletion, or the names below it.
 
-        A change after a notice leads to another notice. One notice may stand for several changes or for none. What
-        changed is found by reading, after each notice. Outages are waited for. Raises SessionEndedError. One task
+        A change after a notice leads to another notice. One notice may stand for several changes or for none. Read
+        after each notice to find what changed. Waits while the coordinator is away. Raises SessionEndedError. One task
         iterates; close the iterator to stop it.
         """
         ...

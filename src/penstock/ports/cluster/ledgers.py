@@ -1,4 +1,5 @@
-"""Replicated ledgers: runs of entries that one client writes, that any client can take over, and that end for good."""
+"""Replicated ledgers: sequences of entries. One client writes a ledger, any client can take it over, and a closed one
+never changes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class LedgerWriter(Protocol):
 
     @property
     def failed(self) -> Sequence[str]:
-        """Bookies that take no more entries of this ledger. It goes on while enough are left; begin another soon."""
+        """Bookies that no longer accept entries of this ledger. It continues while enough are left; begin another
+        soon."""
         ...
 
     def add(self, parts: Sequence[Buffer]) -> Awaitable[int]:
@@ -40,7 +42,7 @@ class LedgerWriter(Protocol):
         ...
 
     async def close(self) -> int:
-        """End the ledger behind the last acknowledged entry, and return that entry's number. May be repeated.
+        """Close the ledger after the last acknowledged entry, and return that entry's number. May be repeated.
 
         Cancelled: the ledger may or may not be closed; repeat. Raises: FencedError: another client took it over, and
         decides where it ends. UnavailableError: the outcome is unknown.
@@ -85,5 +87,6 @@ class Ledgers(Protocol):
         ...
 
     async def delete(self, ledger: int) -> None:
-        """Forget the ledger; bookies free its space later. A missing ledger is no error. Raises UnavailableError."""
+        """Delete the ledger; bookies free its space later. A missing ledger is not an error. Raises
+        UnavailableError."""
         ...

@@ -21,7 +21,8 @@ class Nodes(Protocol):
         ...
 
     async def next_number(self, prefix: str) -> int:
-        """A number that no other call with this prefix gets: that of a sequential node, which is deleted at once."""
+        """A number that no other call with this prefix gets. It comes from a sequential node, which is deleted at
+        once."""
         ...
 
     async def set(self, path: str, data: bytes, *, version: int) -> int:

@@ -55,9 +55,8 @@ class Evidence(Protocol):
         ...
 
     async def ledger(self, *, exported_ms: int, with_values: bool, sha256: str) -> str:
-        """Sign the ledger of erasures that the caller has put together, and return the note for its last line.
-
-        The store makes the same ledger from what it has now, and compares the digest of the lines (hex). Raises
+        """Sign the ledger of erasures that the caller has built, and return the note for its last line. The store
+        builds the same ledger from its current records, and compares the digest of the lines (hex). Raises
         ConflictError: something was erased, opened or held meanwhile, or the caller may not see all of it.
         """
         ...

@@ -134,7 +134,8 @@ class Streams(Protocol):
 async def change_config(
     streams: Streams, stream: StreamName, change: Callable[[StreamConfig], StreamConfig]
 ) -> StreamConfig:
-    """Replace the configuration by what ``change`` makes of the current one, and return it. Loses no concurrent change.
+    """Replace the configuration by the result of ``change`` on the current one, and return it. Loses no concurrent
+    change.
 
     Raises what ``Streams.update`` raises; ConflictError only if others change the configuration again and again.
     """

@@ -161,7 +161,7 @@ def _in_tables_only(
 
 
 def _check_may_ask(stream: str, *, asks: bool) -> None:
-    """Raise the refusal of a command that asks where nobody can answer. A search takes long: before it, not after."""
+    """Raise the error of a question that nobody can answer. Called before the search, because a search takes long."""
     if asks and not sys.stdin.isatty():
         raise refusal(f"erase events of {stream}", events="unknown before the search; use --dry-run to count them")
 

@@ -1,7 +1,7 @@
 """How tasks present the token of their plan, so that executors need no credentials of their own.
 
-The driver asks the controller for a token that allows exactly what the plan does, and ships it in the partitions. A task
-renews it while it runs. Source: docs/design/0059-plan-tokens.md.
+The driver asks the controller for a token with exactly the rights that the plan needs, and sends it in the partitions.
+A task renews it while it runs. Source: docs/design/0059-plan-tokens.md.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class PlanConnector:
 
 
 def _offer(token: str, key: str | None = None) -> str:
-    """Remember the token, unless a newer one for the same is known. Returns its key. ``key``: of the token that this one
-    renews."""
+    """Remember the token, unless a newer one with the same key is known. Returns its key. ``key``: that of the token
+    that this one renews."""
     claims = _claims(token)
     key = key or claims.key
     known = _newest.get(key)
@@ -149,8 +149,8 @@ class _Supply:
             try:
                 self._token = await self._connector.renewed(self._address, self._token, max(PLAN_S_MIN, life_s))
             except RETRYABLE:
-                return self._token  # It is valid still, and is renewed later.
-            # Under the same key also if the user has lost a right since, and the new token lacks it.
+                return self._token  # The token is still valid, and is renewed later.
+            # Keep the key even if the user has lost a right, so that the new token lacks it.
             _offer(self._token, self._key)
         return self._token
 

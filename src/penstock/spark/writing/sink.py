@@ -65,8 +65,8 @@ class _Writer:
     def planned(self) -> Self:
         """Get the token of the plan for the tasks. On the driver, before Spark pickles this object to them.
 
-        Tasks may write, and no more. So a missing stream is created here, if callers need identities and the options
-        allow it. Raises PermissionDeniedError, and what a call to the controller raises.
+        Tasks may only write. So a missing stream is created here, if callers need identities and the options allow it.
+        Raises PermissionDeniedError, and what a call to the controller raises.
         """
         self._tasks = self._server().ask(partial(writing_access, self._connector, self._options))
         return self

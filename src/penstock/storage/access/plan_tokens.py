@@ -1,6 +1,6 @@
 """Plan tokens, signed with the store's key: bearer tokens that the tasks of a plan present.
 
-Their audience differs from that of other tokens, and their header has a type, so none of them serves as another.
+Their audience differs from that of other tokens, and their header has a type, so no token can be used as another kind.
 Source: docs/design/0059-plan-tokens.md.
 """
 

@@ -1,4 +1,4 @@
-"""One session of kazoo, which works with threads, as awaitable calls on one event loop."""
+"""Wraps one session of kazoo, which uses threads, as awaitable calls on one event loop."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class KazooLine:
 
     @property
     def session_s(self) -> float:
-        """How long the server waits for us, in seconds. It may have granted another length than asked for."""
+        """The session length in seconds that the server granted, which may differ from the one requested."""
         return self._session_s
 
     @property
@@ -82,7 +82,7 @@ class KazooLine:
         await self._ended.wait()
 
     def end(self) -> None:
-        """Note that the session has ended."""
+        """Record that the session has ended."""
         self._ended.set()
         self._connected.clear()
         self._moved.set()
@@ -170,7 +170,7 @@ class KazooLine:
 
 
 def refusal(results: Sequence[object]) -> tuple[int, Exception] | None:
-    """The change of a transaction that was refused, and why. None: all were made."""
+    """The first refused change of a transaction, and the reason. None: all were made."""
     for number, result in enumerate(results):
         if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
             return number, result

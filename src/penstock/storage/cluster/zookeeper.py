@@ -1,12 +1,13 @@
 """Coordination by ZooKeeper.
 
-Every change is a transaction that also writes a number into a registration of this session. So a change whose answer
-was lost can be found out: after the session has connected again, the number says whether it was made. ZooKeeper makes
-no change of a session after a later one of the same session was answered. And no change can be made in another session,
-since the registration is gone then.
+Every change is a transaction that also writes a number into a registration of this session. So the outcome of a change
+is known even if its answer was lost: after the session has connected again, the number says whether the change was
+made. ZooKeeper makes no change of a session after a later one of the same session was answered. And a change cannot be
+made in another session, because the registration is then deleted.
 
-The same write, without other changes, renews the lease. A read would not do: a server that was cut off from its leader
-answers reads for some ticks more, while the leader ends the session. A write is answered by a leader with a quorum.
+The same write, without other changes, renews the lease. A read would not be enough: a server that is cut off from its
+leader still answers reads for some ticks, while the leader ends the session. A write is answered by a leader with a
+quorum.
 
 Source: docs/design/0061-coordination.md.
 """
@@ -221,7 +222,7 @@ class ZooKeeperCoordination(SingleChanges):
             try:
                 results = await self._line.call(lambda client: self._transaction(client, changes, number), deadline)
             except (LostAnswerError, SessionMovedError):
-                # A second patience, since an answer that was waited for in vain has used up the first.
+                # A second timeout, because waiting in vain for the answer has used up the first.
                 if await self._was_made(number, loop.time() + self._patience_s):
                     return
                 if loop.time() >= deadline:

@@ -1,8 +1,8 @@
 """Replicated ledgers on Apache BookKeeper: our own client of its wire protocol 2.
 
 ``bookkeeper`` implements ``ports.cluster.ledgers.Ledgers``. ``connections`` speaks to bookies, ``writer`` adds entries,
-``takeover`` ends the ledger of a writer that is gone, ``metadata`` has what ZooKeeper keeps. ``ledger_log`` implements
-``ports.durable_log``; ``log_record`` and ``removals`` belong to it. ``zookeeper`` is the only module that knows kazoo; it
-shares the making of clients with ``storage.cluster``. Start reading at ``bookkeeper``. Source:
+``takeover`` closes the ledger of a dead writer, ``metadata`` has what ZooKeeper keeps. ``ledger_log`` implements
+``ports.durable_log``; ``log_record`` and ``removals`` belong to it. ``zookeeper`` is the only module that knows kazoo;
+it shares the making of clients with ``storage.cluster``. Start reading at ``bookkeeper``. Source:
 docs/design/0062-log-on-bookkeeper.md.
 """

@@ -52,8 +52,8 @@ class BookieConnection(asyncio.Protocol):
         return True
 
     async def call(self, key: Key, frame: Sequence[Bytes], *, timeout_s: float) -> Answer | None:
-        """Send a frame and return its answer; None if none came in time. The connection ends then: an answer that comes
-        later must not be taken for that of another request with the same key."""
+        """Send a frame and return its answer; None if none came in time. The connection is then closed, so that a late
+        answer is not taken for that of another request with the same key."""
         answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
 
         def on_answer(answer: Answer | None) -> None:

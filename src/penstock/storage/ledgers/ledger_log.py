@@ -47,7 +47,8 @@ _T = TypeVar("_T")
 _FRAME_BYTES = 64
 """What a frame in flight counts beside its bytes: headers of its entries, and objects. Frames without bytes count too."""
 _COPIES_MIN = 2
-"""Copies below which the log does not go by itself: with one, the loss of a bookie would lose acknowledged data."""
+"""The fewest copies to which the log falls back by itself. With one copy, the loss of a bookie would lose acknowledged
+data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +137,8 @@ class LedgerLog:
 
     @classmethod
     async def open(cls, ledgers: Ledgers, held: HeldRecord, *, spec: LedgerSpec, limits: LedgerLogLimits) -> LedgerLog:
-        """Fence what ``held`` has frozen: from here on, no earlier opening acknowledges anything. The order keeps the list
-        from growing while its ledgers are fenced.
+        """Fence the newest ledger of the record that ``held`` has frozen. From here on, no earlier opening acknowledges
+        anything. In this order, the list cannot grow while its ledgers are fenced.
 
         Raises: CorruptDataError, VersionTooNewError, ContainerOfflineError (a later opening was faster),
         UnavailableError: bookies or coordinator do not answer.
@@ -250,9 +251,8 @@ class LedgerLog:
         raise UnsupportedError("a log on BookKeeper cannot be wiped: bookies keep deleted bytes until they compact")
 
     async def close(self) -> None:
-        """Wait for appends in flight, then close the ledger, so that the next opening finds nothing to fence.
-
-        What does not answer within ``close_s`` is left to the next opening.
+        """Wait for appends in flight, then close the ledger, so that the next opening need not fence it. If bookies do
+        not answer within ``close_s``, the ledger is left to the next opening.
         """
         if self._closing:
             return
@@ -365,7 +365,8 @@ class LedgerLog:
             self._rolling = None
 
     async def _end_ledger(self, writer: LedgerWriter) -> int:
-        """The last entry of the ledger, which is closed. A fence is a question: BookKeeper's own recovery fences too."""
+        """The last entry of the ledger, which is closed. Checks the record first, because BookKeeper's own recovery
+        fences too."""
         try:
             return await writer.close()
         except FencedError:

@@ -21,7 +21,7 @@ from penstock.ports.cluster.nodes import Nodes
 from penstock.ports.rng import Rng
 
 _TRIES = 20
-"""Openings that overtake this one while it begins; each of them ends somebody else's."""
+"""How many later openings may overtake this one while it begins."""
 
 
 class HeldRecord:
@@ -38,12 +38,12 @@ class HeldRecord:
     async def take(
         cls, nodes: Nodes, path: str, *, rng: Rng, uid: str | None = None, create: bool = True
     ) -> HeldRecord:
-        """Begin the next epoch: from here on, every earlier opening can change nothing.
+        """Begin the next epoch. From here on, no earlier opening can change the record.
 
-        ``create``: make the record if it is missing, with ``uid``. ``uid``: of the log that is meant; None: whichever is
-        there. Raises, before anybody is fenced: InvalidArgumentError (another log is there), NotFoundError (it is missing,
-        without ``create``), CorruptDataError, VersionTooNewError. UnavailableError: others open it all the time, or the
-        coordinator does not answer: the epoch may have begun.
+        ``create``: make the record if it is missing, with ``uid``. ``uid``: that of the expected log; None: any log.
+        Raises, before anybody is fenced: InvalidArgumentError (another log is there), NotFoundError (the record is
+        missing, without ``create``), CorruptDataError, VersionTooNewError. UnavailableError: others open it all the
+        time, or the coordinator does not answer: the epoch may have begun.
         """
         owner = str(rng.uuid())
         for _ in range(_TRIES):

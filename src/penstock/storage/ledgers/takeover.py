@@ -1,4 +1,4 @@
-"""The end of a ledger whose writer is gone: fence it, find its last entry, close it there."""
+"""Takes over the ledger of a dead writer: fence it, find its last entry, close it there."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ class Takeover:
             kept = tuple(one for one in metadata.ensembles if one.first_entry < homes[0].first_entry)
             # Other bookies are noted only now: before, another takeover would take their answers for proof.
             closed = closed_at(replace(metadata, ensembles=(*kept, *homes)), last=last, length_bytes=length)
-            # Another takeover may have changed the bookies meanwhile: then what was added again may lie elsewhere.
+            # Another takeover may have changed the bookies meanwhile. Entries that were added again may then be on
+            # other bookies.
             if await self._nodes.replace(self._ledger, closed, version) is not None:
                 return closed
         raise UnavailableError("ledger is taken over by several clients at once", ledger=self._ledger, tries=_TRIES)
@@ -143,7 +144,8 @@ class Takeover:
             homes.append(Ensemble(first_entry=entry, bookies=names))
 
     async def _ask(self, metadata: LedgerMetadata, entry: int) -> list[_Reply]:
-        """What each bookie has of ``entry``. All are asked with the fence: else an entry could appear behind our back."""
+        """What each bookie has of ``entry``. All are asked with the fence, because otherwise an entry could still be
+        added."""
         return await asyncio.gather(*(self._ask_one(name, entry) for name in names_of(metadata)))
 
     async def _ask_one(self, name: str, entry: int) -> _Reply:

@@ -1,4 +1,4 @@
-"""An open ledger: its entries on the way to bookies, and what is acknowledged."""
+"""An open ledger: its entries in flight to bookies, and the acknowledged ones."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class BookKeeperWriter:
 
     async def close(self) -> int:
         """As the port says."""
-        # From here on no answer acknowledges anything: what is acknowledged behind the end would be lost.
+        # From here on no answer acknowledges anything, because entries after the end are lost.
         self._closing = True
         self.stop()
         while True:

@@ -13,5 +13,5 @@ class RealClock:
 
 
 def boot_seconds() -> float:
-    """Seconds since the machine started, including those for which it slept. It never jumps, and no one sets it."""
+    """Seconds since the machine started, including sleep. It never jumps, and cannot be set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -200,7 +200,7 @@ def close(
 ) -> None:
     """Close a verified case after a last search. Events that arrive afterwards are kept.
 
-    Exit status 4: it is not verified, or a table of Spark still has rows of its events.
+    Exit status 4: the case is not verified, or a table of Spark still has rows of its events.
 
     \b
     penstock erase case close r17 --reason "answered on 3 May"

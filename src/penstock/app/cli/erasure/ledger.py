@@ -50,7 +50,7 @@ PublicKeyOption = Annotated[
 
 
 def public_keys(given: Sequence[str] | None) -> list[str]:
-    """The keys of the option: each is a key or names a file with one. Raises InvalidArgumentError."""
+    """The keys of the option. Each value is a key, or the name of a file with a key. Raises InvalidArgumentError."""
     try:
         return [item if "+" in item else Path(item).read_text().strip() for item in given or ()]
     except OSError as error:
@@ -74,7 +74,7 @@ def export(
 
     Run it after each erasure, and keep FILE apart from the store. It holds positions and digests. It holds values only
     with --with-values; without them, cases that look anywhere in payloads are applied by position only. The store signs
-    FILE with the key of its audit log: a changed or cut ledger, or one of another store, is refused.
+    FILE with the key of its audit log. A restore refuses a ledger that was changed or cut, or that another store wrote.
 
     \b
     penstock erase ledger export /safe/erasures.ledger

@@ -54,8 +54,8 @@ def require(
 ) -> None:
     """Set which actions need the approval of a second identity on a stream, in a scope, or in the whole store.
 
-    The actions replace those of this level; the levels above add theirs. Without an action, print what is required. To
-    require less needs an approval itself. Only a server with --auth knows who calls.
+    The given actions replace those of this level; the actions of the levels above are added. Without an action, print
+    the actions that need approval. Requiring less needs an approval itself. This needs a server with --auth.
 
     \b
     penstock approval require --scope crm --action delete --action shorten

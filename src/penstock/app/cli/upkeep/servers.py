@@ -343,7 +343,7 @@ def _tell(text: str) -> None:
 
 
 def _tell_nothing(_text: str) -> None:
-    """Programs read standard output; the log has the warning."""
+    """Print no warning: programs read this standard output, and the log has the warning."""
 
 
 def _ready_text(facts: dict[str, object]) -> None:
@@ -353,7 +353,7 @@ def _ready_text(facts: dict[str, object]) -> None:
     places = f"{places}, HTTP {facts['http']}{', all with TLS' if facts['tls'] else ''}"
     print(f"penstock serves {facts['data']}: {places}")
     scheme = "tls://" if facts["tls"] else ""
-    # What a client needs besides the address; only the operator knows the files.
+    # Show the options that a client needs besides the address. Only the operator knows the files.
     trust = " --tls-ca CA.pem" if facts["tls"] else ""
     proof = " --user NAME --password-file FILE" if facts["auth"] else ""
     print(

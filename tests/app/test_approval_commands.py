@@ -91,7 +91,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         yield found
 
 
-def test_what_needs_approval_is_set_and_printed(desk: Desk) -> None:
+def test_required_approvals_are_set_and_printed(desk: Desk) -> None:
     assert desk.done("al", "approval", "require", "--scope", "crm") == "scope crm: delete\n"
     printed = desk.done("al", "approval", "require", "--scope", "crm", "--json")
     assert json.loads(printed) == {"actions": ["delete"]}

@@ -26,7 +26,7 @@ def refused(*words: str) -> str:
     return str(found.exception)
 
 
-def test_a_case_is_not_due_in_the_past(tmp_path: Path) -> None:
+def test_a_due_time_in_the_past_is_refused(tmp_path: Path) -> None:
     values = tmp_path / "ids.txt"
     values.write_text("x\n")
     words = ("erase", "request", "demo", "--values-from", str(values), "--reason", "r", "--yes")
@@ -44,7 +44,7 @@ def test_a_token_needs_rights_and_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("user", "import"), ("user", "add", "ann", "--new-password-file")])
-def test_a_missing_file_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_error_names_the_missing_file(words: tuple[str, ...], tmp_path: Path) -> None:
     said = refused(*words, str(tmp_path / "none"), "--data", str(tmp_path))
     assert "cannot be read" in said
     assert str(tmp_path / "none") in said
@@ -53,7 +53,7 @@ def test_a_missing_file_is_named(words: tuple[str, ...], tmp_path: Path) -> None
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("auth", [False, True])
-def test_the_first_command_has_what_this_server_needs(
+def test_the_first_command_has_the_options_that_this_server_needs(
     tls: bool, auth: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _ready_text({**FACTS, "tls": tls, "auth": auth})

@@ -27,7 +27,7 @@ def test_a_mistaken_name_is_noticed_before_the_password_is_asked_for(
     assert isinstance(CliRunner().invoke(app, ["user", "passwd", "bob", *data]).exception, NotFoundError)
 
 
-def test_a_list_without_users_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_listing_no_users_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     users.list_users(tmp_path / "mistaken")
     assert str(tmp_path / "mistaken") in capsys.readouterr().err
     assert not (tmp_path / "mistaken").exists()

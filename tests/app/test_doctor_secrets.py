@@ -60,7 +60,7 @@ def changed(path, how):
         path.chmod(mode)
 
 
-def test_a_sound_store_has_its_secrets(data):
+def test_doctor_reports_no_damage_in_sound_secrets(data):
     diagnosis = found(data)
     assert diagnosis.damage == []
     facts = diagnosis.as_json()["secrets"]
@@ -90,7 +90,7 @@ CHANGES = {
         *(("tokens", name) for name in ("garbage", "readable")),
     ],
 )
-def test_what_a_store_could_not_use_is_found(data, which, how):
+def test_unusable_secret_files_are_reported(data, which, how):
     path = {"audit": audit_key(data), "users": users_path(data), "tokens": key_path(data)}[which]
     with changed(path, CHANGES.get(how, other_key)):
         before = sorted(data.rglob("*"))

@@ -168,7 +168,7 @@ def test_a_withdrawn_case_ends_without_erasing_what_a_hold_keeps(store, here, st
         store.cases().close(here, **WHO)
 
 
-def test_bytes_that_are_no_events_are_reported_and_do_not_stop_a_case(store, here, stream):
+def test_bytes_that_are_not_events_are_reported_and_do_not_stop_a_case(store, here, stream):
     store.create_stream(f"{here}/raw")
     with store.byte_stream(f"{here}/raw") as raw:
         raw.write(b"\xff" * 100 + SECRET)
@@ -177,7 +177,7 @@ def test_bytes_that_are_no_events_are_reported_and_do_not_stop_a_case(store, her
     assert (found.state, [item.stream for item in found.defects]) == ("verified", [f"{here}/raw"])
 
 
-def test_a_wrong_request_opens_nothing(store, here, stream):
+def test_an_invalid_request_opens_no_case(store, here, stream):
     before = [item.case for item in store.cases()]
     for wrong in (
         {"targets": []},

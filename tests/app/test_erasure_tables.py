@@ -31,7 +31,7 @@ async def register(controller, group, query):
     await controller.subscribers.publish(f"s/{group}", group_id=config.id, generation=0, cut=cut, source=source)
 
 
-def test_a_case_is_closed_once_its_tables_are_done_or_when_it_is_said(tmp_path):
+def test_a_case_closes_once_its_tables_are_done_or_with_pending_tables(tmp_path):
     with penstock.open(tmp_path / "data") as store:
         fill(store.create_stream("s/t", create_scope=True), 50)
         controller = store._inner.controller

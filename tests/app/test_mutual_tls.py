@@ -175,7 +175,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", list(BAD))
-def test_a_bad_certificate_gets_in_nowhere(served: Served, kind: str) -> None:
+def test_a_bad_certificate_is_refused_at_every_port(served: Served, kind: str) -> None:
     shown = BAD[kind](served.path)
     for door in served.ports:
         assert not served.gets_in(door, shown), door
@@ -186,7 +186,7 @@ def test_a_bad_certificate_gets_in_nowhere(served: Served, kind: str) -> None:
     assert all(served.gets_in(door, good) for door in served.ports)
 
 
-def test_a_certificate_without_the_name_of_a_user_is_nobody(served: Served) -> None:
+def test_a_certificate_without_a_user_name_has_no_identity(served: Served) -> None:
     """A common name is no name, nor is a name of another kind, nor one that begins or ends like a user's."""
     names: tuple[tuple[str, ...], ...] = (
         (), ("nobody.shop",), ("spiffe://ingest.shop",), ("x.ingest.shop",), ("ingest.shop.evil",), ("*.shop",)

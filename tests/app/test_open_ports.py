@@ -24,7 +24,7 @@ def run_for(hours, missing):
     shown = []
 
     async def main():
-        async with OpenPorts("10.0.0.1", missing, clock=LoopClock(), tell=shown.append) as ports:
+        async with OpenPorts("10.0.0.1", missing, clock=LoopClock(), show_warning=shown.append) as ports:
             await asyncio.sleep(hours * 3600)
             text = ports.text()
         await asyncio.sleep(7200)  # after the block nothing is said
@@ -38,7 +38,7 @@ def run_for(hours, missing):
 
 
 @pytest.mark.parametrize(("hours", "lines"), [(0.5, 1), (1.5, 2), (24.5, 25)])
-def test_it_warns_at_the_start_and_every_hour(hours, lines, caplog):
+def test_open_ports_cause_a_warning_at_the_start_and_every_hour(hours, lines, caplog):
     with caplog.at_level(logging.WARNING):
         shown, _ = run_for(hours, MISSING)
     assert len(shown) == lines
@@ -47,7 +47,7 @@ def test_it_warns_at_the_start_and_every_hour(hours, lines, caplog):
     assert [record.missing for record in logged] == ["; ".join(MISSING)] * lines
 
 
-def test_the_health_shows_for_how_long():
+def test_health_shows_how_long_protection_has_been_missing():
     assert (
         run_for(0.5, MISSING)[1]
         == "other machines can reach 10.0.0.1, and TLS is missing and authentication is missing"
@@ -56,7 +56,7 @@ def test_the_health_shows_for_how_long():
     assert run_for(24.5, MISSING)[1].endswith("authentication is missing, for 24 hours now")
 
 
-def test_a_protected_server_says_nothing(caplog):
+def test_a_protected_server_does_not_warn(caplog):
     with caplog.at_level(logging.WARNING):
         assert run_for(3, ()) == ([], None)
     assert not [record for record in caplog.records if record.name.startswith("penstock")]

@@ -85,7 +85,7 @@ def test_one_trace_runs_from_the_writer_through_a_worker_to_the_reader(collector
     assert any(created in line_of(own, span)[1:] and span.process.startswith("worker-") for span in own)
 
 
-def test_a_collector_that_is_down_holds_nothing_up(monkeypatch, tmp_path):
+def test_a_collector_that_is_down_delays_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_ports(1)[0]}")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     with ServerProcess(tmp_path / "data", "--traces") as server:

@@ -78,7 +78,7 @@ def test_a_group_starts_where_asked_or_not_at_all(stream, store):
         assert store.reader_group(f"g{number}", ["a/s"], start=start).positions() == {stream.name: cut}
     assert store.reader_group("tail", ["a/s"], start={"a/s": "tail"}).positions() == {stream.name: stream.tail()}
     for wrong in ("bogus", 7, {"a/s": "bogus"}, {"a/s": 7}, [cut]):
-        with pytest.raises(InvalidArgumentError, match="start is"):
+        with pytest.raises(InvalidArgumentError, match="start must be"):
             store.reader_group("wrong", ["a/s"], start=wrong)
     with pytest.raises(InvalidCutError):
         store.reader_group("wrong", ["a/s"], start=StreamCut(stream.name, {77: 0}))

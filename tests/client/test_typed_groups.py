@@ -245,7 +245,7 @@ def test_an_asynchronous_transaction_of_a_typed_reader_returns_its_values_again_
     in_store(test)
 
 
-def test_what_does_not_belong_together_is_refused(store):
+def test_arguments_that_contradict_each_other_are_refused(store):
     store.create_stream("s/in", create_scope=True)
     group = store.reader_group("g", ["s/in"])
     with pytest.raises(InvalidArgumentError):

@@ -114,7 +114,7 @@ def test_refused_values_and_schemas_write_nothing(stream):
         assert [event.value for event in reader] == [{"number": 1}]
 
 
-def test_what_does_not_belong_together_is_refused(stream):
+def test_arguments_that_contradict_each_other_are_refused(stream):
     with pytest.raises(InvalidArgumentError):
         stream.writer(records=True)
     with pytest.raises(InvalidArgumentError):

@@ -70,7 +70,7 @@ def test_a_wipe_is_refused_with_the_reason() -> None:
     run(scenario)
 
 
-def test_a_bookie_that_dies_under_load_costs_nothing() -> None:
+def test_no_frame_is_lost_if_a_bookie_dies_under_load() -> None:
     async def scenario(world: SimBookKeeper) -> None:
         async with open_log(world) as log:
             await replayed(log)
@@ -102,7 +102,7 @@ def test_without_a_quorum_appends_wait_until_bookies_return() -> None:
     run(scenario)
 
 
-def test_a_robot_that_fences_does_not_stop_the_owner() -> None:
+def test_a_fence_of_autorecovery_does_not_stop_the_owner() -> None:
     """BookKeeper's autorecovery takes the open ledger over: the owner goes on, and nothing is there twice."""
 
     async def scenario(world: SimBookKeeper) -> None:
@@ -123,7 +123,7 @@ def test_a_robot_that_fences_does_not_stop_the_owner() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_lost_answer_of_the_coordinator_is_made_good(seed: int) -> None:
+def test_every_lost_answer_of_the_coordinator_is_resolved(seed: int) -> None:
     async def scenario(world: SimBookKeeper) -> None:
         rng = SeededRng(seed)
         async with open_log(world) as log:

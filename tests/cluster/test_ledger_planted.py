@@ -74,8 +74,8 @@ def quorums() -> None:
 
 
 LATE = test_ledgers.test_an_answer_after_closing_acknowledges_nothing
-ROBOT = test_ledger_log.test_a_robot_that_fences_does_not_stop_the_owner
-HEADER = test_ledgers.test_a_header_that_one_bookie_does_not_take_makes_no_ledger
+ROBOT = test_ledger_log.test_a_fence_of_autorecovery_does_not_stop_the_owner
+HEADER = test_ledgers.test_no_ledger_is_created_if_a_bookie_refuses_its_header
 DEPOSED = test_ledger_log_faults.test_a_deposed_owner_deletes_no_ledger_that_the_record_names
 STORM = test_ledger_log_faults.test_bookies_that_refuse_every_frame_cause_no_storm_of_ledgers
 

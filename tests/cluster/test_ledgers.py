@@ -71,7 +71,7 @@ def test_a_silent_bookie_is_given_up_in_time() -> None:
     run(scenario)
 
 
-def test_a_header_that_one_bookie_does_not_take_makes_no_ledger() -> None:
+def test_no_ledger_is_created_if_a_bookie_refuses_its_header() -> None:
     async def scenario(world: SimBookKeeper) -> None:
         world.bookies["bookie-1"].is_silent = True
         async with client(world) as ledgers:
@@ -227,7 +227,7 @@ def test_a_damaged_entry_is_read_from_another_bookie() -> None:
     run(scenario)
 
 
-def test_a_fence_that_a_bookie_forgets_lets_no_zombie_through() -> None:
+def test_an_old_writer_stays_fenced_if_a_bookie_forgets_the_fence() -> None:
     """A fencing read that finds nothing is answered before the fence is on disk: it does not count."""
 
     async def scenario(world: SimBookKeeper) -> None:
@@ -242,7 +242,7 @@ def test_a_fence_that_a_bookie_forgets_lets_no_zombie_through() -> None:
     run(scenario)
 
 
-def test_the_recovery_of_a_robot_is_a_question_to_the_writer() -> None:
+def test_autorecovery_fences_the_writer() -> None:
     """BookKeeper's autorecovery takes a ledger over that is open and has a dead bookie."""
 
     async def scenario(world: SimBookKeeper) -> None:

@@ -105,7 +105,7 @@ def test_an_older_copy_of_the_record_is_refused(world: SimBookKeeper, data: Path
     assert isinstance(caught.value, CorruptDataError)
 
 
-def test_metadata_that_are_lost_are_not_made_anew(world: SimBookKeeper, data: Path) -> None:
+def test_lost_metadata_is_not_created_again(world: SimBookKeeper, data: Path) -> None:
     shutil.rmtree(data / "metadata")
     with pytest.raises(CorruptDataError, match="metadata"):
         events(data, log_at=URL)

@@ -41,7 +41,7 @@ def run(main):
     return asyncio.run(limited())
 
 
-def test_a_root_that_is_not_of_the_cluster_is_refused_with_a_sentence(zookeeper):
+def test_the_root_of_another_cluster_is_refused_with_a_message(zookeeper):
     async def main():
         root = new_root()
 
@@ -68,7 +68,7 @@ def test_a_root_that_is_not_of_the_cluster_is_refused_with_a_sentence(zookeeper)
     run(main())
 
 
-def test_a_server_that_is_not_there_is_reported_in_time():
+def test_an_unreachable_server_is_reported_in_time():
     async def main():
         with pytest.raises(CoordinatorUnavailableError, match="does not answer"):
             async with session("127.0.0.1:1", "/any", patience_s=0.5):
@@ -91,7 +91,7 @@ def test_the_lease_ends_before_the_session_and_grows_while_it_is_heard(zookeeper
     run(main())
 
 
-def test_a_session_that_the_server_bounds_has_the_lease_of_what_was_granted(zookeeper):
+def test_the_lease_follows_the_session_length_that_the_server_granted(zookeeper):
     async def main():
         root = new_root()
         await make_root(zookeeper.address, root)

@@ -97,7 +97,7 @@ def test_each_change_is_made_once_though_its_answer_is_lost(zookeeper, seed):
 
 
 @pytest.mark.parametrize("guess", [False, True])
-def test_a_client_that_guesses_what_happened_is_found(zookeeper, monkeypatch, guess):
+def test_a_client_that_guesses_an_outcome_is_detected(zookeeper, monkeypatch, guess):
     async def guessed(*_: object) -> bool:
         return guess
 

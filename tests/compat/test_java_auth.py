@@ -39,7 +39,7 @@ def secured(classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         running.close()
 
 
-def test_what_the_java_client_does_without_users_it_does_with_credentials(secured: JavaClient) -> None:
+def test_the_java_client_does_the_same_with_credentials_as_without_users(secured: JavaClient) -> None:
     assert secured.run("scopes")["made"] is True
     events = secured.run("events")
     assert events["ordered"] is True

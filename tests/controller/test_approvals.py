@@ -229,7 +229,7 @@ async def test_nothing_is_performed_for_a_requester_that_has_lost_the_right(case
     segments, rights = MemorySegments(), Rights()
     async with with_stream(segments, 1) as controller:
         await prepared(controller, segments)
-        controller.know_rights(rights)
+        controller.use_rights(rights)
         before = await state(controller)
         request = await requested(controller, CASES[case])
         rights.now["al"] = (Grant("/", frozenset({Action.READ, Action.AUDIT, Action.APPROVE})),)
@@ -251,7 +251,7 @@ async def test_a_right_that_is_lost_before_a_repeated_execution_ends_the_request
     segments, rights = MemorySegments(), Rights()
     async with with_stream(segments, 1) as controller:
         await prepared(controller, segments)
-        controller.know_rights(rights)
+        controller.use_rights(rights)
         before = await state(controller)
         request = await requested(controller, TRUNCATE)
 

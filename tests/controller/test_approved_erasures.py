@@ -70,7 +70,7 @@ AFTER = {"erase": {"asked", "done"}, "open": {"open", "performed", "verified"}, 
 @pytest.mark.parametrize("level", [None, "s", STREAM])
 @pytest.mark.parametrize("action", CALLS)
 @at_once
-async def test_it_is_performed_once_another_identity_has_approved_it(action: str, level: Any) -> None:
+async def test_an_erasure_is_performed_once_another_identity_has_approved_it(action: str, level: Any) -> None:
     if action == "table" and level == STREAM:
         return  # A table belongs to no stream.
     segments = Blanking()
@@ -93,7 +93,7 @@ async def test_it_is_performed_once_another_identity_has_approved_it(action: str
 
 @pytest.mark.parametrize("action", CALLS)
 @at_once
-async def test_it_is_performed_exactly_once_despite_a_crash_at_every_call(action: str) -> None:
+async def test_an_approved_erasure_is_performed_exactly_once_despite_a_crash_at_every_call(action: str) -> None:
     at = 1
     while True:
         segments = Blanking()

@@ -96,7 +96,7 @@ def test_the_damage_is_reported_once_and_names_the_log_before_it(caplog):
     asyncio.run(run())
 
 
-def test_tiles_of_the_log_before_the_damage_are_not_stored_for_the_log_behind_it():
+def test_tiles_of_the_log_before_the_damage_are_not_stored_for_the_log_after_it():
     async def run():
         segments, clock = Damaged(), FakeClock()
         async with opened(segments, clock) as controller:

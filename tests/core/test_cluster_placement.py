@@ -117,7 +117,7 @@ def test_a_new_store_is_filled_one_container_at_a_time():
     assert Counter(maps[-1].values()) == {"a": 4, "b": 4, "c": 4}
 
 
-def test_three_losses_in_ten_minutes_rest_a_store_until_ten_quiet_minutes():
+def test_a_store_lost_three_times_gets_nothing_until_ten_quiet_minutes():
     minute = 60_000
     twice = StoreFacts(name="a", losses_ms=(NOW_MS - 5 * minute, NOW_MS))
     often = StoreFacts(name="a", losses_ms=(NOW_MS - 8 * minute, NOW_MS - 4 * minute, NOW_MS))

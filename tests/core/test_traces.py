@@ -22,7 +22,7 @@ def test_a_context_survives_both_forms(context):
     assert context_of_bytes(context.to_bytes()) == context
 
 
-def test_the_form_is_that_of_the_standard():
+def test_a_context_has_the_form_of_the_standard():
     context = context_of_header(GIVEN, "vendor=1")
     assert context.to_header() == GIVEN
     assert (context.sampled, context.state) == (True, "vendor=1")
@@ -51,7 +51,7 @@ def test_a_later_version_may_hold_more():
 
 
 @given(st.binary(max_size=40))
-def test_no_bytes_are_an_error(data):
+def test_any_bytes_are_a_context_or_none(data):
     context = context_of_bytes(data)
     assert context is None or context.to_bytes()[:25] == data[:25]
 

@@ -29,7 +29,7 @@ def test_many_cases_in_servers_that_are_killed_leave_nothing_of_the_person() -> 
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_a_restore_that_forgets_the_ledger_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_that_forgets_the_ledger_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forgetful(backup: Path, data: Path, *, ledger: Path) -> None:
         await restore_backup(backup, data)
 

@@ -201,7 +201,7 @@ def test_a_second_identity_approves_over_http(tmp_path):
     run(tmp_path, test)
 
 
-def test_what_needs_approval_is_set_over_http(tmp_path):
+def test_required_approvals_are_set_over_http(tmp_path):
     async def test(opened: Doors) -> None:
         tokens = StoreTokens(load_key(tmp_path), opened.clock)
         bearer = {"authorization": "Bearer " + tokens.issue(

@@ -90,7 +90,7 @@ def test_a_full_disk_loses_no_call_and_is_logged(caplog):
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_what_waits_at_the_end_is_written(count):
+def test_waiting_refusals_are_written_at_the_end(count):
     written = []
 
     async def record(entries):

@@ -197,7 +197,7 @@ def test_closed_connections_with_a_client_certificate_are_forgotten_early(tmp_pa
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes(40)])
-def test_plain_text_on_a_port_with_tls_is_logged_in_words(tmp_path, caplog, sent):
+def test_plain_text_on_a_port_with_tls_is_logged_in_one_sentence(tmp_path, caplog, sent):
     async def main():
         async with door(ROOT.issue(tmp_path).settings()) as (made, _, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -199,7 +199,7 @@ class Wire:
 @pytest.mark.parametrize("encrypts", [False, True])
 @settings(max_examples=60, deadline=None)
 @given(sizes=st.lists(st.one_of(st.integers(1, 300), st.integers(1, 400_000)), min_size=1, max_size=40))
-def test_queued_frames_leave_in_order_and_are_encrypted_in_few_calls(encrypts, sizes):
+def test_queued_frames_are_sent_in_order_and_encrypted_in_few_calls(encrypts, sizes):
     parts = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
     loop = asyncio.new_event_loop()
     try:

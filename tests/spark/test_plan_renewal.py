@@ -43,7 +43,7 @@ def test_a_token_that_is_renewed_with_fewer_rights_serves_its_plan(
 
     monkeypatch.setattr(PlanConnector, "renewed", renewed)
     connector = PlanConnector(token(clock, "/scope:s/stream:a=read", "/scope:s/stream:b=read"), False)
-    supply = plan_access._Supply(connector._key, connector._token, connector, "local")
+    supply = plan_access._TokenSource(connector._key, connector._token, connector, "local")
     clock.jump(LIFE_S * 600)
     first = asyncio.run(supply())
     assert asyncio.run(supply()) == first

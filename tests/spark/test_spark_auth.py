@@ -93,7 +93,7 @@ def test_no_secret_is_in_the_files_and_texts_of_a_session(ran: Ran, server: Auth
     assert b"physicalPlanDescription" in events
 
 
-def test_the_search_for_secrets_finds_what_it_is_to_find(server: AuthServer) -> None:
+def test_the_search_for_secrets_finds_planted_ones(server: AuthServer) -> None:
     header = {"kid": "x", "typ": "plan+jwt"}
     token = base64.urlsafe_b64encode(json.dumps(header).encode())
     assert secrets_in(b"x" + token) == ["token"]

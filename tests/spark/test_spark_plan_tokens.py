@@ -182,7 +182,7 @@ def test_rows_that_name_their_streams_are_written_only_where_the_user_may(server
             written(store, "plant/in")
 
 
-def test_a_removed_user_ends_the_tokens_of_his_plans(server: AuthServer, places: Places) -> None:
+def test_removing_a_user_ends_the_tokens_of_its_plans(server: AuthServer, places: Places) -> None:
     server.change("tim", "/scope:plant=read")
     places.driver("tim")
     reader, partitions = shipped((plan := reader_of(server), plan.partitions()))
@@ -227,7 +227,7 @@ def test_a_task_renews_its_token_after_half_of_its_life(
         store.stream("plant/other").reader().__enter__().read(timeout_s=10)
 
 
-def test_what_is_shipped_shows_no_token_and_no_password(server: AuthServer, places: Places) -> None:
+def test_pickled_tasks_show_no_token_and_no_password(server: AuthServer, places: Places) -> None:
     partitions = reader_of(server).partitions()
     writer = BatchWriter(dial, parse_sink({"controller": server.address, "path": "plant/in"}), False).planned()
     for shown in (repr(partitions[0].value), repr(partitions[0].value.access), repr(vars(writer))):

@@ -196,7 +196,7 @@ def test_times_are_iso_8601_or_milliseconds(text: str, time_ms: int) -> None:
         ({"start_timestamp": "yesterday"}, "a time such as 2026"),
         ({"start_timestamp": "17"}, "a time such as 2026"),
         ({"end_timestamp": "1800000000"}, "if it is in seconds, multiply by 1000"),
-        ({"start_timestamp": "2027-01-15", "start_stream_cut": "earliest"}, "set the same position"),
+        ({"start_timestamp": "2027-01-15", "start_stream_cut": "earliest"}, "not both"),
         ({"start_timestamp": "2027-01-15", "end_timestamp": "2027-01-14"}, "ends before it begins"),
     ],
 )

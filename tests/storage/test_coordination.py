@@ -50,12 +50,12 @@ class SimulatedLaws(CoordinationLaws):
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_memory(law: str) -> None:
+def test_the_laws_hold_in_memory(law: str) -> None:
     run_conformance(MemoryLaws, law=law)
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_simulated_in_many_orders(law: str) -> None:
+def test_the_laws_hold_in_many_simulated_orders(law: str) -> None:
     for seed in range(5):
         loop = make_loop(seed)
         loop.run(getattr(SimulatedLaws(seed), law)(), max_seconds=600)

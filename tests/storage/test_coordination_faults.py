@@ -130,12 +130,12 @@ def test_no_lease_outlives_its_session(rate: float) -> None:
     assert [too_long_leases(seed, rate) for seed in SEEDS[:7]] == [0] * 7
 
 
-def test_a_lease_that_is_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_is_too_long_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordination, "lease_end_s", lambda sent_s, session_s: sent_s + 1.3 * session_s)
     assert any(too_long_leases(seed, 1.0) for seed in SEEDS)
 
 
-def test_a_clock_that_runs_far_too_slow_is_found() -> None:
+def test_a_clock_that_runs_far_too_slow_is_detected() -> None:
     assert any(too_long_leases(seed, 0.5) for seed in SEEDS)
 
 
@@ -145,7 +145,7 @@ def simulated(main: Callable[[SimCoordinator], object], seed: int = 1) -> None:
     loop.run(main(coordinator), max_seconds=300)  # type: ignore[arg-type]
 
 
-def test_an_expiry_is_known_late_to_the_one_and_early_to_the_others() -> None:
+def test_an_expired_client_learns_of_its_expiry_last() -> None:
     async def main(coordinator: SimCoordinator) -> None:
         loop = asyncio.get_running_loop()
         one, other = coordinator.open(), coordinator.open()

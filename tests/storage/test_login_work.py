@@ -97,7 +97,7 @@ def test_failed_logins_take_the_same_work_and_get_the_same_answer(
     assert len(set(map(repr, found.values()))) == 1, found
 
 
-def test_names_that_no_user_has_must_wait_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_user_names_must_wait_like_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.storage.access.authenticator.matches", lambda *_: False)
     outcomes = []
     for name in NAMES:

@@ -134,9 +134,9 @@ def _http_server(
 
 @asynccontextmanager
 async def open_standalone(
-    settings: StandaloneSettings, tell: Callable[[str], None] = log.debug
+    settings: StandaloneSettings, show_warning: Callable[[str], None] = log.debug
 ) -> AsyncIterator[Standalone]:
-    """Recover, then listen. The ports open when everything can be served. ``tell``: shows a warning at the console.
+    """Recover, then listen. The ports open when everything can be served. ``show_warning``: for the console.
 
     Raises what ``open_runtime`` and ``open_workers`` raise, and AddressInUseError if a port is taken. As far as possible,
     errors are raised before a new store is created.
@@ -162,13 +162,13 @@ async def open_standalone(
             StreamMetrics(runtime.controller, runtime.clock, shown=chosen.shown, named=chosen.named)
         )
         page = _metrics_page(settings, runtime, processes, streams)
-        open_ports = OpenPorts(settings.host, settings.unprotected, clock=runtime.clock, tell=tell)
+        open_ports = OpenPorts(settings.host, settings.unprotected, clock=runtime.clock, show_warning=show_warning)
         http = await stack.enter_async_context(_http_server(settings, runtime, processes, page, security, open_ports))
         page.doors["http"] = lambda: http.connections
         runtime.telemetry.gauge("insecure", bool(settings.unprotected))
         await stack.enter_async_context(open_ports)
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
-        runtime.controller.know_rights(security.rights)
+        runtime.controller.use_rights(security.rights)
         control, segments = behind_doors(runtime.controller, runtime.segments, security, runtime.telemetry)
         grpc = await stack.enter_async_context(
             GrpcServer(
@@ -348,12 +348,14 @@ def _facts(standalone: Standalone, settings: StandaloneSettings) -> dict[str, An
     }
 
 
-async def _serve(settings: StandaloneSettings, ready: Callable[[Any], None], tell: Callable[[str], None]) -> None:
+async def _serve(
+    settings: StandaloneSettings, ready: Callable[[Any], None], show_warning: Callable[[str], None]
+) -> None:
     stop, opened = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    serving = asyncio.create_task(_serve_until(stop, opened, settings, ready, tell), name="server")
+    serving = asyncio.create_task(_serve_until(stop, opened, settings, ready, show_warning), name="server")
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -375,9 +377,9 @@ async def _serve_until(
     opened: asyncio.Event,
     settings: StandaloneSettings,
     ready: Callable[[Any], None],
-    tell: Callable[[str], None],
+    show_warning: Callable[[str], None],
 ) -> None:
-    async with open_standalone(settings, tell) as standalone:
+    async with open_standalone(settings, show_warning) as standalone:
         opened.set()
         tls = standalone.tls
         if tls is not None:
@@ -393,12 +395,14 @@ async def _serve_until(
         raise failure
 
 
-def run(settings: StandaloneSettings, *, ready: Callable[[Any], None], tell: Callable[[str], None] = log.debug) -> None:
-    """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses, and ``tell`` with each warning for the console.
+def run(
+    settings: StandaloneSettings, *, ready: Callable[[Any], None], show_warning: Callable[[str], None] = log.debug
+) -> None:
+    """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses, and ``show_warning`` with each warning.
     Raises if the store cannot continue."""
     log_to_stderr(form=settings.log_format)
     raise_limit()
     tune_allocator()
     tune_collector()
     with tracing("server", on=settings.traces):
-        uvloop.run(_serve(settings, ready, tell))
+        uvloop.run(_serve(settings, ready, show_warning))

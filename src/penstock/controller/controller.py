@@ -106,7 +106,7 @@ class Controller:
         sweeps = (self.evidence.sweep, self.approvals.sweep)
         self._sweeper = Sweeper(ctx, self.scopes, self.groups, self.holds, self.erasures, self.streams, sweeps)
 
-    def know_rights(self, rights: PresentRights | None) -> None:
+    def use_rights(self, rights: PresentRights | None) -> None:
         """Check with ``rights`` that requesters still have the right to what is performed in their names. None: as before
         the first call, their rights are not known. Borrowed."""
         self._ctx.rights = rights

@@ -430,9 +430,7 @@ class _Given:
         """A position in the streams, given by a cut, if it is one stream, or by a time."""
         chosen, time_ms = self.cut(cut, choice), self.moment(moment)
         if chosen is not None and time_ms is not None:
-            raise InvalidArgumentError(
-                f"options {cut} and {moment} set the same position; drop one", value=self.text(moment)
-            )
+            raise InvalidArgumentError(f"give option {cut} or {moment}, not both", value=self.text(moment))
         return chosen if time_ms is None else Moment(time_ms)
 
     def moment(self, name: str) -> int | None:

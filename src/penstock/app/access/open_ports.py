@@ -21,14 +21,14 @@ _HOUR_MS = 3_600_000
 class OpenPorts:
     """Logs the warnings of one server while the block runs. If nothing is missing, there are no warnings.
 
-    ``missing``: what protects the ports and is missing. ``tell``: shows a line to the person at the console.
+    ``missing``: what protects the ports and is missing. ``show_warning``: shows a line to the person at the console.
     """
 
-    def __init__(self, host: str, missing: Sequence[str], *, clock: Clock, tell: Callable[[str], None]) -> None:
+    def __init__(self, host: str, missing: Sequence[str], *, clock: Clock, show_warning: Callable[[str], None]) -> None:
         self._host = host
         self._missing = tuple(missing)
         self._clock = clock
-        self._tell = tell
+        self._show_warning = show_warning
         self._since_ms = clock.now_ms()
         self._task: asyncio.Task[None] | None = None
 
@@ -48,7 +48,7 @@ class OpenPorts:
             "the ports are not protected: anyone who reaches them can read, change and delete all data",
             extra={"host": self._host, "missing": "; ".join(self._missing)},
         )
-        self._tell(f"WARNING: {text}. Anyone there can read, change and delete all data.")
+        self._show_warning(f"WARNING: {text}. Anyone there can read, change and delete all data.")
 
     async def _remind(self) -> None:
         while True:

@@ -103,7 +103,7 @@ def _around(parent: SpanContext, outer: otel_context.Context | None = None) -> o
     return trace.set_span_in_context(NonRecordingSpan(theirs), base)
 
 
-class _Seldom(logging.Filter):
+class _OncePerMinute(logging.Filter):
     """Passes each log text at most once a minute. Installed on the loggers of the exporter alone."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class _Seldom(logging.Filter):
         return True
 
 
-_SELDOM = _Seldom()
+_ONCE_PER_MINUTE = _OncePerMinute()
 _LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "opentelemetry.exporter.otlp.common.http",
@@ -136,7 +136,7 @@ class Export:
         own = {name: value for name, value in attributes.items() if _is_unset(named, name)}
         self.provider = TracerProvider(resource=named.merge(Resource(own)), shutdown_on_exit=False)
         for name in _LOGGERS:
-            logging.getLogger(name).addFilter(_SELDOM)
+            logging.getLogger(name).addFilter(_ONCE_PER_MINUTE)
         self.provider.add_span_processor(
             BatchSpanProcessor(OTLPSpanExporter(), schedule_delay_millis=schedule_delay_ms)
         )

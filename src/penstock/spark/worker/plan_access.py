@@ -67,7 +67,9 @@ class PlanConnector:
 
     async def __call__(self, address: str) -> Services:
         """As ``connect.dial``; credentials in the environment are ignored. Raises also PlanExpiredError."""
-        return await open_services(address, self._security(address, _Supply(self._key, self._token, self, address)))
+        return await open_services(
+            address, self._security(address, _TokenSource(self._key, self._token, self, address))
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PlanConnector) and other._key == self._key
@@ -125,7 +127,7 @@ def _offer(token: str, key: str | None = None) -> str:
     return key
 
 
-class _Supply:
+class _TokenSource:
     """Returns the newest token of a plan, renewed once half of its life is over."""
 
     def __init__(self, key: str, token: str, connector: PlanConnector, address: str) -> None:

@@ -279,7 +279,7 @@ class ZooKeeperCoordination(SingleChanges):
             self._line.end()
             self._line.check_open()
         change = changes[number - 1]
-        raise _in_our_words(error, change) from None
+        raise _translated(error, change) from None
 
     async def _watched(self, where: str, watch: Callable[[Any], None]) -> bool:
         """Set watches for the node and for the names below it. False: the connection was lost, try again."""
@@ -317,7 +317,7 @@ def _version_after(change: Change) -> int:
             return change.version
 
 
-def _in_our_words(error: Exception, change: Change) -> Exception:
+def _translated(error: Exception, change: Change) -> Exception:
     node = change.path
     match error:
         case NoNodeError():

@@ -50,7 +50,7 @@ class CoordinationLaws:
             await refused(one.create("b/c", b""), NodeNotFoundError)
             check((await one.read("a")).data == b"first", "a refused creation changes nothing")
 
-    async def law_missing_nodes_are_named_as_such(self) -> None:
+    async def law_missing_nodes_raise_node_not_found(self) -> None:
         async with self.open() as one:
             for call in (one.read("a"), one.members("a"), one.set("a", b"", 0), one.delete("a", 0)):
                 await refused(call, NodeNotFoundError)
@@ -66,7 +66,7 @@ class CoordinationLaws:
             await one.sync()
             check(await one.read("a") == Node(data=b"2", version=2), "a refused set changes nothing")
 
-    async def law_of_many_changes_at_one_version_one_succeeds(self) -> None:
+    async def law_one_of_many_changes_at_one_version_succeeds(self) -> None:
         async with self.open() as one, self.open() as other:
             await one.create("a", b"")
             for version in range(5):
@@ -76,7 +76,7 @@ class CoordinationLaws:
                 check(results.count(version + 1) == 1, "one set succeeds", results=results)
                 check(results.count(NodeChangedError) == 5, "the others are refused", results=results)
 
-    async def law_of_many_creations_one_succeeds(self) -> None:
+    async def law_one_of_many_creations_succeeds(self) -> None:
         async with self.open() as one, self.open() as other:
             for number in range(5):
                 results = await asyncio.gather(
@@ -85,7 +85,7 @@ class CoordinationLaws:
                 check(results.count(None) == 1, "one creation succeeds", results=results)
                 check(results.count(AlreadyExistsError) == 3, "the others are refused", results=results)
 
-    async def law_a_delete_compares_and_wants_nothing_below(self) -> None:
+    async def law_a_delete_compares_the_version_and_needs_an_empty_node(self) -> None:
         async with self.open() as one:
             await one.create("a", b"")
             await one.create("a/b", b"")
@@ -133,7 +133,7 @@ class CoordinationLaws:
             await until(other, "stores", lambda: has_members(other, "stores", []))
             await other.register("stores/1", b"another")
 
-    async def law_an_ended_session_is_ended_for_good(self) -> None:
+    async def law_an_ended_session_refuses_all_calls(self) -> None:
         async with self.open() as other, self.open() as one:
             await other.create("stores", b"")
             await one.register("stores/1", b"")

@@ -270,7 +270,7 @@ def target_of(stream: str | None, scope: str | None, server: bool) -> PolicyTarg
     if stream is not None:
         if "/" not in stream:
             raise InvalidArgumentError(
-                f"not a stream; write SCOPE/STREAM, or, for all streams of a scope, --scope {stream[:60]}",
+                f"not a stream; write SCOPE/STREAM, or, for a whole scope, write --scope {stream[:60]}",
                 stream=repr(stream[:60]),
             )
         return StreamName.parse(stream)

@@ -247,7 +247,7 @@ def standalone(
         access=_access(auth, auth_config),
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
-    run(settings, ready=_ready_json if json else _ready_text, tell=_tell_nothing if json else _tell)
+    run(settings, ready=_ready_json if json else _ready_text, show_warning=_print_nothing if json else _print_line)
 
 
 class _Ports(TypedDict):
@@ -338,11 +338,11 @@ def _ready_json(facts: dict[str, object]) -> None:
     sys.stdout.flush()
 
 
-def _tell(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, flush=True)
 
 
-def _tell_nothing(_text: str) -> None:
+def _print_nothing(_text: str) -> None:
     """Print no warning: programs read this standard output, and the log has the warning."""
 
 

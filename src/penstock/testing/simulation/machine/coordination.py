@@ -104,11 +104,11 @@ class SimCoordinator:
         now = asyncio.get_running_loop().time()
         self._heard_s = dict.fromkeys(self._heard_s, now)
 
-    async def until_led(self) -> None:
+    async def until_leader(self) -> None:
         await self._leads.wait()
 
     @property
-    def led(self) -> bool:
+    def has_leader(self) -> bool:
         return self._leads.is_set()
 
     def hear(self, session: str) -> None:
@@ -141,7 +141,7 @@ class SimCoordinator:
             return
         loop = asyncio.get_running_loop()
         left_s = heard_s + self.session_s - loop.time()
-        if left_s > 0 or not self.led:
+        if left_s > 0 or not self.has_leader:
             loop.call_later(max(left_s, self.session_s / 10), self._expect, session)
             return
         self.expired += 1
@@ -201,10 +201,10 @@ class SimCoordination(SingleChanges):
             sent_s = self._clock()
             if self._loses():
                 self.cut_shortly()
-                if await self._goes_astray(changes, deadline):
+                if await self._is_lost(changes, deadline):
                     continue
             await self._hop()
-            if not self._linked.is_set() or not coordinator.led:
+            if not self._linked.is_set() or not coordinator.has_leader:
                 continue  # it never arrived, which is found out when the connection is back
             self._reach()
             versions = self._outcome(changes)
@@ -299,9 +299,9 @@ class SimCoordination(SingleChanges):
         self._check_open()
         try:
             async with asyncio.timeout_at(deadline):
-                while not (self._linked.is_set() and self._coordinator.led):
+                while not (self._linked.is_set() and self._coordinator.has_leader):
                     await self._linked.wait()
-                    await self._coordinator.until_led()
+                    await self._coordinator.until_leader()
         except TimeoutError:
             raise CoordinatorUnavailableError("the coordinator does not answer", session=self._name) from None
         self._reach()
@@ -313,7 +313,7 @@ class SimCoordination(SingleChanges):
         except CoordinatorUnavailableError as error:
             raise UnknownOutcomeError("the coordinator was lost during a change", session=self._name) from error
 
-    async def _goes_astray(self, changes: Sequence[Change], deadline: float) -> bool:
+    async def _is_lost(self, changes: Sequence[Change], deadline: float) -> bool:
         """The connection is lost with the request on its way. True: it was found not to have been made."""
         if not self._coordinator.rng.randrange(4):
             # Nobody finds out in time, and it arrives after all if the session lives.

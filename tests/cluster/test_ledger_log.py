@@ -30,11 +30,13 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.ledgers.log_record import HeldRecord
 from penstock.testing import FakeClock, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.durable_log import DurableLogLaws, replayed
 from tests.cluster.ledger_log_kit import FRAMES, LIMITS, append_all, content, open_log, record_of, run
+from tests.cluster.planted_kit import finds
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "formats" / "ledger-log.md"
 
@@ -254,3 +256,11 @@ def test_byte_tables_of_the_document_are_the_layouts_of_the_codec() -> None:
             form += letters.get(field, codes.get(int(size))) or padding
             end += int(size)
         assert (form, end) == (layout.format, layout.size)
+
+
+def test_a_planted_deposition_by_each_fence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(held: HeldRecord) -> None:
+        raise ContainerOfflineError("log was fenced")
+
+    monkeypatch.setattr(HeldRecord, "check", check)
+    finds(test_a_fence_of_autorecovery_does_not_stop_the_owner, "log was fenced")

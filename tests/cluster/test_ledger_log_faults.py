@@ -14,6 +14,7 @@ from penstock.codec.store.ledger_entries import decode_record
 from penstock.model.errors import ContainerOfflineError, NotConnectedError, UnavailableError
 from penstock.storage.ledgers.ledger_log import LedgerLog
 from penstock.storage.ledgers.metadata import closed_at
+from penstock.storage.ledgers.removals import Removals
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from penstock.testing.bookkeeper.nodes import MemoryNodes
 from penstock.testing.conformance.durable_log import replayed
@@ -28,6 +29,7 @@ from tests.cluster.ledger_log_kit import (
     record_of,
     run,
 )
+from tests.cluster.planted_kit import finds
 
 
 class LateNodes(MemoryNodes):
@@ -117,6 +119,7 @@ def test_bookies_that_refuse_every_frame_cause_no_storm_of_ledgers() -> None:
             await replayed(log)
             await log.append([b"small"])
             waiting = asyncio.ensure_future(log.append([bytes(3_000)]))
+            waiting.add_done_callback(lambda one: one.cancelled() or one.exception())  # a failed check leaves it behind
             assert await count_rolls(world, log, seconds=0.5) < 25
             assert len(record_of(world).ledgers) <= 3
             for bookie in world.bookies.values():
@@ -283,3 +286,19 @@ def test_a_bookie_with_a_registration_of_garbage_stops_no_takeover() -> None:
                 assert [frame for _, frame in await replayed(new)] == [b"x"]
 
     run(scenario)
+
+
+def test_a_planted_deletion_by_a_deposed_owner_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def discard(removals: Removals, ledger: int) -> None:
+        await removals._ledgers.delete(ledger)
+
+    monkeypatch.setattr(Removals, "discard", discard)
+    finds(test_a_deposed_owner_deletes_no_ledger_that_the_record_names, "ledger does not exist")
+
+
+def test_a_planted_haste_between_ledgers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def rest(log: LedgerLog) -> None:
+        return
+
+    monkeypatch.setattr(LedgerLog, "_rest_if_fruitless", rest)
+    finds(test_bookies_that_refuse_every_frame_cause_no_storm_of_ledgers, "< 25")

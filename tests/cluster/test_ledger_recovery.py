@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 
@@ -15,6 +15,7 @@ from penstock.core.ledgers.placement import choose_bookies
 from penstock.core.ledgers.recovery import Quorum, Reply, Step, confirmed_after_fence, judge_code, judge_entry
 from penstock.model.errors import NotEnoughBookiesError
 from penstock.model.ledgers import Bookie
+from tests.cluster.planted_kit import finds
 
 ANSWERS = {
     "entry": (Code.OK, True),
@@ -144,3 +145,27 @@ def test_bookies_that_refused_are_left_out() -> None:
     assert [one.name for one in choose_bookies(known, copies=2, refused={"b0"})] == ["b1", "b2"]
     with pytest.raises(NotEnoughBookiesError, match="2 can be written to"):
         choose_bookies(known, copies=3, refused={"b0"})
+
+
+@pytest.fixture
+def decided_anew() -> Iterator[None]:
+    """The brute force remembers decisions."""
+    decide.cache_clear()
+    yield
+    decide.cache_clear()
+
+
+def test_a_planted_belief_in_a_bookie_that_lost_data_is_found(
+    decided_anew: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(code: int | None, *, undamaged: bool = False) -> Reply:
+        return Reply.LACKS if code == Code.UNKNOWN_STATE else judge(code, undamaged=undamaged)
+
+    judge = judge_code
+    monkeypatch.setitem(globals(), "judge_code", judged)
+    finds(lambda: test_nothing_that_may_be_acknowledged_is_cut_off(1), "'lost data'")
+
+
+def test_a_planted_belief_in_one_bookie_is_found(decided_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Quorum, "certain", property(lambda quorum: 1))
+    finds(lambda: test_nothing_that_may_be_acknowledged_is_cut_off(1), "assert 0 >= 1")

@@ -15,10 +15,12 @@ from penstock.model.errors import CorruptDataError, FencedError, NotConnectedErr
 from penstock.model.ledgers import LedgerSpec
 from penstock.storage.ledgers.bookkeeper import BookKeeperLedgers, open_ledgers
 from penstock.storage.ledgers.limits import LedgerLimits
+from penstock.storage.ledgers.writer import BookKeeperWriter
 from penstock.testing import FakeClock, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.ledgers import HEADER, LedgerLaws
+from tests.cluster.planted_kit import finds
 
 LIMITS = LedgerLimits(timeout_s=0.3, connect_s=0.3)
 
@@ -275,3 +277,16 @@ def test_a_bookie_of_the_previous_session_is_connected_again() -> None:
             assert (await ledgers.take_over(first.ledger)).last == 0
 
     run(scenario)
+
+
+def test_a_planted_belief_in_late_answers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BookKeeperWriter, "stop", lambda writer: None)
+    finds(test_an_answer_after_closing_acknowledges_nothing, "DID NOT RAISE")
+
+
+def test_a_planted_header_on_a_quorum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def add_header(writer: BookKeeperWriter, header: bytes) -> None:
+        await writer.add([header])
+
+    monkeypatch.setattr(BookKeeperWriter, "add_header", add_header)
+    finds(, "DID NOT RAISE")

@@ -289,4 +289,4 @@ def test_a_planted_header_on_a_quorum_is_found(monkeypatch: pytest.MonkeyPatch) 
         await writer.add([header])
 
     monkeypatch.setattr(BookKeeperWriter, "add_header", add_header)
-    finds(, "DID NOT RAISE")
+    finds(test_no_ledger_is_created_if_a_bookie_refuses_its_header, "DID NOT RAISE")

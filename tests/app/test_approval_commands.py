@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from penstock.app.access.settings import AccessSettings
 from penstock.app.cli.main import app
+from penstock.app.cli.upkeep.approvals import arguments_in_words
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.core.access.resources import parse_grant
 from penstock.model.errors import (
@@ -64,6 +65,7 @@ class Desk:
         self.done("root", "stream", "seal", name)
         asked = self.run("al", "stream", "delete", name, "--yes")
         assert isinstance(asked.exception, ApprovalRequiredError), (asked.output, asked.exception)
+        assert "penstock approval approve" in str(asked.exception)  # the message says how it continues
         return str(asked.exception.fields["request"])
 
     def state(self, request: str) -> str:
@@ -73,6 +75,16 @@ class Desk:
         found = self.run("root", "stream", "describe", name)
         assert found.exit_code == 0 or isinstance(found.exception, StreamNotFoundError), found.output
         return found.exit_code == 0
+
+
+def test_arguments_are_printed_for_people() -> None:
+    arguments = {"case": "r17", "targets": ["crm", "shop/orders"], "field": None, "values": 1, "due_ms": 0}
+    assert arguments_in_words(arguments) == {
+        "case": "r17",
+        "targets": "crm, shop/orders",
+        "values": 1,
+        "due": "1970-01-01 00:00:00Z",
+    }
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def test_an_auditor_is_convinced_without_the_store(tmp_path, data):
     text = done(*verify)
     assert text.count("holds: ") == 6
     assert "1 removal" in text
-    assert "erasure r17: 3 events of demo/clicks were erased" in text
+    assert "erasure r17: 3 events of demo/clicks erased" in text
     assert "hold h on demo/clicks is lifted" in text
     assert all(json.loads(line)["holds"] for line in done(*verify, "--json").splitlines())
 

@@ -461,7 +461,8 @@ def _identity(message: str) -> Identity:
 
 def _required(request: str, named: Mapping[str, str], record: ApprovalRecord) -> ApprovalRequiredError:
     return ApprovalRequiredError(
-        "this needs the approval of another identity; nothing was changed, and the request is recorded",
+        "this needs the approval of another identity (penstock approval approve); nothing was changed, and the request "
+        "is recorded: do not repeat the call",
         request=request,
         **named,
         expires_ms=record.expires_ms,

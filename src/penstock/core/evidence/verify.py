@@ -345,7 +345,9 @@ def described(document: Mapping[str, Any], entries: Sequence[d.Entry]) -> str:
     if document["kind"] == d.ERASURE:
         receipt = statement["receipt"]
         what = receipt["where"]
-        return f"erasure {receipt['erasure']}: {what['events']} events of {receipt['stream']} were erased ({where})"
+        return (
+            f"erasure {receipt['erasure']}: {counted(what['events'], 'event')} of {receipt['stream']} erased ({where})"
+        )
     if document["kind"] == d.DISPOSAL:
         removed = f"{counted(statement['removals'], 'removal')}, {format_size(statement['bytes'])}"
         return f"{removed}, of {statement['target']} ({where})"

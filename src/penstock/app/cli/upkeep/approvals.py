@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -121,7 +122,7 @@ def show(
         "why": found.why,
         "since": moment(found.requested_ms),
         "expires": moment(found.expires_ms),
-        **{name: value for name, value in found.arguments.items() if value is not None},
+        **arguments_in_words(found.arguments),
         "decided by": found.decided_by,
         "decided why": found.decided_why,
         "failure": found.failure,
@@ -130,6 +131,19 @@ def show(
     for name, value in lines.items():
         if value != "":
             print(f"  {name}: {value}")
+
+
+def arguments_in_words(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Arguments for people, without those that are None: lists with commas, and times (``due_ms``) as dates (``due``)."""
+    found: dict[str, object] = {}
+    for name, value in arguments.items():
+        if name.endswith("_ms") and isinstance(value, int):
+            found[name.removesuffix("_ms")] = moment(value)
+        elif isinstance(value, list):
+            found[name] = ", ".join(str(item) for item in value)
+        elif value is not None:
+            found[name] = value
+    return found
 
 
 @app.command()

@@ -76,7 +76,7 @@ class Decisions:
                 versions = await ctx.metadata.put(found.put(waiting))
                 found = replace(found, value=waiting, version=versions[0])
             gate = await ctx.gate.puts("erase", request.stream, arguments_of(erasure, asked, parts))
-        return await self._put(view, found, asked, parts, gate)
+        return await self._put(view, found, asked, parts, gate, now_ms=asked.asked_ms)
 
     async def approved(self, stream: StreamName, arguments: Mapping[str, Any]) -> ErasureRecord:
         """Decide the request that an approval names, now that it is given. Raises ConflictError: it has changed."""
@@ -89,7 +89,7 @@ class Decisions:
         asked = replace(record, state=ErasureState.ASKED)
         parts = await self._parts.of_run(erasure, record.run)
         gate = await ctx.gate.puts("erase", stream, arguments_of(erasure, asked, parts))
-        return await self._put(view, found, asked, parts, gate)
+        return await self._put(view, found, asked, parts, gate, now_ms=ctx.clock.now_ms())
 
     async def _put(
         self,
@@ -98,10 +98,12 @@ class Decisions:
         asked: ErasureRecord,
         parts: Sequence[ErasurePartRecord],
         gate: Sequence[TablePut | TableCheck],
+        *,
+        now_ms: int,
     ) -> ErasureRecord:
         ctx, erasure, ends = self._ctx, str(asked.asked["erasure"]), ends_of(parts)
         judgement = await judge(ctx, view, ends)
-        decided = judgement.applied_to(asked, ends, now_ms=ctx.clock.now_ms())
+        decided = judgement.applied_to(asked, ends, now_ms=now_ms)
         entries = [deferral_entry(AuditKind.ERASE_DEFERRED, erasure, decided)] if judgement.holds else []
         await ctx.metadata.put(found.put(decided), *judgement.checks, *gate, *ctx.audit.puts(entries))
         ctx.audit.soon()

@@ -157,11 +157,11 @@ def test_cases_go_on_after_a_moment_without_metadata(store, stream, monkeypatch)
 
 @pytest.mark.parametrize("target", ["s/u", "nosuch", "nosuch/t"])
 def test_a_mistyped_target_proves_nothing(refusing, target):
-    with pytest.raises(NotFoundError, match="exist"):
+    with pytest.raises(NotFoundError, match="no such stream"):
         refusing.cases().open(["s/t", target], [SECRET.decode()], case="c", **WHO)
     assert list(refusing.cases()) == []
     assert hits_of(events_of(refusing.stream("s/t")))
-    with pytest.raises(NotFoundError, match="exist"):
+    with pytest.raises(NotFoundError, match="no such stream"):
         call(
             refusing,
             export_subject(refusing._inner, [target], Contains(values=frozenset([SECRET.decode()])), lambda row: None),

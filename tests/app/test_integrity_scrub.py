@@ -196,7 +196,7 @@ def test_durable_frames_of_the_log_are_told(data: Path) -> None:
     assert kinds(report) == {DamageKind.LOG}
     assert diagnosed(data).verdict.startswith("a store would not start")
     (data / "wal/EPOCH").write_bytes(b"\0" * 512)
-    assert "epoch" in scrubbed(data).damage[0].why
+    assert "EPOCH" in scrubbed(data).damage[0].why
 
 
 def test_a_missing_or_foreign_metadata_file_is_told(data: Path) -> None:

@@ -210,6 +210,7 @@ PROMISES: Sequence[Promise] = (
     ),
     Promise("L1", "after all faults everything ends by itself", ("simulation", "dense", "kills")),
     Promise("D1", "the same seed is the same run; planted bugs are found", ("planted",)),
+    Promise("R9", "erased bytes are in no file, and in no restored copy", ("cases",)),
     Promise("U1", "all laws that take minutes", ("slow tests",)),
 )
 

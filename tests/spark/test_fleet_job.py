@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ from penstock.spark.reasons import reason
 
 pytestmark = pytest.mark.spark
 
-LINES = lines_of(1600, seed=5000)
+
+@cache
+def all_lines():
+    return lines_of(1600, seed=5000)
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +43,11 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fleet in four files: half as a table, half as lines, a part of these packed."""
     directory = tmp_path_factory.mktemp("facts")
     (directory / "deep").mkdir()
-    pq.write_table(pa.Table.from_batches([table_of(LINES[:800])]), directory / "a.parquet", row_group_size=200)
-    (directory / "b.jsonl").write_text("\n".join(LINES[800:1200]))
-    (directory / "deep" / "c.jsonl").write_text("\n".join([*LINES[1200:1400], "", ""]) + "\n")
+    pq.write_table(pa.Table.from_batches([table_of(all_lines()[:800])]), directory / "a.parquet", row_group_size=200)
+    (directory / "b.jsonl").write_text("\n".join(all_lines()[800:1200]))
+    (directory / "deep" / "c.jsonl").write_text("\n".join([*all_lines()[1200:1400], "", ""]) + "\n")
     with gzip.open(directory / "d.jsonl.gz", "wt") as packed:
-        packed.write("\n".join(LINES[1400:]) + "\n")
+        packed.write("\n".join(all_lines()[1400:]) + "\n")
     return directory
 
 
@@ -83,10 +87,10 @@ def test_each_row_is_decided_as_the_loop_decides_it(spark: Any, facts: Path, tmp
     change = edit_of({"retain": {"max_age_s": 1}}, scopes=frozenset({"scope-1", "scope-4"}))
     report = fleet(spark, facts, change, out=tmp_path / "out")
     rows = pq.read_table(tmp_path / "out" / "decisions").to_pylist()
-    assert sorted(row["id"] for row in rows) == sorted(json.loads(line)["id"] for line in LINES)
+    assert sorted(row["id"] for row in rows) == sorted(json.loads(line)["id"] for line in all_lines())
     found = {row["id"]: row for row in rows}
     refused = 0
-    for text in LINES:
+    for text in all_lines():
         line = read(text)
         row = found[line.id]
         assert (row["scope"], row["name"], row["at_ms"], row["error"]) == (line.scope, line.name, line.now_ms, None)
@@ -110,7 +114,7 @@ def test_each_row_is_decided_as_the_loop_decides_it(spark: Any, facts: Path, tmp
 
 def check_sums(report: Any, rows: list[dict[str, Any]]) -> None:
     """The report adds up to the rows."""
-    assert report.streams == len(LINES)
+    assert report.streams == len(all_lines())
     assert report.reached == sum(row["scope"] in ("scope-1", "scope-4") for row in rows)
     for name in ("today", "change"):
         side = getattr(report, name)
@@ -132,8 +136,8 @@ def check_sums(report: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def test_bad_lines_are_named_with_file_and_line_and_stop_nothing(spark: Any, tmp_path: Path) -> None:
-    newer = json.dumps({**json.loads(LINES[0]), "version": 2})
-    (tmp_path / "f.jsonl").write_text("\n".join([LINES[0], "{", "", newer, LINES[1]]))
+    newer = json.dumps({**json.loads(all_lines()[0]), "version": 2})
+    (tmp_path / "f.jsonl").write_text("\n".join([all_lines()[0], "{", "", newer, all_lines()[1]]))
     report = fleet(spark, tmp_path / "f.jsonl")
     assert (report.streams, report.failed) == (2, 2)
     assert [item["place"] for item in report.errors] == [2, 4]
@@ -150,7 +154,7 @@ def test_an_empty_fleet_is_an_empty_report(spark: Any, tmp_path: Path) -> None:
 
 
 def test_a_file_that_breaks_off_stops_the_job(spark: Any, tmp_path: Path) -> None:
-    whole = gzip.compress(("\n".join(LINES[:50])).encode())
+    whole = gzip.compress(("\n".join(all_lines()[:50])).encode())
     (tmp_path / "f.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(Exception) as caught:
         fleet(spark, tmp_path)
@@ -158,7 +162,7 @@ def test_a_file_that_breaks_off_stops_the_job(spark: Any, tmp_path: Path) -> Non
 
 
 def test_decisions_that_are_there_are_not_overwritten_unasked(spark: Any, tmp_path: Path) -> None:
-    (tmp_path / "f.jsonl").write_text(LINES[0])
+    (tmp_path / "f.jsonl").write_text(all_lines()[0])
     first = fleet(spark, tmp_path / "f.jsonl", out=tmp_path / "out")
     with pytest.raises(AlreadyExistsError):
         fleet(spark, tmp_path / "f.jsonl", out=tmp_path / "out")
@@ -187,7 +191,7 @@ def test_a_run_that_died_is_run_again_and_facts_that_are_none_remove_nothing(tmp
 
 
 def test_tables_of_another_version_or_kind_are_refused(tmp_path: Path) -> None:
-    table = pa.Table.from_batches([table_of(LINES[:3])])
+    table = pa.Table.from_batches([table_of(all_lines()[:3])])
     for name, changed, error in (
         ("newer", table.replace_schema_metadata({VERSION_KEY: b"2"}), VersionTooNewError),
         ("odd", table.replace_schema_metadata({VERSION_KEY: b"x"}), CorruptDataError),

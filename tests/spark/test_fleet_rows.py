@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,22 +34,33 @@ from penstock.spark.fleet.verdicts import VERSION as DECISIONS_VERSION
 from penstock.spark.fleet.verdicts import VERSION_KEY as DECISIONS_KEY
 from penstock.spark.fleet.work import Task, decided_rows
 
-LINES = lines_of(1200)
-TABLE = table_of(LINES)
+
+@cache
+def all_lines():
+    return lines_of(1200)
+
+
+@cache
+def whole_table():
+    return table_of(all_lines())
 
 
 def changed(place: int, name: str, value: Any) -> FactsRows:
     """The table with another value in one row."""
-    column = TABLE.column(name).to_pylist()
+    column = whole_table().column(name).to_pylist()
     column[place] = value
-    at = TABLE.schema.get_field_index(name)
-    arrays = [*TABLE.columns[:at], pa.array(column, TABLE.schema.field(name).type), *TABLE.columns[at + 1 :]]
-    return FactsRows(pa.RecordBatch.from_arrays(arrays, schema=TABLE.schema))
+    at = whole_table().schema.get_field_index(name)
+    arrays = [
+        *whole_table().columns[:at],
+        pa.array(column, whole_table().schema.field(name).type),
+        *whole_table().columns[at + 1 :],
+    ]
+    return FactsRows(pa.RecordBatch.from_arrays(arrays, schema=whole_table().schema))
 
 
 def test_a_row_is_decided_as_its_line() -> None:
-    rows = FactsRows(TABLE)
-    for place, text in enumerate(LINES):
+    rows = FactsRows(whole_table())
+    for place, text in enumerate(all_lines()):
         line = read(text)
         facts = rows.facts(place)
         assert decide(facts, now_ms=line.now_ms) == decide(line.facts, now_ms=line.now_ms)
@@ -59,7 +71,7 @@ def test_a_row_is_decided_as_its_line() -> None:
 
 
 def test_a_slice_of_a_table_is_read_as_itself() -> None:
-    whole, part = FactsRows(TABLE), FactsRows(TABLE.slice(500, 40))
+    whole, part = FactsRows(whole_table()), FactsRows(whole_table().slice(500, 40))
     now_ms = int(whole.now_ms[500])
     for place in range(40):
         assert decide(part.facts(place), now_ms=now_ms) == decide(whole.facts(500 + place), now_ms=now_ms)
@@ -67,7 +79,7 @@ def test_a_slice_of_a_table_is_read_as_itself() -> None:
 
 
 def test_what_is_settled_without_the_planner_is_what_the_planner_says() -> None:
-    rows = FactsRows(TABLE)
+    rows = FactsRows(whole_table())
     screen = Screen(rows, rows.now_ms)
     found: Counter[str] = Counter()
     for seed in range(150):
@@ -87,13 +99,15 @@ def test_what_is_settled_without_the_planner_is_what_the_planner_says() -> None:
 
 
 def test_a_batch_is_the_same_with_and_without_settling() -> None:
-    settled, asked = (decided_rows(Task(screen=screen), FactsRows(TABLE), "f", 1, Tally()) for screen in (True, False))
+    settled, asked = (
+        decided_rows(Task(screen=screen), FactsRows(whole_table()), "f", 1, Tally()) for screen in (True, False)
+    )
     assert settled == asked
 
 
 def test_what_goes_is_told_by_day_and_sums_up() -> None:
     reported = 0
-    for text in LINES:
+    for text in all_lines():
         line = read(text)
         decision = decide(line.facts, now_ms=line.now_ms)
         days = freed_by_day(decision)
@@ -109,7 +123,7 @@ def test_what_goes_is_told_by_day_and_sums_up() -> None:
 
 def test_what_a_row_says_is_gone_once_nothing_is_due() -> None:
     several = 0
-    for text in LINES:
+    for text in all_lines():
         line = read(text)
         found, effect = settle(line.facts, now_ms=line.now_ms), effect_of(line.facts, now_ms=line.now_ms)
         several += len(found.steps) > 1
@@ -146,7 +160,7 @@ def test_days_are_those_of_the_records_behind_the_data() -> None:
 
 
 def test_facts_written_as_a_line_are_read_back() -> None:
-    for text in LINES[:300]:
+    for text in all_lines()[:300]:
         line = read(text)
         again = read(json.dumps(as_json(facts_of(line))))
         assert (again.id, again.scope, again.name, again.now_ms) == (line.id, line.scope, line.name, line.now_ms)

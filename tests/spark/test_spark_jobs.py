@@ -212,7 +212,7 @@ def test_input_that_cannot_be_loaded_is_refused_with_the_reason(
             InvalidArgumentError,
             "binary or a string",
         ),
-        (loading(address, stream, tmp_path / "a.csv", part_bytes=0), InvalidArgumentError, "at least one byte"),
+        (loading(address, stream, tmp_path / "a.csv", part_bytes=0), InvalidArgumentError, "at least 1 byte"),
     ]
     for request, error, words in cases:
         with pytest.raises(error, match=words):

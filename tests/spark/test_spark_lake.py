@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_half_done(
         (replace(request, time="none"), "TIMESTAMP"),
         (replace(request, partition="week"), "hour or day"),
         (replace(request, bad_events="drop"), "bad_events"),
-        (replace(request, compact_at=1), "two"),
+        (replace(request, compact_at=1), "at least 2"),
         (replace(request, subscriber="a/b"), "name"),
     ]
     for wanted, words in cases:

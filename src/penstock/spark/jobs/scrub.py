@@ -131,10 +131,11 @@ def scrub(
         if row["finding"]
     ]
     here = ScrubTask(connector=connector, controller=request.controller, todo=())
-    verified = here.verify(own)
-    found += verified.found
-    for name, amount in verified.checked.items():
-        checked[name] = checked.get(name, 0) + amount
+    if own:
+        verified = here.verify(own)
+        found += verified.found
+        for name, amount in verified.checked.items():
+            checked[name] = checked.get(name, 0) + amount
     found.sort(key=lambda item: (item.damage.place, item.damage.start or 0, item.damage.kind.value))
     kept = _found_again(here, found, server.ask(lambda services: _heads(services, found)))
     hurt = server.ask(lambda services: _affected(services, kept))

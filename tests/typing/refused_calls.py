@@ -25,7 +25,7 @@ def refused(store: penstock.Store, stream: penstock.Stream, astream: penstock.As
     stream.delete(True)  # type: ignore[call-arg]
     stream.writer(block_byte=1 << 20)  # type: ignore[call-overload]
     stream.writer(block_bytes="1MB")  # type: ignore[call-overload]
-    stream.transaction(block_byte=1 << 20)  # type: ignore[call-arg]
+    stream.transaction(block_byte=1 << 20)  # type: ignore[call-overload]
     astream.writer(block_byte=1 << 20)  # type: ignore[call-overload]
     stream.reader(on_truncated="ignore")  # type: ignore[call-overload]
     stream.writer().write(7)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -104,6 +105,15 @@ def test_a_link_blocks_inside_a_running_loop() -> None:
     assert (server.opened, server.closed) == (3, 3)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where the tests were started in the background, with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_call_inside_a_running_loop_cancels_its_work() -> None:
     server = Dialler(away=0)
     found = Link(server, "here:1")

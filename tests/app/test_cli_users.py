@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from penstock.app.cli.main import app
 from penstock.app.cli.upkeep import users
 from penstock.model.errors import AlreadyExistsError, NotFoundError
+from tests.command_line import CliRunner
 
 
 def test_a_mistaken_name_is_noticed_before_the_password_is_asked_for(

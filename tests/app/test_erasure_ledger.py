@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from erasure_events import SECRET, events_of, files_with, fill, hits_of
 from erasure_ledgers import check
-from typer.testing import CliRunner
 
 import penstock
 from penstock.app.cli.main import app
 from penstock.app.erasure.ledger import PENDING, read_ledger, write_ledger
 from penstock.core.cases.ledger import Ledger, ledger_lines, ledger_of
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, VersionTooNewError
+from tests.command_line import CliRunner
 
 WHO = {"who": "ann", "why": "request 17"}
 

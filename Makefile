@@ -4,12 +4,13 @@ BIN := .venv/bin
 # The tests start about a hundred server processes; without bytecode files, each of them compiles 1,200 modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-pulsar-admin test-java test-registry setup-cluster test-cluster setup-s3 test-s3 test-prometheus test-idp setup-peers lint format docs bench soak proto lock clean
+.PHONY: help setup demo test test-fast test-slow compile-tests lint-all test-pulsar-admin test-java test-registry setup-cluster test-cluster setup-s3 test-s3 test-prometheus test-idp setup-peers lint format docs bench soak proto lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    set up, then run the main job: flights through a store, Spark and retention (2 to 10 minutes, with 3 GiB of disk; the first setup 5 more)"
-	@echo "make test    set up, then lint, type-check and run the tests (about 20 minutes on two cores; make soak runs the long ones)"
+	@echo "make test    set up, then lint, type-check and run the tests (about 15 minutes on two cores; make soak runs the long ones)"
+	@echo "make test-slow    the tests that take half a minute or more each (an hour)"
 	@echo "make test-fast    the tests that need neither Spark nor a server process"
 	@echo "make test-pulsar-admin  run Pulsar's own admin tools against the HTTP port (JDK, Maven, 82 MB of jars)"
 	@echo "make test-s3 run the tests of tier 2 against two real S3 servers (Swift; Versity's, built with Go in minutes)"
@@ -34,8 +35,16 @@ demo: setup
 	@$(BIN)/penstock demo --data ./data
 
 # Three processes also on two cores: half of the time, tests wait for servers that they start.
-test: setup lint
+test: setup
+	@$(MAKE) --no-print-directory -j 2 lint-all compile-tests
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+
+# Once, beside the lint: else each of the three processes compiles all tests, 35 s of CPU.
+compile-tests:
+	@$(BIN)/python -m pytest --collect-only -qq -m "" > /dev/null
+
+test-slow: setup
+	$(BIN)/python -m tests.soak --only "slow tests"
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -m "not spark and not server"
@@ -74,7 +83,9 @@ test-idp: setup
 setup-peers:
 	@$(PYTHON) scripts/peers.py
 
-lint: setup
+lint: setup lint-all
+
+lint-all:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

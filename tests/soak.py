@@ -162,7 +162,7 @@ CHECKS: Sequence[Check] = (
         what="laws of the log, the chunks, the store, the controller on their own",
         minutes=4,
         count=1,
-        command=_pytest("tests/storage", "tests/segmentstore", "tests/controller"),
+        command=_pytest("--hypothesis-profile", "long", "tests/storage", "tests/segmentstore", "tests/controller"),
     ),
     Check(
         name="slow tests",

@@ -12,6 +12,7 @@ from alert_rules import firing, load_rules
 RULES = load_rules(Path(__file__).resolve().parents[2] / "examples" / "monitoring" / "alerts.yml")
 
 
+@pytest.mark.slow
 def test_each_cause_in_a_live_server_raises_its_alert_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

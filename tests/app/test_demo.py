@@ -11,6 +11,7 @@ from penstock.app.demo import check, flights
 
 @pytest.mark.server
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_demo_loses_and_doubles_nothing_through_a_kill(tmp_path):
     data = tmp_path / "demo"
     done = subprocess.run(

@@ -5,8 +5,6 @@ from planted_retention import PLANTED
 
 from penstock.testing.simulation.retention.run import run_retention_seed
 
-SEEDS = (1, 2)
-DAYS = 2.0
 PLANTED_SEEDS_MAX = 10
 PLANTED_DAYS = 5.0
 
@@ -16,21 +14,24 @@ def failing_text(result):
     return "\n".join([*lines, "last events:", *result.last[-40:]])
 
 
-def test_every_law_holds_at_every_step():
+@pytest.mark.parametrize(
+    ("seeds", "days", "least"), [((1, 3), 1.0, 1), pytest.param((1, 2), 2.0, 3, marks=pytest.mark.slow)]
+)
+def test_every_law_holds_at_every_step(seeds, days, least):
     done = {}
     crashes = moves = 0
-    for seed in SEEDS:
-        result = run_retention_seed(seed, days=DAYS)
+    for seed in seeds:
+        result = run_retention_seed(seed, days=days)
         assert not result.anomalies, failing_text(result)
         crashes, moves = crashes + result.crashes, moves + result.moves
         for what, count in result.done.items():
             done[what] = done.get(what, 0) + count
     # What is not exercised is not shown.
-    assert crashes > 3 * len(SEEDS)
-    assert moves > 3 * len(SEEDS)
-    assert done["appends"] > 100 * len(SEEDS)
+    assert crashes > 3 * len(seeds)
+    assert moves > 3 * len(seeds)
+    assert done["appends"] > 100 * len(seeds)
     for what in ("policies", "holds", "scales", "publications", "plans", "audits", "reclaim reports", "streams read"):
-        assert done.get(what, 0) >= 3, (what, done)
+        assert done.get(what, 0) >= least, (what, done)
 
 
 def test_one_seed_is_one_run():

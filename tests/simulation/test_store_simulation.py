@@ -11,7 +11,7 @@ from penstock.testing.simulation.config import at_pace, draw_config
 from penstock.testing.simulation.driver import run_seed
 
 SEEDS = range(1000, 1024)
-SHORT = 3
+SHORT = 1
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 

@@ -83,6 +83,7 @@ def same(row: dict[str, Any], facts: Any, now_ms: int) -> None:
         assert row["events"] in (None if None in counts else sum(counts), None)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_each_row_is_decided_as_the_loop_decides_it(spark: Any, facts: Path, tmp_path: Path) -> None:
     change = edit_of({"retain": {"max_age_s": 1}}, scopes=frozenset({"scope-1", "scope-4"}))
     report = fleet(spark, facts, change, out=tmp_path / "out")

@@ -140,6 +140,7 @@ def gone_from(store: Store, name: str) -> int:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_table_has_each_entry_once_and_adds_up_to_what_the_store_has_lost(
     spark: Any, address: str, store: Store, tmp_path: Path
 ) -> None:

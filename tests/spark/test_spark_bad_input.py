@@ -113,6 +113,7 @@ def test_a_write_that_cannot_be_says_why(spark: Any, address: str, world: World,
     assert world.tail(stream) == before
 
 
+@pytest.mark.slow
 def test_a_sealed_stream_and_one_that_was_made_anew_say_so(
     spark: Any, address: str, world: World, tmp_path: Path
 ) -> None:

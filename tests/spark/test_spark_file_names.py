@@ -68,7 +68,7 @@ def loading(address: str, stream: StreamName, *paths: Path, **more: Any) -> Load
     return LoadRequest(paths=tuple(map(str, paths)), write=write, **given)
 
 
-@pytest.mark.parametrize("part_bytes", [1 << 30, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part_bytes", [pytest.param(size, marks=pytest.mark.slow) for size in (1 << 30, 100)])
 def test_a_directory_of_strange_names_is_loaded_once(
     spark: Any, address: str, world: World, tmp_path: Path, part_bytes: int
 ) -> None:

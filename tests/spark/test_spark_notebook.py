@@ -30,6 +30,7 @@ def test_the_notebook_is_what_its_python_file_says() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_notebook_runs_in_a_kernel_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     # A kernel of this Python, whatever is installed on the machine; its server and Spark leave nothing elsewhere.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 
-from penstock.codec.store.ledger_entries import LogRecord, decode_record
+from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.model.ledgers import LedgerSpec
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.ledgers.ledger_log import LedgerLog, LedgerLogLimits, open_ledger_log
@@ -57,7 +57,7 @@ async def append_all(log: LedgerLog, frames: list[bytes]) -> list[int]:
     return list(await asyncio.gather(*(log.append([frame]) for frame in frames)))
 
 
-def record_of(world: SimBookKeeper) -> LogRecord:
+def record_of(world: SimBookKeeper) -> ContainerRecord:
     return decode_record(world.nodes.nodes[PATH][0])
 
 

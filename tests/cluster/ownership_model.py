@@ -173,7 +173,8 @@ def put(values: tuple, place: int, value: object) -> tuple:
 
 
 class Model:
-    """The states that can follow a state, by the rules given."""
+    """The states that can follow a state, by the rules given. What happens to the record is decided in methods of their
+    own, so that a test can replace them by the decisions of ``core.cluster.ownership``."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -295,7 +296,7 @@ class Model:
             record = state.record
             fresh = Owner(
                 "freeze",
-                record.epoch + 1,
+                self.frozen(record).epoch,
                 record,
                 appends=owner.appends,
                 publications=owner.publications,
@@ -312,6 +313,7 @@ class Model:
     def _set(self, state: State, who: int, then: Owner, wanted: Record) -> State:
         """A compare-and-set of the record to ``wanted``, at the owner's epoch. An owner that loses it stops."""
         if self.rules.compares and state.record.version != wanted.version:
+            assert then.at == "fence" or self.is_deposed(wanted, state.record), "only a later owner is in the way"
             return with_owner(state, who, stopped(then))
         record = wanted._replace(version=wanted.version + 1, epoch=then.epoch)
         return with_owner(state._replace(record=record), who, then._replace(record=record))
@@ -319,26 +321,22 @@ class Model:
     def _fence(self, state: State, who: int, owner: Owner) -> Iterator[State]:
         """Recover each listed ledger whose end is not known, the newest first."""
         assert owner.record is not None
-        listed = owner.record.listed
-        unknown = [place for place, item in enumerate(listed) if item.last < 0]
+        unknown = self.unfenced(owner.record)
         if not unknown:
             yield created(state, who, owner)
             return
-        search = owner.search or Search(listed[unknown[-1]].ledger, "mark")
+        search = owner.search or Search(unknown[0], "mark")
         for more, after in self._recover(state, who, search):
             change = owner._replace(search=more)
             if more.step == "done":
-                known = put(listed, unknown[-1], listed[unknown[-1]]._replace(last=more.entry))
-                change = owner._replace(search=None, record=owner.record._replace(listed=known))
+                change = owner._replace(search=None, record=self.ended(owner.record, unknown[0], more.entry))
             yield with_owner(after, who, change)
 
     def _extend(self, state: State, who: int, owner: Owner) -> Iterator[State]:
         """Name the new ledger in the record once its header is on all bookies, then load what the record leads to."""
         assert owner.record is not None
         if not self.rules.begins_with_header or all(bookie.copies[owner.current].seen for bookie in state.bookies):
-            before = owner.record.listed[-1]
-            listed = (*owner.record.listed, Listed(owner.current, -1, before.base + before.last))
-            yield self._set(state, who, owner._replace(at="load"), owner.record._replace(listed=listed))
+            yield self._set(state, who, owner._replace(at="load"), self.extended(owner.record, owner.current))
 
     def _load(self, state: State, who: int, owner: Owner) -> Iterator[State]:
         """Read what the record leads to. All that was acknowledged must be in it, once and in order."""
@@ -373,12 +371,11 @@ class Model:
         assert owner.record is not None
         held, _ = contents(state, owner.record, until=owner.confirmed)
         before = owner.record.published
-        kept = tuple(item for item in owner.record.listed if item.last < 0 or item.base + item.last > len(held))
         objects = (*state.objects, held)
         if not self.rules.publishes_first and before >= 0:
             objects = put(objects, before, None)
         then = owner._replace(at="collect", publications=owner.publications - 1, garbage=before)
-        wanted = owner.record._replace(listed=kept, published=len(state.objects))
+        wanted = self.published(owner.record, len(state.objects), len(held))
         return self._set(state._replace(objects=objects), who, then, wanted)
 
     def _collect(self, state: State, who: int, owner: Owner) -> Iterator[State]:
@@ -397,7 +394,7 @@ class Model:
         elif owner.search is None:
             # The record says whether it still is the owner.
             after = owner._replace(search=Search(owner.current, "mark"))
-            yield with_owner(state, who, after if owner.record == state.record else stopped(owner))
+            yield with_owner(state, who, after if self.is_owner(owner.record, state.record) else stopped(owner))
         else:
             for more, after in self._recover(state, who, owner.search):
                 if more.step == "done":
@@ -409,10 +406,47 @@ class Model:
         assert owner.record is not None
         entries = state.ledgers[owner.current].entries
         kept = last if self.rules.keeps_what_was_recovered else min(last, owner.confirmed)
-        listed = put(owner.record.listed, -1 % len(owner.record.listed), owner.record.listed[-1]._replace(last=last))
+        kept = self.kept(len(entries) - 1, owner.confirmed, kept)
         unsent = tuple(value for value, _ in entries[kept + 1 :])
-        change = owner._replace(record=owner.record._replace(listed=listed), unsent=unsent, search=None)
+        change = owner._replace(record=self.ended(owner.record, owner.current, last), unsent=unsent, search=None)
         return created(state, who, change)
+
+    # --- what happens to the record ----------------------------------------------------------------------------------
+
+    def frozen(self, record: Record) -> Record:
+        return record._replace(epoch=record.epoch + 1)
+
+    def unfenced(self, record: Record) -> list[int]:
+        """Ledgers that may be open, the newest first."""
+        return [item.ledger for item in reversed(record.listed) if item.last < 0]
+
+    def ended(self, record: Record, ledger: int, last: int) -> Record:
+        listed = (item._replace(last=last) if item.ledger == ledger else item for item in record.listed)
+        return record._replace(listed=tuple(listed))
+
+    def extended(self, record: Record, ledger: int) -> Record:
+        """A ledger without values is not needed once the next one knows how many come before."""
+        before = record.listed[-1]
+        kept = record.listed if before.last else record.listed[:-1]
+        return record._replace(listed=(*kept, Listed(ledger, -1, before.base + before.last)))
+
+    def published(self, record: Record, place: int, values: int) -> Record:
+        """The object at ``place`` holds the first ``values`` values."""
+        kept = tuple(item for item in record.listed if item.last < 0 or item.base + item.last > values)
+        return record._replace(listed=kept, published=place)
+
+    def kept(self, sent: int, confirmed: int, last: int) -> int:
+        """The last entry of a ledger that is not sent again: of ``sent`` entries, ``confirmed`` were acknowledged
+        before it was closed at ``last``."""
+        return last
+
+    def is_owner(self, mine: Record, found: Record) -> bool:
+        """Whether the owner that wrote ``mine`` goes on."""
+        return mine.epoch == found.epoch
+
+    def is_deposed(self, wanted: Record, found: Record) -> bool:
+        """Whether a record that refuses the change to ``wanted`` is that of a later owner."""
+        return found.epoch != wanted.epoch
 
 
 def with_owner(state: State, who: int, owner: Owner) -> State:

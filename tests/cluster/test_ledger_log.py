@@ -11,17 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec.store.ledger_entries import (
-    HEADER,
-    PART,
-    FrameJoiner,
+from penstock.codec.store.container_record import (
+    CataloguePosition,
+    ContainerRecord,
     ListedLedger,
-    LogRecord,
-    decode_header,
     decode_record,
     encode_record,
-    parts_of,
 )
+from penstock.codec.store.ledger_entries import HEADER, PART, FrameJoiner, decode_header, parts_of
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptDataError,
@@ -233,10 +230,14 @@ def test_any_bytes_are_a_record_or_an_error_of_ours(data: bytes) -> None:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     ledgers = (ListedLedger(ledger=7, first=1, last=9), ListedLedger(ledger=8, first=10))
-    record = LogRecord(uid="u", owner="o", epoch=3, truncated=4, ledgers=ledgers)
+    record = ContainerRecord(uid="u", owner="o", epoch=3, truncated=4, ledgers=ledgers)
     assert decode_record(encode_record(record)) == record
+    assert b'"format":1' in encode_record(record), "programs that know no catalogue can read it"
+    at = CataloguePosition(run=5 << 32, included=3, batch=9, begins=((2, 0), (3, 7)))
+    published = replace(record, catalogue=at)
+    assert decode_record(encode_record(published)) == published
     with pytest.raises(VersionTooNewError):
-        decode_record(encode_record(record).replace(b'"format":1', b'"format":2'))
+        decode_record(encode_record(published).replace(b'"format":2', b'"format":3'))
     with pytest.raises(CorruptDataError, match="not in order"):
         decode_record(encode_record(replace(record, ledgers=ledgers[::-1])))
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.codec.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata, ledger_path
-from penstock.codec.store.ledger_entries import decode_record
+from penstock.codec.store.container_record import decode_record
 from penstock.model.errors import ContainerOfflineError, NotConnectedError, UnavailableError
 from penstock.storage.ledgers.ledger_log import LedgerLog
 from penstock.storage.ledgers.metadata import closed_at

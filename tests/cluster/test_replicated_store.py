@@ -17,7 +17,7 @@ from penstock.app.integrity.source import open_source
 from penstock.app.log_place import MARK, LogPlace, check_log_choice, parse_log_place, read_mark
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import open_standalone
-from penstock.codec.store.ledger_entries import decode_record, encode_record
+from penstock.codec.store.container_record import decode_record, encode_record
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, UnsupportedError
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.machine.offload import ThreadOffload

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from penstock.app.log_place import MARK, LogMark, LogPlace, encode_mark, parse_log_place, read_mark
-from penstock.codec.store.ledger_entries import LogRecord, decode_record
+from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.ledgers import Ledgers
@@ -65,7 +65,9 @@ async def bound_log(
         yield log
 
 
-def check_record(record: LogRecord | None, mark: LogMark | None, *, is_new: bool, epoch_min: int, url: str) -> None:
+def check_record(
+    record: ContainerRecord | None, mark: LogMark | None, *, is_new: bool, epoch_min: int, url: str
+) -> None:
     """Raises InvalidArgumentError: the log is another store's. CorruptDataError: the store's log was lost, or is an older
     copy of it."""
     if record is None:
@@ -87,7 +89,7 @@ def check_record(record: LogRecord | None, mark: LogMark | None, *, is_new: bool
         )
 
 
-async def _record(nodes: Nodes, path: str) -> LogRecord | None:
+async def _record(nodes: Nodes, path: str) -> ContainerRecord | None:
     try:
         data, _ = await nodes.read(path)
     except NotFoundError:

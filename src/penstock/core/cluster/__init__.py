@@ -1,5 +1,5 @@
-"""Decisions of a cluster as pure functions: which store owns which container (``placement``), and how long
-an owner may answer reads (``leases``).
+"""Decisions of a cluster as pure functions: which store owns which container (``placement``), what an owner does to the
+record of its container (``ownership``), and how long it may answer reads (``leases``).
 
-Start reading at ``placement``. Source: docs/design/0061-coordination.md.
+Start reading at ``placement``. Source: docs/design/0061-coordination.md, docs/design/0063-ownership.md.
 """

@@ -8,18 +8,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
-from penstock.codec.store.ledger_entries import (
-    FrameJoiner,
-    LedgerHeader,
-    ListedLedger,
-    LogRecord,
-    below,
-    decode_header,
-    encode_header,
-    parts_of,
-)
+from penstock.codec.store.container_record import ContainerRecord, ListedLedger
+from penstock.codec.store.ledger_entries import FrameJoiner, LedgerHeader, decode_header, encode_header, parts_of
+from penstock.core.cluster import ownership
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptDataError,
@@ -143,10 +137,9 @@ class LedgerLog:
         Raises: CorruptDataError, VersionTooNewError, ContainerOfflineError (a later opening was faster),
         UnavailableError: bookies or coordinator do not answer.
         """
-        newest = held.record.ledgers[-1] if held.record.ledgers else None
-        if newest is not None and newest.last is None:
-            found = await ledgers.take_over(newest.ledger)
-            await held.change(lambda record: _with_last(record, found.last))
+        for ledger in ownership.unfenced(held.record):
+            found = await ledgers.take_over(ledger)
+            await held.change(partial(ownership.ended, ledger=ledger, last=found.last))
         return cls(ledgers, held, spec, limits)
 
     @property
@@ -172,7 +165,6 @@ class LedgerLog:
             raise InternalError("log was already replayed by this opening", epoch=self.epoch)
         self._replaying = True
         record = self._held.record
-        empty: list[int] = []
         self._next = record.ledgers[0].first if record.ledgers else 1
         for listed in record.ledgers:
             if listed.first != self._next or listed.last is None:
@@ -185,12 +177,8 @@ class LedgerLog:
                 frame = joiner.add(data)
                 if frame is not None and frame[0] > record.truncated:
                     yield LogAddress(frame[0]), frame[1]
-            if joiner.next_address == listed.first:
-                empty.append(listed.ledger)
             self._next = joiner.next_address
         self._last = self._next - 1
-        # An owner that dies at each start would leave a ledger each time. The newest stays: it knows the last address.
-        await self._drop(empty[:-1])
         await self._begin_ledger(None)
         self._replayed = True
 
@@ -228,15 +216,8 @@ class LedgerLog:
         if self._failure is not None or self._closing:
             raise self._offline()
 
-        def shorten(record: LogRecord) -> LogRecord:
-            truncated = max(record.truncated, upto)
-            gone = below(record.ledgers, truncated)
-            self._removals.note(one.ledger for one in gone)
-            left = tuple(one for one in record.ledgers if one not in gone)
-            return replace(record, truncated=truncated, ledgers=left)
-
         try:
-            await self._held.change(shorten)
+            await self._removals.change(lambda record: ownership.published(record, truncated=upto))
         except ContainerOfflineError as error:
             self._fail(error)
             raise
@@ -267,7 +248,7 @@ class LedgerLog:
                 writer, self._writer = self._writer, None
                 if writer is not None and self._failure is None:
                     last = await writer.close()
-                    await self._held.change(lambda record: _with_last(record, last))
+                    await self._held.change(lambda record: ownership.ended(record, writer.ledger, last))
         except (TimeoutError, UnavailableError, FencedError) as error:
             _log.warning("ledger was left open", extra={"epoch": self.epoch, "error": repr(error)})
         finally:
@@ -356,7 +337,7 @@ class LedgerLog:
             if writer is not None:
                 self._writer = None
                 last = await self._until_done(lambda: self._end_ledger(writer), "ledger cannot be closed")
-                await self._begin_ledger(last)
+                await self._begin_ledger((writer.ledger, last))
         except BaseException as error:
             self._fail(error)  # whatever it is: without another ledger, appends would wait without end
             if not isinstance(error, PenstockError):
@@ -384,39 +365,32 @@ class LedgerLog:
             first_s, longest_s = self._limits.retry_s
             await asyncio.sleep(min(first_s * 2.0 ** min(self._fruitless - 2, 16), longest_s))
 
-    async def _begin_ledger(self, last: int | None) -> None:
-        """Extend the list by a ledger of our own. ``last``: the last entry of the one before, which we wrote."""
-        if last is not None:
-            inside = [frame.address for frame in self._unacknowledged if 0 < frame.entry <= last]
-            self._acknowledge(max(inside, default=0))
+    async def _begin_ledger(self, before: tuple[int, int] | None) -> None:
+        """Extend the list by a ledger of our own. ``before``: the one that we wrote before it, and its last entry."""
+        if before is not None:
+            sent = ((frame.address, frame.entry) for frame in self._unacknowledged)
+            self._acknowledge(ownership.acknowledged_upto(sent, before[1]))
             await self._rest_if_fruitless()
         for frame in self._unacknowledged:
             frame.entry = 0
         first = self._unacknowledged[0].address if self._unacknowledged else self._next
         header = encode_header(LedgerHeader(epoch=self.epoch, first=first))
-        if last is None:
+        if before is None:
             writer = await self._create(header)
         else:
             writer = await self._until_done(lambda: self._create(header), "no ledger can be begun")
         listed = ListedLedger(ledger=writer.ledger, first=first)
-        # A ledger of ours without a whole frame is replaced: bookies that fail again and again must not fill the record.
-        empty = [one.ledger for one in self._held.record.ledgers[-1:] if last is not None and one.first == first]
 
-        def extend(record: LogRecord) -> LogRecord:
-            if listed in record.ledgers:
-                return record
-            known = record if last is None else _with_last(record, last)
-            kept = [one for one in known.ledgers if one.ledger not in empty]
-            return replace(known, ledgers=(*kept, listed))
+        def extend(record: ContainerRecord) -> ContainerRecord:
+            known = record if before is None else ownership.ended(record, *before)
+            return ownership.extended(known, listed)
 
         try:
-            await self._until_done(lambda: self._held.change(extend), "log's record cannot be changed")
+            await self._until_done(lambda: self._removals.change(extend), "log's record cannot be changed")
         except ContainerOfflineError:
             await self._removals.discard(writer.ledger)
             raise
-        self._removals.note(empty)
-        if empty:
-            await self._removals.run()
+        await self._removals.run()
         self._writer, self._entries, self._ledger_bytes, self._ledger_first = writer, 0, 0, first
         for frame in self._unacknowledged:
             self._send(frame)
@@ -444,16 +418,6 @@ class LedgerLog:
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
-
-    async def _drop(self, ledgers: Sequence[int]) -> None:
-        """Take ledgers without frames off the list, and delete them."""
-        if not ledgers:
-            return
-        await self._held.change(
-            lambda record: replace(record, ledgers=tuple(one for one in record.ledgers if one.ledger not in ledgers))
-        )
-        self._removals.note(ledgers)
-        await self._removals.run()
 
     # --- its end
 
@@ -484,12 +448,6 @@ class LedgerLog:
         error = ContainerOfflineError("log is offline; open it again", epoch=self.epoch, reason=reason)
         error.__cause__ = self._failure
         return error
-
-
-def _with_last(record: LogRecord, last: int) -> LogRecord:
-    """The record once the newest ledger is known to end with the entry ``last``."""
-    *before, newest = record.ledgers
-    return replace(record, ledgers=(*before, replace(newest, last=last)))
 
 
 def _check_header(data: bytes, listed: ListedLedger) -> None:

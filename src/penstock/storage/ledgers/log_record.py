@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
-from penstock.codec.store.ledger_entries import LogRecord, decode_record, encode_record
+from penstock.codec.store.container_record import ContainerRecord, decode_record, encode_record
+from penstock.core.cluster.ownership import Standing, frozen, is_owner, judge_change
 from penstock.model.errors import (
     AlreadyExistsError,
     ConditionFailedError,
@@ -27,7 +27,7 @@ _TRIES = 20
 class HeldRecord:
     """``record`` is what this opening knows. Another opening raises the epoch; then every change fails."""
 
-    def __init__(self, nodes: Nodes, path: str, record: LogRecord, version: int) -> None:
+    def __init__(self, nodes: Nodes, path: str, record: ContainerRecord, version: int) -> None:
         self.record = record
         self._nodes = nodes
         self._path = path
@@ -53,19 +53,19 @@ class HeldRecord:
                 if not create:
                     raise
                 with suppress(AlreadyExistsError):
-                    await nodes.create(path, encode_record(LogRecord(uid=uid or str(rng.uuid()))))
+                    await nodes.create(path, encode_record(ContainerRecord(uid=uid or str(rng.uuid()))))
                 continue
             record = decode_record(data)
             if uid not in (None, record.uid):
                 raise InvalidArgumentError("another store has its log there", path=path, uid=record.uid, expected=uid)
-            held = replace(record, epoch=record.epoch + 1, owner=owner)
+            held = frozen(record, owner=owner)
             try:
                 return cls(nodes, path, held, await nodes.set(path, encode_record(held), version=version))
             except ConditionFailedError:
                 continue
         raise UnavailableError("log is opened by several owners at once", path=path, tries=_TRIES)
 
-    async def change(self, changed: Callable[[LogRecord], LogRecord]) -> None:
+    async def change(self, changed: Callable[[ContainerRecord], ContainerRecord]) -> None:
         """Replace the record by ``changed`` of it. One change at a time.
 
         Raises: ContainerOfflineError: a later opening owns the log. NotConnectedError: the outcome is unknown; repeat,
@@ -75,42 +75,42 @@ class HeldRecord:
             wanted = changed(self.record)
             try:
                 version = await self._nodes.set(self._path, encode_record(wanted), version=self._version)
-            except ConditionFailedError:
+            except (ConditionFailedError, NotFoundError):
                 version = await self._recognize(wanted)
-            except NotFoundError as error:
-                raise self._lost("record of the log was deleted") from error
             self.record, self._version = wanted, version
 
     async def check(self) -> None:
         """Raise ContainerOfflineError if a later opening owns the log. Raises NotConnectedError."""
-        try:
-            data, _ = await self._nodes.read(self._path)
-        except NotFoundError as error:
-            raise self._lost("record of the log was deleted") from error
-        if decode_record(data).owner != self.record.owner:
-            raise self._lost("log was fenced by a later opening")
+        found, _ = await self._read()
+        if not is_owner(found, self.record.owner):
+            raise self._lost(found)
 
     async def lists(self, ledger: int) -> bool:
         """Whether the record names the ledger now; another opening may own it. Raises NotConnectedError."""
-        try:
-            data, _ = await self._nodes.read(self._path)
-        except NotFoundError:
-            return False
-        return any(one.ledger == ledger for one in decode_record(data).ledgers)
+        found, _ = await self._read()
+        return found is not None and any(one.ledger == ledger for one in found.ledgers)
 
-    async def _recognize(self, wanted: LogRecord) -> int:
+    async def _recognize(self, wanted: ContainerRecord) -> int:
         """The version, if the record is as an earlier attempt of ours left it: its answer was lost."""
-        data, version = await self._nodes.read(self._path)
-        found = decode_record(data)
-        if found.owner != self.record.owner:
-            raise self._lost("log was fenced by a later opening")
-        if found != wanted:
-            # Ours, but another change whose answer was lost: repeat this one on top of it.
+        found, version = await self._read()
+        standing = judge_change(found, wanted)
+        if found is None or standing is Standing.DEPOSED:
+            raise self._lost(found)
+        if standing is Standing.BEHIND:
             self.record, self._version = found, version
             raise NotConnectedError(
                 "an earlier change of the log's record was made late; repeat the call", path=self._path
             )
         return version
 
-    def _lost(self, why: str) -> ContainerOfflineError:
+    async def _read(self) -> tuple[ContainerRecord | None, int]:
+        """The record and its version now. None: it was deleted."""
+        try:
+            data, version = await self._nodes.read(self._path)
+        except NotFoundError:
+            return None, -1
+        return decode_record(data), version
+
+    def _lost(self, found: ContainerRecord | None) -> ContainerOfflineError:
+        why = "record of the log was deleted" if found is None else "log was fenced by a later opening"
         return ContainerOfflineError(why, path=self._path, epoch=self.record.epoch)

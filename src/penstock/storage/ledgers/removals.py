@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable
 
+from penstock.codec.store.container_record import ContainerRecord
+from penstock.core.cluster.ownership import unnamed
 from penstock.model.errors import UnavailableError
 from penstock.ports.cluster.ledgers import Ledgers
 from penstock.storage.ledgers.log_record import HeldRecord
@@ -20,10 +22,16 @@ class Removals:
         self._held = held
         self._noted: dict[int, None] = {}
 
-    def note(self, ledgers: Iterable[int]) -> None:
-        """Note ledgers before the change of the record that drops them: if its answer is lost, a repeated change no longer
-        finds them."""
-        self._noted.update(dict.fromkeys(ledgers))
+    async def change(self, changed: Callable[[ContainerRecord], ContainerRecord]) -> None:
+        """Change the record, and note the ledgers that it then no longer names. They are noted before: if the answer is
+        lost, a repeated change no longer finds them. Raises as ``HeldRecord.change``."""
+
+        def noting(record: ContainerRecord) -> ContainerRecord:
+            wanted = changed(record)
+            self._noted.update(dict.fromkeys(unnamed(record, wanted)))
+            return wanted
+
+        await self._held.change(noting)
 
     async def run(self) -> None:
         """Delete what is noted and not named by the record. If one cannot be deleted, the next call tries again."""

@@ -17,6 +17,7 @@ EVENT = FeedEvent(
     subject={"by": "json field", "field": "user.id", "digests": ["ab" * 32], "key": "cd" * 32},
     who="änn",
     why="request 17",
+    identity="ann",
     asked_ms=1000,
     finished_ms=2000,
     events=3,
@@ -27,7 +28,7 @@ EVENT = FeedEvent(
 GOLDEN = (
     '{"v":1,"n":17,"erasure":"c9.1f0c3a2b.1","stream":"demo/clicks","case":"c9","subject":{"by":"json field",'
     f'"field":"user.id","digests":["{"ab" * 32}"],"key":"{"cd" * 32}"}},"who":"änn","why":"request 17",'
-    '"asked_ms":1000,"finished_ms":2000,"events":3,"bytes":90,"segments":[{"segment":4294967298,'
+    '"identity":"ann","asked_ms":1000,"finished_ms":2000,"events":3,"bytes":90,"segments":[{"segment":4294967298,'
     '"events":[[0,76],[152,190]],"gone":false}],"tables":[{"table":"lake.clicks","state":"pending"}]}'
 ).encode()
 

@@ -82,6 +82,7 @@ def test_an_erasure_gives_one_event_with_its_positions() -> None:
             "stream": str(STREAM),
             "case": None,
             "subject": None,
+            "identity": None,
             "who": "ann",
             "why": "request 17",
             "asked_ms": receipt["asked_ms"],

@@ -23,7 +23,8 @@ class FeedEvent:
 
     ``segments``: for each segment, ``segment``, the erased ``events`` as half-open ranges of bytes with their headers,
     and ``gone``; None: there are too many, or they cannot be read. ``tables``: each with ``table`` and ``state``; None:
-    not known. ``subject``: keyed digests of the values of the case. With ``erasure`` None, the record of the erasure
+    not known. ``subject``: keyed digests of the values of the case. ``identity``: the verified one of the requester; None:
+    none was verified. With ``erasure`` None, the record of the erasure
     cannot be read, and nothing but the number is known.
     """
 
@@ -34,6 +35,7 @@ class FeedEvent:
     subject: Mapping[str, Any] | None = None
     who: str | None = None
     why: str | None = None
+    identity: str | None = None
     asked_ms: int | None = None
     finished_ms: int | None = None
     events: int | None = None

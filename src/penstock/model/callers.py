@@ -52,6 +52,12 @@ def current_caller() -> Caller | None:
     return _CURRENT.get()
 
 
+def verified_name() -> str | None:
+    """The verified identity of the current caller; None: there is no caller, or callers need no identity."""
+    caller = _CURRENT.get()
+    return None if caller is None or caller.identity is None else caller.identity.name
+
+
 _REQUEST: ContextVar[str] = ContextVar("penstock_request", default="")
 
 

@@ -22,7 +22,7 @@ from penstock.app.cli.common.target import (
     open_target,
     owner_of,
 )
-from penstock.app.cli.common.words import moment
+from penstock.app.cli.common.words import by_whom, moment
 from penstock.app.erasure.values import find_values, positions_from, values_from
 from penstock.codec.answers import as_json
 from penstock.core.units import counted, format_size
@@ -157,7 +157,8 @@ def _row(item: Erasure) -> list[object]:
     when = item.asked_ms if receipt is None else receipt["finished_ms"]
     state = state_of(item)
     asked = item.asked
-    return [item.erasure, item.stream, state, events, size, asked["who"], asked["why"], moment(when)]
+    who = by_whom(asked["who"], item.identity)
+    return [item.erasure, item.stream, state, events, size, who, asked["why"], moment(when)]
 
 
 def state_of(item: Erasure) -> str:
@@ -167,7 +168,7 @@ def state_of(item: Erasure) -> str:
         return f"{deferred_by(holds)} since {moment(item.deferred.since_ms)}"
     if item.withdrawn is not UNSET:
         withdrawn = item.withdrawn
-        return f"withdrawn by {withdrawn.who}: {withdrawn.why}"
+        return f"withdrawn by {by_whom(withdrawn.who, withdrawn.identity)}: {withdrawn.why}"
     return item.state if item.waits_for is UNSET else f"waiting: {item.cause}; {item.waits_for}"
 
 
@@ -294,7 +295,7 @@ def print_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
     where = receipt["where"]
     print(f"erased {counted(where['events'], 'event')} of {receipt['stream']}, {format_size(where['bytes'])}")
     print(f"  erasure   {receipt['erasure']}")
-    print(f"  by        {receipt['who']}: {receipt['why']}")
+    print(f"  by        {by_whom(receipt['who'], receipt.get('identity', UNSET))}: {receipt['why']}")
     print(f"  finished  {moment(receipt['finished_ms'])}")
     print(f"  chunks    {receipt['chunks']['count']} written anew")
     print(f"  receipt   {receipt['sequence']}, sha256 {receipt['sha256']}")

@@ -60,12 +60,17 @@ class CaseRecord(JsonRecord):
     performed_ms: Annotated[int | None, Field("wall clock, ms: when a search last found no more events")] = None
     verified_ms: Annotated[int | None, Field("wall clock, ms: when the second search ended")] = None
     ended: Annotated[
-        Mapping[str, Any] | None, Field("`who`, `why` and `at_ms` of the end; null: it has not ended", optional=True)
+        Mapping[str, Any] | None,
+        Field("`who`, `why`, `at_ms` and `identity` of the end; null: it has not ended", optional=True),
     ] = None
     key: Annotated[
         str | None, Field("digest of the key that made the digests (cases.md, `key`), hex", optional=True)
     ] = None
     approval: Annotated[str | None, Field("the request for approval, once one was needed", optional=True)] = None
+    identity: Annotated[
+        str | None,
+        Field("verified identity of who opened it; absent: none was verified, and in older records", optional=True),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

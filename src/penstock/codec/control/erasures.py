@@ -80,8 +80,9 @@ class ErasureRecord:
     ``run`` names the run whose parts were decided, or wait for approval in the state ``GATHERING``. It is empty before
     that, and in records of earlier versions, whose parts have no run in their keys. ``request`` is the digest of the
     complete request (docs/formats/erasure.md). ``deferred`` is present in the state ``DEFERRED`` only; ``withdrawn``
-    (``who``, ``why``, ``at_ms``) in ``WITHDRAWN`` only. ``tables``: by name, the tables in which it was performed too, each
-    with ``rows`` and ``at_ms``.
+    (``who``, ``why``, ``at_ms``, and ``identity`` if verified) in ``WITHDRAWN`` only. ``tables``: by name, the tables in
+    which it was performed too, each with ``rows`` and ``at_ms``. ``identity``: the verified one of the requester; None:
+    the server verified none, or an earlier version did not keep it.
     """
 
     stream: str
@@ -95,6 +96,7 @@ class ErasureRecord:
     deferred: Deferral | None = None
     withdrawn: Mapping[str, Any] | None = None
     tables: Mapping[str, Any] = field(default_factory=dict)
+    identity: str | None = None
 
     @property
     def is_requested(self) -> bool:
@@ -107,6 +109,8 @@ class ErasureRecord:
             more["withdrawn"] = dict(self.withdrawn)
         if self.tables:
             more["tables"] = dict(self.tables)
+        if self.identity is not None:
+            more["identity"] = self.identity
         return dump_record(
             {
                 **more,
@@ -142,6 +146,7 @@ class ErasureRecord:
                 str(name): {"rows": int(of["rows"]), "at_ms": int(of["at_ms"])}
                 for name, of in fields.get("tables", {}).items()
             },
+            identity=None if fields.get("identity") is None else str(fields["identity"]),
         )
 
 
@@ -258,12 +263,17 @@ WITHOUT_ANNOTATIONS: Mapping[type, JsonValue] = {
                 "object",
                 "why it waits (erasure.md), and `ends`: by segment, where the last range ends; in the state `deferred` only",
             ),
-            ("withdrawn", "object", "`who`, `why`, `at_ms` of the withdrawal; in the state `withdrawn` only"),
+            (
+                "withdrawn",
+                "object",
+                "`who`, `why`, `at_ms`, `identity` of the withdrawal; only in the state `withdrawn`",
+            ),
             (
                 "tables",
                 "object",
                 "by name, tables in which it was performed too: `rows` and `at_ms`; absent: there are none",
             ),
+            ("identity", "text", "verified identity of the requester; absent: none was verified, and in older records"),
         ),
     ),
     ErasurePartRecord: JsonValue(

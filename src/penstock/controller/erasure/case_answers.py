@@ -70,6 +70,7 @@ class CaseAnswers:
             looked_for=matcher_of(record.subject, self._ctx.settings.erasure_key or b"unknown").looked_for(),
             who=record.who,
             why=record.why,
+            identity=UNSET if record.identity is None else record.identity,
             opened_ms=record.opened_ms,
             due_ms=record.due_ms,
             is_overdue=is_overdue(record.state, due_ms=record.due_ms, now_ms=self._ctx.clock.now_ms()),

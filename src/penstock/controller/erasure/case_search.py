@@ -257,7 +257,7 @@ class CaseSearch:
             if current.value is None or current.value.state.is_final:
                 return False
             await ctx.metadata.put(stored.put(now), TableCheck(key=current.key, version=current.version))
-            await self._erasures.erase_for_case(view.name, asked, hits.positions)
+            await self._erasures.erase_for_case(view.name, asked, hits.positions, identity=case.record.identity)
         return True
 
     async def _settle(self, case: Case, view: StreamView, stored: Stored[CaseStreamRecord]) -> Sequence[CaseHold]:

@@ -45,6 +45,7 @@ from penstock.core.cases.case import (
 from penstock.core.cases.ledger import Ledger, key_digest
 from penstock.core.cases.matching import Contains, JsonField, check_parts
 from penstock.model.answers.erasure import CaseHold, CaseProgress, ErasureCase
+from penstock.model.callers import verified_name
 from penstock.model.errors import (
     AlreadyExistsError,
     ApprovalRequiredError,
@@ -105,6 +106,7 @@ class Cases:
             why=why,
             opened_ms=now_ms,
             due_ms=now_ms + DUE_MS if due_ms is None else due_ms,
+            identity=verified_name(),
         )
         record = with_key(record, self._ctx.settings.erasure_key)
         found = await changing(lambda: self._open(case, record, is_due_given=due_ms is not None))
@@ -157,7 +159,8 @@ class Cases:
                 elif waiting.approval is None:
                     await ctx.metadata.remove(found.remove())
             raise
-        now = replace(record, state=CaseState.OPEN)
+        # Several identities may have asked for a waiting case. The caller is the one whose request was approved.
+        now = replace(record, state=CaseState.OPEN, identity=verified_name())
         entry = _entry(AuditKind.CASE_OPENED, case, now, due_ms=now.due_ms)
         await ctx.metadata.put(found.put(now), *gate, *ctx.audit.puts([entry]))
         return now
@@ -270,11 +273,14 @@ class Cases:
         if record.state.is_final or (state is CaseState.CLOSED and record.state is not CaseState.VERIFIED):
             raise ConflictError("the case has ended, or is not verified yet", case=case, state=record.state.value)
         ended: dict[str, Any] = {"who": who, "why": why, "at_ms": self._ctx.clock.now_ms()}
+        identity = verified_name()
+        if identity is not None:
+            ended["identity"] = identity
         if tables:
             ended["tables"] = list(tables)
         kind = AuditKind.CASE_CLOSED if state is CaseState.CLOSED else AuditKind.CASE_WITHDRAWN
         now = replace(record, state=state, ended=ended)
-        entry = _entry(kind, case, record, who=who, why=why)
+        entry = _entry(kind, case, record, who=who, why=why, identity=identity)
         await self._ctx.metadata.put(found.put(now), *self._ctx.audit.puts([entry]))
 
     # --- passes -------------------------------------------------------------------------------------------
@@ -484,4 +490,7 @@ def _check_id(case: str) -> None:
 def _entry(kind: AuditKind, case: str, record: CaseRecord, **fields: object) -> AuditEntry:
     """An audit entry. It holds no values of the subject."""
     known = {"case": case, "targets": list(record.targets), "who": record.who, "why": record.why}
-    return AuditEntry(kind=kind, target="", fields={**known, **fields})
+    found = {**known, "identity": record.identity, **fields}
+    if found["identity"] is None:
+        del found["identity"]
+    return AuditEntry(kind=kind, target="", fields=found)

@@ -22,6 +22,7 @@ from penstock.controller.metadata import Stored
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import settled
 from penstock.core.segments.erasure import size_of
+from penstock.model.callers import verified_name
 from penstock.model.errors import ConflictError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
@@ -47,6 +48,7 @@ class Decisions:
             asked_ms=self._ctx.clock.now_ms(),
             run=request.run(view.record.incarnation),
             request=request.fields(),
+            identity=request.identity,
         )
 
     async def decide(self, request: Request, positions: Mapping[SegmentId, Sequence[int]]) -> ErasureRecord:
@@ -86,7 +88,8 @@ class Decisions:
         record = found.value
         if record is None or not record.is_requested or record.incarnation != view.record.incarnation:
             raise ConflictError("the approved erasure is no longer waiting", erasure=erasure)
-        asked = replace(record, state=ErasureState.ASKED)
+        # Another identity may have repeated the waiting request. The caller is the one whose request was approved.
+        asked = replace(record, state=ErasureState.ASKED, identity=verified_name())
         parts = await self._parts.of_run(erasure, record.run)
         gate = await ctx.gate.puts("erase", stream, arguments_of(erasure, asked, parts))
         return await self._put(view, found, asked, parts, gate, now_ms=ctx.clock.now_ms())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.erasures import Deferral, ErasureRecord, ErasureState
@@ -23,7 +24,7 @@ from penstock.controller.protection.guard import as_holds, guard_of
 from penstock.controller.retention.holds import Placed
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import exclusive, settle
-from penstock.model.callers import unattributed
+from penstock.model.callers import unattributed, verified_name
 from penstock.model.errors import ConflictError, ErasureWithdrawnError, NotFoundError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
@@ -86,8 +87,11 @@ async def judge_deleted(ctx: Context, record: ErasureRecord, deferral: Deferral)
 
 
 def deferral_entry(kind: AuditKind, erasure: str, record: ErasureRecord, **fields: object) -> AuditEntry:
-    """An audit entry about a deferral. ``fields`` override ``who`` and ``why`` of the request."""
+    """An audit entry about a deferral. ``fields`` override ``who``, ``why`` and ``identity`` of the request."""
     asked = {name: record.asked.get(name) for name in ("who", "why")}
+    identity = fields.pop("identity", record.identity)
+    if identity is not None:
+        asked["identity"] = identity
     known = {"erasure": erasure, **asked, "asked_ms": record.asked_ms}
     if record.deferred is not None:
         known |= {"since_ms": record.deferred.since_ms, "holds": [dict(item) for item in record.deferred.holds]}
@@ -181,9 +185,12 @@ class Deferrals:
             raise ConflictError(
                 "the erasure is decided and cannot be withdrawn", erasure=erasure, state=record.state.value
             )
-        withdrawal = {"who": who, "why": why, "at_ms": ctx.clock.now_ms()}
+        identity = verified_name()
+        withdrawal: dict[str, Any] = {"who": who, "why": why, "at_ms": ctx.clock.now_ms()}
+        if identity is not None:
+            withdrawal["identity"] = identity
         now = replace(record, state=ErasureState.WITHDRAWN, deferred=None, withdrawn=withdrawal)
-        entry = deferral_entry(AuditKind.ERASE_WITHDRAWN, erasure, record, who=who, why=why)
+        entry = deferral_entry(AuditKind.ERASE_WITHDRAWN, erasure, record, who=who, why=why, identity=identity)
         await ctx.metadata.put(found.put(now), *ctx.audit.puts([entry]))
         return now
 

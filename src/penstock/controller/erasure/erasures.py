@@ -32,11 +32,12 @@ from penstock.controller.erasure.attempts import Attempts
 from penstock.controller.erasure.decisions import Decisions
 from penstock.controller.erasure.deferral import Deferrals, judge, withdrawn_error
 from penstock.controller.erasure.feed import ErasureFeed
-from penstock.controller.erasure.parts import Parts
+from penstock.controller.erasure.parts import Parts, ranges_of
 from penstock.controller.erasure.repeats import Repeats
 from penstock.controller.erasure.subjects import (
     ID_MAX,
     Request,
+    check_positions,
     check_receipt_fits,
     checked_request,
     chunk_fields,
@@ -51,7 +52,7 @@ from penstock.controller.metadata import Stored, changing, overwrite
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.tails import head_positions
 from penstock.controller.streams.workflows import exclusive
-from penstock.core.segments.erasure import Range, joined, size_of
+from penstock.core.segments.erasure import Range, size_of
 from penstock.core.segments.erasure_receipt import digest_of, sealed
 from penstock.model.answers.erasure import (
     Erasure,
@@ -62,6 +63,7 @@ from penstock.model.answers.erasure import (
     ErasurePreview,
     ErasureWithdrawal,
 )
+from penstock.model.callers import verified_name
 from penstock.model.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -77,7 +79,6 @@ from penstock.ports.data.tables import KEY_ABSENT, TableEntry
 
 log = logging.getLogger(__name__)
 
-PAGE_POSITIONS_MAX = 50_000  # positions of one call, so that their records fit in the table
 _GATHERED_MS = 24 * 3600 * 1000
 _RETRY_MAX_S = 30.0
 
@@ -168,16 +169,22 @@ class Erasures:
         """See ``ControlPlane.erasures.erase``."""
         self.check_possible()
         request = checked_request(stream, asked, positions, is_whole=last and not page)
-        _check_positions(positions)
+        request = replace(request, identity=verified_name())
+        check_positions(positions)
         return await self._ctx.tasks.run(self._take(request, positions, page=page or 0, last=last))
 
     async def erase_for_case(
-        self, stream: StreamName, asked: Mapping[str, Any], positions: Mapping[SegmentId, Sequence[int]]
+        self,
+        stream: StreamName,
+        asked: Mapping[str, Any],
+        positions: Mapping[SegmentId, Sequence[int]],
+        *,
+        identity: str | None,
     ) -> Erasure:
-        """As ``erase`` in one page, without the gate: the case has passed it."""
+        """As ``erase`` in one page, without the gate: the case has passed it. ``identity``: of who opened the case."""
         self.check_possible()
-        request = replace(checked_request(stream, asked, positions, is_whole=True), of_case=True)
-        _check_positions(positions)
+        request = replace(checked_request(stream, asked, positions, is_whole=True), of_case=True, identity=identity)
+        check_positions(positions)
         return await self._ctx.tasks.run(self._take(request, positions, page=0, last=True))
 
     async def erase_approved(self, stream: StreamName, arguments: Mapping[str, Any]) -> Erasure:
@@ -192,7 +199,7 @@ class Erasures:
     async def preview(self, stream: StreamName, positions: Mapping[SegmentId, Sequence[int]]) -> ErasurePreview:
         """See ``ControlPlane.erasures.preview``."""
         self.check_possible()
-        _check_positions(positions)
+        check_positions(positions)
         view = await self._ctx.streams.get(stream)
         parts = [await self.part_of(view, segment, offsets) for segment, offsets in sorted(positions.items())]
         judgement = await judge(self._ctx, view, ends_of(parts))
@@ -264,6 +271,7 @@ class Erasures:
             state=ErasureState.GATHERING,
             asked=request.asked,
             asked_ms=ctx.clock.now_ms(),
+            identity=request.identity,
         )
         await ctx.metadata.put(found.put(begun), overwrite(keys.erasure_mark(erasure), ErasureMarkRecord()))
         return begun
@@ -317,6 +325,7 @@ class Erasures:
             else ErasureDeferral(
                 holds=convert(deferral.holds, list[ErasureHold]), count=deferral.count, since_ms=deferral.since_ms
             ),
+            identity=UNSET if record.identity is None else record.identity,
             withdrawn=UNSET if record.withdrawn is None else convert(record.withdrawn, ErasureWithdrawal),
             **(self._attempts.fields(erasure) if is_asked else {}),
         )
@@ -330,7 +339,7 @@ class Erasures:
         record = (await self._ctx.metadata.get(keys.erasure(erasure), ErasureRecord)).value
         if record is None:
             raise NotFoundError("no such erasure", erasure=erasure[:ID_MAX])
-        return _ranges_of(await self._parts.of_run(erasure, record.run))
+        return ranges_of(await self._parts.of_run(erasure, record.run))
 
     async def list(self, stream: StreamName | None = None) -> Sequence[Erasure]:
         """See ``ControlPlane.erasures.list``."""
@@ -387,7 +396,7 @@ class Erasures:
         stream = StreamName.parse(record.stream)
         await self._parts.drop_other_runs(erasure, record.run)
         parts = await self._parts.of_run(erasure, record.run)
-        wanted = _ranges_of(parts)
+        wanted = ranges_of(parts)
         view = await self._view(record)
         # The segments of a deleted stream that can be restored are searched in full: its head is kept with it.
         kept = [] if view is not None else await kept_segments(ctx, stream, record.incarnation)
@@ -412,6 +421,7 @@ class Erasures:
             "erasure": erasure,
             "stream": record.stream,
             **{name: record.asked.get(name) for name in ("who", "why", "looked_for")},
+            **({} if record.identity is None else {"identity": record.identity}),
             "asked_ms": record.asked_ms,
             "where": where_of(parts, gone),
             "chunks": {"count": len(chunks), "sha256": digest_of(chunks)},
@@ -467,6 +477,7 @@ class Erasures:
             fields={
                 "erasure": erasure,
                 **{name: receipt[name] for name in ("who", "why", "asked_ms", "sha256", "sequence")},
+                **({} if record.identity is None else {"identity": record.identity}),
                 "bytes": receipt["where"]["bytes"],
                 "events": receipt["where"]["events"],
             },
@@ -474,21 +485,6 @@ class Erasures:
         link = ErasureChainRecord(sequence=receipt["sequence"], erasure=erasure, sha256=receipt["sha256"])
         await ctx.metadata.put(found.put(done), chain.put(link), *ctx.audit.puts([entry]))
         await ctx.metadata.remove_keys([keys.erasure_mark(erasure)])
-
-
-def _ranges_of(parts: Sequence[ErasurePartRecord]) -> dict[SegmentId, list[Range]]:
-    found: dict[SegmentId, list[Range]] = {}
-    for part in parts:
-        found[part.segment] = joined(found.get(part.segment, ()), part.ranges)
-    return found
-
-
-def _check_positions(positions: Mapping[SegmentId, Sequence[int]]) -> None:
-    if sum(map(len, positions.values())) > PAGE_POSITIONS_MAX:
-        raise InvalidArgumentError("a page of positions is too long", limit=PAGE_POSITIONS_MAX)
-    for segment, offsets in positions.items():
-        if min(offsets, default=0) < 0:
-            raise InvalidArgumentError("offset is negative", segment=segment, offset=min(offsets))
 
 
 def _marked(entry: TableEntry) -> str:

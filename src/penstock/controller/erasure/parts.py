@@ -10,12 +10,22 @@ from msgspec import UNSET, UnsetType
 from penstock.codec.control.erasures import ErasureChunksRecord, ErasurePartRecord, ErasureRecord, ErasureState
 from penstock.controller import keys
 from penstock.controller.metadata import Metadata, overwrite
+from penstock.core.segments.erasure import Range, joined
 from penstock.model.answers.erasure import ErasureChunks, ErasurePart
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import SegmentId
 
 _CHUNKS_PER_RECORD = 1000  # chunks of one record, so that it fits in a value of the table
 _LISTED_MAX = 16  # erasures whose lists of parts are remembered between two calls
+
+
+def ranges_of(parts: Sequence[ErasurePartRecord]) -> dict[SegmentId, list[Range]]:
+    """The payloads of all parts, joined, by segment."""
+    found: dict[SegmentId, list[Range]] = {}
+    for part in parts:
+        found[part.segment] = joined(found.get(part.segment, ()), part.ranges)
+    return found
+
 
 _Lists: TypeAlias = tuple[list[bytes], list[bytes]]
 

@@ -34,6 +34,7 @@ from penstock.ports.data.erasing import ErasedChunk
 from penstock.ports.data.tables import VALUE_MAX_BYTES
 
 ID_MAX = 64  # characters; the id is part of keys and of receipts
+PAGE_POSITIONS_MAX = 50_000  # positions of one call, so that their records fit in the table
 TEXT_MAX = 1024  # characters of who and why
 _WHAT_MAX_BYTES = 64 << 10
 _RECEIPT_REST_BYTES = 64 << 10
@@ -82,7 +83,8 @@ def chunk_fields(segment: SegmentId, item: ErasedChunk) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request of a caller. ``asked`` is stored and returned: plain JSON. ``attempt`` is the caller's token for this
-    run; ``events`` and ``positions_sha256`` define the complete set of its pages. ``of_case``: a case asks for it."""
+    run; ``events`` and ``positions_sha256`` define the complete set of its pages. ``of_case``: a case asks for it.
+    ``identity``: the verified one of the caller, or of who opened the case; None: none was verified."""
 
     stream: StreamName
     asked: Mapping[str, Any]
@@ -90,6 +92,7 @@ class Request:
     events: int
     positions_sha256: str
     of_case: bool = False
+    identity: str | None = None
 
     @property
     def erasure(self) -> str:
@@ -154,6 +157,15 @@ def check_complete(request: Request, parts: Sequence[ErasurePartRecord]) -> None
             events=count,
             expected=request.events,
         )
+
+
+def check_positions(positions: Mapping[SegmentId, Sequence[int]]) -> None:
+    """Raises InvalidArgumentError: there are too many for one call, or one is negative."""
+    if sum(map(len, positions.values())) > PAGE_POSITIONS_MAX:
+        raise InvalidArgumentError("a page of positions is too long", limit=PAGE_POSITIONS_MAX)
+    for segment, offsets in positions.items():
+        if min(offsets, default=0) < 0:
+            raise InvalidArgumentError("offset is negative", segment=segment, offset=min(offsets))
 
 
 def check_text(message: str, **texts: object) -> None:

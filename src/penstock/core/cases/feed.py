@@ -80,6 +80,7 @@ def feed_event(
         subject=None if case is None else _subject(case[1], key),
         who=receipt["who"],
         why=receipt["why"],
+        identity=receipt.get("identity"),
         asked_ms=receipt["asked_ms"],
         finished_ms=receipt["finished_ms"],
         events=receipt["where"]["events"],

@@ -81,7 +81,7 @@ def erasure_problems(receipt: Mapping[str, Any], entries: Sequence[Entry]) -> li
     """Why the entry of the log is not about this receipt; empty if it is."""
     if len(entries) != 1 or entries[0].get("kind") != "erase":
         return ["no entry of the log is about the erasure"]
-    names = ("erasure", "sha256", "sequence")
+    names = ("erasure", "sha256", "sequence", "identity")
     return [f"the log has another {name} of the receipt" for name in names if entries[0].get(name) != receipt.get(name)]
 
 

@@ -65,11 +65,13 @@ class ErasureDeferral(Struct, frozen=True, kw_only=True):
 
 
 class ErasureWithdrawal(Struct, frozen=True, kw_only=True):
-    """Who withdrew an erasure, why, and when, in milliseconds since the Unix epoch."""
+    """Who withdrew an erasure, why, and when, in milliseconds since the Unix epoch. ``identity``: the verified one of that
+    caller; UNSET: none was verified."""
 
     who: str
     why: str
     at_ms: int
+    identity: str | UnsetType = UNSET
 
 
 class ErasureTable(Struct, frozen=True, kw_only=True):
@@ -96,7 +98,8 @@ class Erasure(Struct, frozen=True, kw_only=True):
     ``state``: ``gathering``, ``requested`` (it waits for approval), ``deferred``, ``asked`` (decided), ``done`` or
     ``withdrawn``. ``asked``: ``erasure``, ``who``, ``why``, ``looked_for`` as requested, at ``asked_ms`` (milliseconds since
     the Unix epoch). ``request``: None before it is complete, and for erasures of earlier versions. ``receipt``: None until
-    it is done. UNSET where it does not apply: ``deferred``; ``withdrawn``; while attempts fail ``waits_for`` (the last
+    it is done. UNSET where it does not apply: ``identity`` (the verified one of the requester); ``deferred``;
+    ``withdrawn``; while attempts fail ``waits_for`` (the last
     error, for people), ``cause`` (``no space``, ``damage``, ``unavailable`` or ``error``) and ``tries`` without progress;
     ``progress`` while it is performed; ``tables`` in lists and before the receipt.
     """
@@ -108,6 +111,7 @@ class Erasure(Struct, frozen=True, kw_only=True):
     asked_ms: int
     request: ErasureDigest | None
     receipt: Mapping[str, Any] | None
+    identity: str | UnsetType = UNSET
     deferred: ErasureDeferral | UnsetType = UNSET
     withdrawn: ErasureWithdrawal | UnsetType = UNSET
     waits_for: str | UnsetType = UNSET
@@ -173,12 +177,13 @@ class CaseProgress(Struct, frozen=True, kw_only=True):
 
 class CaseEnd(Struct, frozen=True, kw_only=True):
     """Who closed or withdrew a case, why, and when, in milliseconds since the Unix epoch. ``tables``: those that were
-    pending then."""
+    pending then. ``identity``: the verified one of that caller; UNSET: none was verified."""
 
     who: str
     why: str
     at_ms: int
     tables: Sequence[str] = ()
+    identity: str | UnsetType = UNSET
 
 
 class ErasureCase(Struct, frozen=True, kw_only=True):
@@ -189,7 +194,7 @@ class ErasureCase(Struct, frozen=True, kw_only=True):
     ``looked_for``: the search without its values. ``events``, ``bytes``: erased; ``late``: those of them that arrived
     after the first search. ``erasures``: ids of the erasures whose receipts prove it. ``defects``: what cannot be
     searched. ``verified_ms``: None until the second search has found nothing. ``waits_for``: the last error, while the
-    case cannot go on.
+    case cannot go on. ``identity``: the verified one of who opened it; UNSET: none was verified.
     """
 
     case: str
@@ -211,5 +216,6 @@ class ErasureCase(Struct, frozen=True, kw_only=True):
     tables: Sequence[CaseTable] = ()
     defects: Sequence[CaseDefect] = ()
     ended: CaseEnd | None = None
+    identity: str | UnsetType = UNSET
     waits_for: str | UnsetType = UNSET
     progress: CaseProgress | UnsetType = UNSET

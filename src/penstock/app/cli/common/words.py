@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from penstock.codec.control.effective_policy import PATHS, origin_at, value_at
 from penstock.codec.control.policy_document import BY_PATH, Kind
@@ -336,3 +336,8 @@ def fields_words(fields: Mapping[str, Any]) -> str:
             shown = f"({shown})"
         parts.append(f"{_title(name)} {shown}")
     return ", ".join(parts)
+
+
+def by_whom(who: str, identity: str | UnsetType) -> str:
+    """Who made a request, as stated, and the verified identity if the server has verified one."""
+    return who if identity is UNSET else f"{who} (verified: {identity})"

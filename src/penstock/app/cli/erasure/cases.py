@@ -13,7 +13,7 @@ from penstock.app.cli.common.loss import FINAL, Loss, confirm, lost_fields
 from penstock.app.cli.common.options import ID, VALUES, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, print_facts, print_json, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target, owner_of
-from penstock.app.cli.common.words import moment, parse_moment
+from penstock.app.cli.common.words import by_whom, moment, parse_moment
 from penstock.app.erasure.values import values_from
 from penstock.codec.answers import as_json as as_json_of
 from penstock.core.units import counted, format_size
@@ -144,7 +144,16 @@ def _print_table(found: Sequence[ErasureCase]) -> None:
         table.add_column(head, no_wrap=True)
     for item in found:
         due = moment(item.due_ms) + (" OVERDUE" if item.is_overdue else "")
-        cells = [item.case, state_of(item), due, item.events, item.late, " ".join(item.targets), item.who, item.why]
+        cells = [
+            item.case,
+            state_of(item),
+            due,
+            item.events,
+            item.late,
+            " ".join(item.targets),
+            by_whom(item.who, item.identity),
+            item.why,
+        ]
         table.add_row(*(Text(str(cell)) for cell in cells), style="red" if item.is_overdue else None)
     # People copy names from tables. So a long line runs past the edge and is neither cut nor wrapped.
     needed = Console(width=1 << 20).measure(table).maximum
@@ -242,7 +251,7 @@ def _print(found: ErasureCase, *, as_json: bool, loss: Loss | None = None) -> No
         "case": found.case,
         "state": state_of(found),
         "due": moment(found.due_ms) + (" OVERDUE" if found.is_overdue else ""),
-        "opened": f"{moment(found.opened_ms)} by {found.who}: {found.why}",
+        "opened": f"{moment(found.opened_ms)} by {by_whom(found.who, found.identity)}: {found.why}",
         "targets": list(found.targets),
         "erased": f"{_erased(found)}, {format_size(found.bytes)}",
         "receipts": list(found.erasures) or "none",
@@ -256,7 +265,9 @@ def _print(found: ErasureCase, *, as_json: bool, loss: Loss | None = None) -> No
     if found.defects:
         facts["not searched"] = [item.why for item in found.defects]
     if found.ended is not None:
-        facts["ended"] = f"{moment(found.ended.at_ms)} by {found.ended.who}: {found.ended.why}"
+        facts["ended"] = (
+            f"{moment(found.ended.at_ms)} by {by_whom(found.ended.who, found.ended.identity)}: {found.ended.why}"
+        )
         if found.ended.tables:
             facts["pending at its end"] = list(found.ended.tables)
     if found.is_overdue:

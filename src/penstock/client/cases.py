@@ -12,7 +12,7 @@ from typing import Any
 from penstock.client.erasure import AsyncErasures
 from penstock.client.retention import When, ms_of
 from penstock.client.retry import retrying
-from penstock.core.cases.ledger import Ledger, ledger_digest, ledger_from
+from penstock.core.cases.ledger import Ledger, held_in, ledger_digest, ledger_from
 from penstock.model.answers.erasure import ErasureCase
 from penstock.model.errors import ConflictError, InvalidArgumentError
 from penstock.ports.clock import Clock
@@ -150,9 +150,11 @@ class AsyncCases:
         """All erasures, cases and holds of the store. A store from an older copy must repeat these erasures.
 
         The store signs it with the key of its audit log. Without ``with_values`` it holds no values: values of fields
-        are replaced by keyed digests, and values searched for in whole payloads are left out. Raises ConflictError (the
-        store erases all the time, or the caller may not see all of it), NotFoundError (the store has no private key),
-        UnavailableError.
+        are replaced by keyed digests, and values searched for in whole payloads are left out. With ``--auth`` it needs the
+        right ``erase`` on the whole store.
+
+        Raises ConflictError (the store erases all the time), PermissionDeniedError, NotFoundError (the store has no private
+        key), UnavailableError.
         """
         for _ in range(_EXPORTS - 1):
             with suppress(ConflictError):
@@ -167,7 +169,7 @@ class AsyncCases:
             exported_ms=self._clock.now_ms(),
             cases=[(item, await self.subject(item.case, with_values=with_values)) for item in await self.list()],
             erasures=[(item, (await self._erasures.details(item.erasure))[0]) for item in erasures if item.receipt],
-            holds=[item.id for item in holds],
+            holds=held_in(holds),
             key=await retrying(self._controller.cases.key, self._rng),
             rotations=[{"old": item.old, "new": item.new, "signature": item.signature} for item in rotations],
         )

@@ -17,7 +17,7 @@ from penstock.controller.erasure.cases import Cases
 from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.evidence.signing import LogKey, Signing
 from penstock.controller.settings import DAY_MS
-from penstock.core.cases.ledger import ledger_digest, ledger_from, signed_text
+from penstock.core.cases.ledger import held_in, ledger_digest, ledger_from, signed_text
 from penstock.core.evidence import documents as d
 from penstock.core.evidence.audit_log import ORIGIN_PREFIX, TILE, LogState
 from penstock.core.evidence.merkle import Nodes
@@ -171,7 +171,7 @@ class Evidence:
             exported_ms=exported_ms,
             cases=cases,
             erasures=erasures,
-            holds=[item.id for item in await self._holds()],
+            holds=held_in(await self._holds()),
             key=await self._cases.key(),
             rotations=key.rotations,
         )

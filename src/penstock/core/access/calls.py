@@ -303,12 +303,15 @@ _CONTROL: Mapping[str, Mapping[str, Rule]] = {
         "key": _store(Action.ERASE, Action.AUDIT),
     },
     "evidence": {
-        **{name: _store(Action.AUDIT) for name in ("log", "checkpoint", "checkpoints", "consistency", "export")},
+        **{name: _store(Action.AUDIT) for name in ("checkpoint", "checkpoints", "consistency", "export")},
+        # Public keys. The export of a ledger needs them too.
+        "log": _store(Action.AUDIT, Action.ERASE),
         "rotate_key": _store(_A),
         "erasure": _by("erasure", Action.ERASE, Action.AUDIT),
         "disposal": _targets(Action.AUDIT),
         "hold": _store(Action.AUDIT),
-        "ledger": _store(Action.AUDIT, Action.ERASE),
+        # A ledger has the subjects of all cases, which need this right.
+        "ledger": _store(Action.ERASE),
     },
     "approvals": {
         "require": _targets(Action.RETAIN),

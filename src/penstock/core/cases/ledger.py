@@ -19,7 +19,8 @@ from penstock.core.segments.erasure import Range
 from penstock.core.segments.erasure_receipt import canonical
 from penstock.model.answers.erasure import Erasure, ErasureCase
 from penstock.model.errors import CorruptDataError, VersionTooNewError
-from penstock.model.names import StreamName
+from penstock.model.names import SYSTEM_SCOPE, StreamName
+from penstock.model.retention import HoldInfo
 from penstock.model.segments import SegmentId
 
 __all__ = ["Ledger", "LedgerErasure"]
@@ -119,6 +120,12 @@ def ledger_from(
         key=key,
         rotations=list(rotations),
     )
+
+
+def held_in(holds: Iterable[HoldInfo]) -> list[str]:
+    """The ids of the holds that a ledger lists. Nothing is erased in the store's own scope, so its holds are left out:
+    who may export a ledger may not see all of them."""
+    return [item.id for item in holds if item.scope != SYSTEM_SCOPE]
 
 
 def _case_fields(item: ErasureCase, subject: Mapping[str, Any]) -> dict[str, Any]:

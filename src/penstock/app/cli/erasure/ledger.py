@@ -75,6 +75,7 @@ def export(
     Run it after each erasure, and keep FILE apart from the store. It holds positions and digests. It holds values only
     with --with-values; without them, cases that look anywhere in payloads are applied by position only. The store signs
     FILE with the key of its audit log. A restore refuses a ledger that was changed or cut, or that another store wrote.
+    At a server with --auth it needs the right erase on /.
 
     \b
     penstock erase ledger export /safe/erasures.ledger

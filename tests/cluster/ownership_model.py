@@ -9,6 +9,10 @@ connection, so a bookie has a prefix of them (``stored``), and the writer has se
 ``extra`` has a bit for each entry that a recovery added. An entry is acknowledged once two of three bookies have answered
 for it and for all before it. Bookies are alike: a state keeps them sorted, which leaves a sixth of the states.
 
+A ledger that the record does not name yet is seen by its maker alone. So a ledger and its header on all bookies are made
+in one step, as late as possible. It makes no difference that the log makes the next ledger before it closes the current
+one.
+
 To freeze before fencing is no rule that safety needs: without it the model finds nothing lost either, since the record
 that extends the list is compared. It keeps the list from growing while its ledgers are fenced, so that a takeover ends.
 """
@@ -323,7 +327,7 @@ class Model:
         assert owner.record is not None
         unknown = self.unfenced(owner.record)
         if not unknown:
-            yield created(state, who, owner)
+            yield self._created(state, who, owner)
             return
         search = owner.search or Search(unknown[0], "mark")
         for more, after in self._recover(state, who, search):
@@ -333,10 +337,9 @@ class Model:
             yield with_owner(after, who, change)
 
     def _extend(self, state: State, who: int, owner: Owner) -> Iterator[State]:
-        """Name the new ledger in the record once its header is on all bookies, then load what the record leads to."""
+        """Name the new ledger in the record, then load what the record leads to."""
         assert owner.record is not None
-        if not self.rules.begins_with_header or all(bookie.copies[owner.current].seen for bookie in state.bookies):
-            yield self._set(state, who, owner._replace(at="load"), self.extended(owner.record, owner.current))
+        yield self._set(state, who, owner._replace(at="load"), self.extended(owner.record, owner.current))
 
     def _load(self, state: State, who: int, owner: Owner) -> Iterator[State]:
         """Read what the record leads to. All that was acknowledged must be in it, once and in order."""
@@ -409,7 +412,15 @@ class Model:
         kept = self.kept(len(entries) - 1, owner.confirmed, kept)
         unsent = tuple(value for value, _ in entries[kept + 1 :])
         change = owner._replace(record=self.ended(owner.record, owner.current, last), unsent=unsent, search=None)
-        return created(state, who, change)
+        return self._created(state, who, change)
+
+    def _created(self, state: State, who: int, owner: Owner) -> State:
+        """Make a ledger. Its header is on all bookies, or (planted) on its way to them."""
+        copy = Copy(1, 1) if self.rules.begins_with_header else Copy()
+        bookies = (bookie._replace(copies=(*bookie.copies, copy)) for bookie in state.bookies)
+        change = owner._replace(at="extend", current=len(state.ledgers), confirmed=0)
+        made = state._replace(ledgers=(*state.ledgers, Ledger(who, ((HEADER, -1),))), bookies=tuple(sorted(bookies)))
+        return with_owner(made, who, change)
 
     # --- what happens to the record ----------------------------------------------------------------------------------
 
@@ -470,14 +481,6 @@ def ask_anew(state: State, actor: int) -> State:
 
 def stopped(owner: Owner) -> Owner:
     return Owner("stopped", appends=owner.appends, publications=owner.publications, takes=owner.takes)
-
-
-def created(state: State, who: int, owner: Owner) -> State:
-    """Make a ledger, and send its header."""
-    bookies = (bookie._replace(copies=(*bookie.copies, Copy())) for bookie in state.bookies)
-    change = owner._replace(at="extend", current=len(state.ledgers), confirmed=0)
-    made = state._replace(ledgers=(*state.ledgers, Ledger(who, ((HEADER, -1),))), bookies=tuple(sorted(bookies)))
-    return with_owner(made, who, change)
 
 
 def sent(state: State, who: int, owner: Owner, values: tuple[int, ...]) -> State:

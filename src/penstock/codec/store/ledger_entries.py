@@ -21,7 +21,7 @@ PARTS_MAX: Final = 0xFFFF  # parts of one frame: their count is an unsigned 16-b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerHeader:
-    """Entry 0 of a ledger: the epoch of its writer, and the address of its first frame."""
+    """Entry 0 of a ledger: the epoch of its writer, and an address that its first frame has at least."""
 
     epoch: int
     first: int

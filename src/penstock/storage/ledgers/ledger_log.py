@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -53,6 +53,8 @@ class LedgerLogLimits:
     bookie has failed is replaced after ``ledger_age_min_s``: a bookie may fail in each. ``in_flight_bytes``: frames that
     are not acknowledged; further callers wait. ``retry_s``: first and longest pause between attempts to begin a ledger, and
     after two ledgers that brought nothing. ``close_s``: how long closing waits for bookies that do not answer.
+    ``fenced_s``: how long a log whose ledger was fenced waits for the coordinator to answer whose log it is, and one call
+    more. Until then it may be a deposed owner that still answers reads. An election of ZooKeeper takes some seconds.
     """
 
     frame_max_bytes: int = 17 << 20
@@ -63,6 +65,7 @@ class LedgerLogLimits:
     in_flight_bytes: int = 32 << 20
     retry_s: tuple[float, float] = (0.1, 2.0)
     close_s: float = 10.0
+    fenced_s: float = 20.0
 
 
 @asynccontextmanager
@@ -101,8 +104,9 @@ class LedgerLog:
     """Implements ``ports.durable_log.DurableLog``. Opened by ``open``, closed by ``close``.
 
     The record of the log lists its ledgers. An opening freezes the record (a new epoch), fences the newest ledger, and
-    after ``replay`` extends the list by a ledger of its own. When bookies fail, appends wait until another ledger is
-    begun, for as long as it takes.
+    after ``replay`` extends the list by a ledger of its own. When too few bookies are left, appends wait until another
+    ledger is begun, for as long as it takes. When the ledger was fenced and the coordinator does not answer whose log it
+    is, they wait for ``fenced_s``; then the log is offline.
     """
 
     def __init__(self, ledgers: Ledgers, held: HeldRecord, spec: LedgerSpec, limits: LedgerLogLimits) -> None:
@@ -118,6 +122,8 @@ class LedgerLog:
         self._ledger_bytes = 0
         self._ledger_since_s = 0.0
         self._ledger_first = 1
+        self._fenced_at_s: float | None = None
+        """When this opening was last known to be the owner, if another client has fenced its ledger since."""
         self._fruitless = 0
         """Ledgers in a row in which nothing was acknowledged."""
         self._removals = Removals(ledgers, held)
@@ -179,7 +185,12 @@ class LedgerLog:
                     yield LogAddress(frame[0]), frame[1]
             self._next = joiner.next_address
         self._last = self._next - 1
-        await self._begin_ledger(None)
+        writer = await self._create(encode_header(LedgerHeader(epoch=self.epoch, first=self._next)))
+        try:
+            await self._extend(writer)
+        except ContainerOfflineError:
+            await self._removals.discard(writer.ledger)
+            raise
         self._replayed = True
 
     async def append(self, parts: Sequence[Buffer], *, vital: bool = False) -> LogAddress:
@@ -301,6 +312,8 @@ class LedgerLog:
         if added.cancelled() or self._failure is not None or writer is not self._writer:
             return  # an answer of a ledger that is being closed acknowledges nothing
         if added.exception() is not None:
+            if isinstance(added.exception(), FencedError):
+                self._note_fence()
             self._start_roll()
             return
         self._acknowledge(frame.address)
@@ -331,15 +344,25 @@ class LedgerLog:
             self._rolling = asyncio.get_running_loop().create_task(self._roll())
 
     async def _roll(self) -> None:
-        """End the current ledger, begin another, and send again what is not acknowledged. Every step can be repeated."""
-        writer = self._writer
+        """Begin another ledger, end the current one, and send again what is not acknowledged. The current ledger serves
+        until the other one can, however long its bookies take. Every step can be repeated."""
+        writer, spare = self._writer, None
         try:
             if writer is not None:
+                if self._fenced_at_s is not None:
+                    await self._until_done(self._check_owner, "log's record cannot be read")
+                await self._rest_if_fruitless()
+                header = encode_header(LedgerHeader(epoch=self.epoch, first=self._last + 1))
+                spare = await self._until_done(lambda: self._create(header), "no ledger can be begun")
                 self._writer = None
                 last = await self._until_done(lambda: self._end_ledger(writer), "ledger cannot be closed")
-                await self._begin_ledger((writer.ledger, last))
+                sent = ((frame.address, frame.entry) for frame in self._unacknowledged)
+                self._acknowledge(ownership.acknowledged_upto(sent, last))
+                await self._extend(spare, (writer.ledger, last))
         except BaseException as error:
             self._fail(error)  # whatever it is: without another ledger, appends would wait without end
+            if spare is not None and isinstance(error, ContainerOfflineError):
+                await self._removals.discard(spare.ledger)
             if not isinstance(error, PenstockError):
                 raise
         finally:
@@ -351,12 +374,36 @@ class LedgerLog:
         try:
             return await writer.close()
         except FencedError:
-            await self._held.check()
+            self._note_fence()
+            await self._check_owner()
         last = (await self._ledgers.take_over(writer.ledger)).last
         if last < writer.confirmed:
             known = {"ledger": writer.ledger, "last": last, "acknowledged": writer.confirmed}
             raise CorruptDataError("another client closed the ledger before its acknowledged end", **known)
         return last
+
+    def _note_fence(self) -> None:
+        """From now on, this opening may be a deposed one that still answers reads."""
+        if self._fenced_at_s is None:
+            self._fenced_at_s = asyncio.get_running_loop().time()
+
+    async def _check_owner(self) -> None:
+        """Return if the record still names this opening. Raises ContainerOfflineError: it does not, or the coordinator
+        has not answered for ``fenced_s`` after a fence. UnavailableError: it does not answer now; try again."""
+        try:
+            await self._held.check()
+        except UnavailableError as error:
+            since_s = self._fenced_at_s
+            if since_s is not None and asyncio.get_running_loop().time() - since_s >= self._limits.fenced_s:
+                raise ContainerOfflineError(
+                    "a ledger of the log was fenced, and ZooKeeper does not answer whether another store owns the log"
+                    " now; start the store again when ZooKeeper answers",
+                    epoch=self.epoch,
+                    waited_s=self._limits.fenced_s,
+                ) from error
+            raise
+        if self._fenced_at_s is not None:
+            self._fenced_at_s = asyncio.get_running_loop().time()
 
     async def _rest_if_fruitless(self) -> None:
         """Ledgers that bring nothing, such as on bookies that refuse each frame, follow each other ever more slowly."""
@@ -365,34 +412,22 @@ class LedgerLog:
             first_s, longest_s = self._limits.retry_s
             await asyncio.sleep(min(first_s * 2.0 ** min(self._fruitless - 2, 16), longest_s))
 
-    async def _begin_ledger(self, before: tuple[int, int] | None) -> None:
-        """Extend the list by a ledger of our own. ``before``: the one that we wrote before it, and its last entry."""
-        if before is not None:
-            sent = ((frame.address, frame.entry) for frame in self._unacknowledged)
-            self._acknowledge(ownership.acknowledged_upto(sent, before[1]))
-            await self._rest_if_fruitless()
-        for frame in self._unacknowledged:
-            frame.entry = 0
+    async def _extend(self, writer: LedgerWriter, before: tuple[int, int] | None = None) -> None:
+        """List the new ledger in the record, and use it. ``before``: the one that we wrote before it, and its last
+        entry."""
         first = self._unacknowledged[0].address if self._unacknowledged else self._next
-        header = encode_header(LedgerHeader(epoch=self.epoch, first=first))
-        if before is None:
-            writer = await self._create(header)
-        else:
-            writer = await self._until_done(lambda: self._create(header), "no ledger can be begun")
         listed = ListedLedger(ledger=writer.ledger, first=first)
 
         def extend(record: ContainerRecord) -> ContainerRecord:
             known = record if before is None else ownership.ended(record, *before)
             return ownership.extended(known, listed)
 
-        try:
-            await self._until_done(lambda: self._removals.change(extend), "log's record cannot be changed")
-        except ContainerOfflineError:
-            await self._removals.discard(writer.ledger)
-            raise
+        await self._until_done(lambda: self._removals.change(extend), "log's record cannot be changed")
         await self._removals.run()
+        self._fenced_at_s = None
         self._writer, self._entries, self._ledger_bytes, self._ledger_first = writer, 0, 0, first
         for frame in self._unacknowledged:
+            frame.entry = 0
             self._send(frame)
 
     async def _create(self, header: bytes) -> LedgerWriter:
@@ -406,7 +441,8 @@ class LedgerLog:
         return await self._ledgers.create(replace(self._spec, copies=_COPIES_MIN, acks=_COPIES_MIN), header)
 
     async def _until_done(self, attempt: Callable[[], Awaitable[_T]], problem: str) -> _T:
-        """Repeat the attempt while bookies or coordinator do not answer. Appends wait meanwhile."""
+        """Repeat the attempt while bookies or coordinator do not answer. Ends only if another opening owns the log, or
+        may own it: see ``_check_owner``."""
         pause_s, longest_s = self._limits.retry_s
         while True:
             try:
@@ -416,6 +452,9 @@ class LedgerLog:
                     "log waits and repeats the step",
                     extra={"problem": problem, "epoch": self.epoch, "error": str(error)},
                 )
+            if self._fenced_at_s is not None and attempt != self._check_owner:
+                with suppress(UnavailableError):  # the attempt is repeated anyway
+                    await self._check_owner()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
 
@@ -452,7 +491,7 @@ class LedgerLog:
 
 def _check_header(data: bytes, listed: ListedLedger) -> None:
     header = decode_header(data, ledger=listed.ledger)
-    if header.first != listed.first:
+    if header.first > listed.first:  # the header was written while the ledger before was still in use
         raise CorruptDataError(
             "ledger is not the one that the log's record names", ledger=listed.ledger, first=header.first
         )

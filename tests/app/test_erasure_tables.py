@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -16,6 +17,7 @@ from penstock.model.policies import ReaderGroupRetention
 from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
 from penstock.ports.control.groups import ReaderGroupConfig
+from penstock.spark.jobs.erase_tables import _tables_of
 
 NAME = StreamName("s", "t")
 TABLE = "delta /tables/clicks"
@@ -70,3 +72,25 @@ def test_a_case_closes_once_its_tables_are_done_or_with_pending_tables(tmp_path)
             store.cases().close("d", **WHO)
         ended = store.cases().close("d", **WHO, pending_tables=True)
         assert (ended.state, list(ended.ended.tables)) == ("closed", [TABLE])
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_case_does_not_close_while_tables_of_a_deleted_stream_are_pending(tmp_path, again):
+    with penstock.open(tmp_path / "data", deletion_grace_ms=0) as store:
+        fill(store.create_stream("s/t", create_scope=True), 50)
+        controller = store._inner.controller
+        store._thread.call(register(controller, "g", TABLE_PREFIX + TABLE))
+        store.cases().open("s", [SECRET.decode()], case="c", **WHO)
+        (erasure,) = store.cases().wait("c").erasures
+        store.stream("s/t").delete(seal=True)
+        if again:
+            # A new stream of the name has no table, or another one; the rows of the old one stay.
+            store.create_stream("s/t")
+        (table,) = store.cases().show("c").tables
+        assert (table.table, table.state, list(table.erasures)) == (TABLE, "pending", [erasure])
+        with pytest.raises(ConflictError, match="tables still have rows"):
+            store.cases().close("c", **WHO)
+        services = SimpleNamespace(controller=controller)
+        assert store._thread.call(_tables_of(services, NAME, erasure)) == [TABLE]
+        store._thread.call(controller.erasures.note_table(erasure, TABLE, rows=8))
+        assert not store.cases().close("c", **WHO).ended.tables

@@ -82,7 +82,8 @@ class ErasureRecord:
     complete request (docs/formats/erasure.md). ``deferred`` is present in the state ``DEFERRED`` only; ``withdrawn``
     (``who``, ``why``, ``at_ms``, and ``identity`` if verified) in ``WITHDRAWN`` only. ``tables``: by name, the tables in
     which it was performed too, each with ``rows`` and ``at_ms``. ``identity``: the verified one of the requester; None:
-    the server verified none, or an earlier version did not keep it.
+    the server verified none, or an earlier version did not keep it. ``known_tables``: the tables that were subscribers of
+    the stream when it was decided or done, sorted.
     """
 
     stream: str
@@ -97,6 +98,7 @@ class ErasureRecord:
     withdrawn: Mapping[str, Any] | None = None
     tables: Mapping[str, Any] = field(default_factory=dict)
     identity: str | None = None
+    known_tables: Sequence[str] = ()
 
     @property
     def is_requested(self) -> bool:
@@ -111,6 +113,8 @@ class ErasureRecord:
             more["tables"] = dict(self.tables)
         if self.identity is not None:
             more["identity"] = self.identity
+        if self.known_tables:
+            more["known_tables"] = list(self.known_tables)
         return dump_record(
             {
                 **more,
@@ -147,6 +151,7 @@ class ErasureRecord:
                 for name, of in fields.get("tables", {}).items()
             },
             identity=None if fields.get("identity") is None else str(fields["identity"]),
+            known_tables=tuple(str(name) for name in fields.get("known_tables", ())),
         )
 
 
@@ -274,6 +279,11 @@ WITHOUT_ANNOTATIONS: Mapping[type, JsonValue] = {
                 "by name, tables in which it was performed too: `rows` and `at_ms`; absent: there are none",
             ),
             ("identity", "text", "verified identity of the requester; absent: none was verified, and in older records"),
+            (
+                "known_tables",
+                "list",
+                "tables that were subscribers of the stream when it was decided or done; absent: none, and in older records",
+            ),
         ),
     ),
     ErasurePartRecord: JsonValue(

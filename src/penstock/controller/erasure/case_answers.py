@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, convert
 
 from penstock.codec.control.cases import CaseRecord, CaseStreamRecord
-from penstock.codec.control.erasures import ErasureRecord
+from penstock.codec.control.erasures import ErasureRecord, ErasureState
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.case_search import holds_of_erasure
@@ -95,18 +95,23 @@ class CaseAnswers:
             return []
 
     async def _tables(self, case: str, name: StreamName, record: CaseStreamRecord) -> Sequence[CaseTable]:
-        """The tables that are subscribers of the stream. Without an erasure in the stream none has to change."""
+        """The tables with copies of the stream, and of deleted streams of its name. Without an erasure none has to
+        change."""
         erasures = await self._erasures_of(case, name, record)
-        if not erasures:
-            return []
         entries = await self._ctx.metadata.entries([keys.erasure(item) for item in erasures])
-        done = [stored(entry, ErasureRecord).value for entry in entries]
-        found = []
-        for table in await self._erasures.tables.names(name):
-            lacks = [item for item, of in zip(erasures, done, strict=True) if of is None or table not in of.tables]
-            state = "pending" if lacks else "done"
-            found.append(CaseTable(stream=str(name), table=table, state=state, erasures=lacks))
-        return found
+        lacks: dict[str, list[str]] = {}
+        for erasure, entry in zip(erasures, entries, strict=True):
+            of = stored(entry, ErasureRecord).value
+            if of is None or of.state is ErasureState.WITHDRAWN:
+                continue  # It has erased nothing.
+            for table in await self._erasures.tables.of(of):
+                lacking = lacks.setdefault(table.table, [])
+                if table.state != "done":
+                    lacking.append(erasure)
+        return [
+            CaseTable(stream=str(name), table=table, state="pending" if lacking else "done", erasures=lacking)
+            for table, lacking in sorted(lacks.items())
+        ]
 
     async def pending_tables(self, case: str) -> Sequence[str]:
         """The tables that lack an erasure of the case."""

@@ -17,7 +17,7 @@ from penstock.controller.context import Context
 from penstock.controller.erasure.deferral import deferral_entry, judge, withdrawn_error
 from penstock.controller.erasure.parts import Parts
 from penstock.controller.erasure.repeats import Repeats
-from penstock.controller.erasure.subjects import Request, check_complete, check_receipt_fits, ends_of
+from penstock.controller.erasure.subjects import Request, check_complete, check_receipt_fits, ends_of, tables_of
 from penstock.controller.metadata import Stored
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.workflows import settled
@@ -106,6 +106,7 @@ class Decisions:
     ) -> ErasureRecord:
         ctx, erasure, ends = self._ctx, str(asked.asked["erasure"]), ends_of(parts)
         judgement = await judge(ctx, view, ends)
+        asked = replace(asked, known_tables=await tables_of(ctx, view))
         decided = judgement.applied_to(asked, ends, now_ms=now_ms)
         entries = [deferral_entry(AuditKind.ERASE_DEFERRED, erasure, decided)] if judgement.holds else []
         await ctx.metadata.put(found.put(decided), *judgement.checks, *gate, *ctx.audit.puts(entries))

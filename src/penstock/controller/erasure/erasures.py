@@ -417,6 +417,7 @@ class Erasures:
         self._attempts.reached(erasure, segments=len(wanted), of=len(wanted), is_log=True)
         await ctx.segments.wipe_log()
         await self._parts.keep_chunks(erasure, chunks)
+        tables = await self.tables.names(record)
         fields = {
             "erasure": erasure,
             "stream": record.stream,
@@ -427,10 +428,10 @@ class Erasures:
             "chunks": {"count": len(chunks), "sha256": digest_of(chunks)},
             "tiers": _SENTENCES,
             "request": None if record.request is None else dict(record.request),
-            "remains": await remains_of(ctx, await self._view(record), stream, record.incarnation),
+            "remains": await remains_of(ctx, await self._view(record), stream, record.incarnation, tables),
             "version": version("penstock"),
         }
-        await changing(lambda: self._finish(erasure, fields))
+        await changing(lambda: self._finish(erasure, fields, tables))
         ctx.audit.soon()
         self.feed.soon()
         ctx.telemetry.add("erasures")
@@ -456,7 +457,7 @@ class Erasures:
         chunks_found = await self._ctx.segments.erase(segment_name(stream, segment), ranges, erasure=erasure)
         return sorted(chunks_found, key=lambda item: (item.start_offset, item.name_before))
 
-    async def _finish(self, erasure: str, fields: Mapping[str, Any]) -> None:
+    async def _finish(self, erasure: str, fields: Mapping[str, Any], tables: Sequence[str]) -> None:
         ctx = self._ctx
         found: Stored[ErasureRecord] = await ctx.metadata.get(keys.erasure(erasure), ErasureRecord)
         chain: Stored[ErasureChainRecord] = await ctx.metadata.get(keys.ERASURE_CHAIN, ErasureChainRecord)
@@ -470,7 +471,7 @@ class Erasures:
             sequence=1 if before is None else before.sequence + 1,
             previous=None if before is None else before.sha256,
         )
-        done = replace(record, state=ErasureState.DONE, receipt=receipt)
+        done = replace(record, state=ErasureState.DONE, receipt=receipt, known_tables=tables)
         entry = AuditEntry(
             kind=AuditKind.ERASE,
             target=record.stream,

@@ -21,7 +21,7 @@ from penstock.controller.context import Context
 from penstock.controller.erasure.case_search import Case, CaseSearch
 from penstock.controller.erasure.deferral import judge
 from penstock.controller.erasure.erasures import Erasures
-from penstock.controller.erasure.subjects import ends_of
+from penstock.controller.erasure.subjects import ends_of, tables_of
 from penstock.controller.metadata import Stored, overwrite
 from penstock.controller.stream_view import StreamView
 from penstock.core.cases.case import matcher_of, with_key
@@ -174,6 +174,7 @@ class Reapply:
                 asked=asked,
                 asked_ms=ctx.clock.now_ms(),
                 run=_RUN,
+                known_tables=[] if view is None else await tables_of(ctx, view),
                 request={"events": count, "positions_sha256": digest, "sha256": sha256},
             )
             for part in parts:

@@ -219,9 +219,10 @@ def hold_fields(hold: Placed) -> dict[str, Any]:
 
 
 async def remains_of(
-    ctx: Context, view: StreamView | None, stream: StreamName, incarnation: int
+    ctx: Context, view: StreamView | None, stream: StreamName, incarnation: int, tables: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """What may still hold the bytes, why, and until when. ``view``: the stream, None if it was deleted."""
+    """What may still hold the bytes, why, and until when. ``view``: the stream, None if it was deleted. ``tables``: those
+    that have copies of its events."""
     found: list[dict[str, Any]] = [
         {
             "what": "copies that others made: backups, snapshots of disks, versions kept by a bucket, "
@@ -229,6 +230,9 @@ async def remains_of(
         }
     ]
     found += await _other_deleted(ctx, stream, incarnation)
+    found += [
+        {"what": "rows of a table, until penstock spark erase --tables deletes them", "table": name} for name in tables
+    ]
     if view is None:
         return [*found, *await _remains_of_deleted(ctx, stream, incarnation)]
     transactions = [entry async for entry in ctx.metadata.scan_all(keys.transactions(stream))]
@@ -259,7 +263,6 @@ async def remains_of(
                 "until_ms": max(item.due_ms for item in graced),
             }
         )
-    found += await _tables(ctx, view)
     spaces = await ctx.segments.spaces(await _segment_names(ctx, view))
     leased = [space for space in spaces.values() if space.leased_bytes]
     if leased:
@@ -273,17 +276,12 @@ async def remains_of(
     return found
 
 
-async def _tables(ctx: Context, view: StreamView) -> list[dict[str, Any]]:
-    """The tables that are subscribers of the stream. They have copies of its events."""
+async def tables_of(ctx: Context, view: StreamView) -> list[str]:
+    """The tables that are subscribers of the stream, sorted. They have copies of its events."""
     records = await load_subscribers(ctx, view)
-    tables = sorted(item.query for item in records.values() if item.query.startswith(TABLE_PREFIX))
-    return [
-        {
-            "what": "rows of a table, until penstock spark erase --tables deletes them",
-            "table": name.removeprefix(TABLE_PREFIX),
-        }
-        for name in tables
-    ]
+    return sorted(
+        item.query.removeprefix(TABLE_PREFIX) for item in records.values() if item.query.startswith(TABLE_PREFIX)
+    )
 
 
 async def _segment_names(ctx: Context, view: StreamView) -> list[str]:

@@ -9,33 +9,36 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.codec.control.erasures import ErasureRecord, ErasureState
+from penstock.codec.control.streams import HIDDEN
 from penstock.controller import keys
 from penstock.controller.context import Context
-from penstock.controller.erasure.subjects import ID_MAX
+from penstock.controller.erasure.subjects import ID_MAX, tables_of
 from penstock.controller.metadata import changing
-from penstock.controller.retention.facts import load_subscribers
-from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.answers.erasure import ErasureTable
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.names import StreamName
 
 
 class ErasedTables:
-    """Notes which tables are done. A table is known as long as it is a subscriber of the stream."""
+    """Notes which tables are done. A table is known as long as it is a subscriber of the stream. The tables of a deleted
+    stream stay known, because their rows stay."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
 
-    async def names(self, stream: StreamName) -> Sequence[str]:
-        """The tables that are subscribers of the stream, sorted; none: it was deleted."""
-        view = await self._ctx.streams.find(stream)
-        known = {} if view is None else await load_subscribers(self._ctx, view)
-        queries = [item.query for item in known.values() if item.query.startswith(TABLE_PREFIX)]
-        return sorted(item.removeprefix(TABLE_PREFIX) for item in queries)
+    async def names(self, record: ErasureRecord) -> Sequence[str]:
+        """The tables that are subscribers of the stream of the erasure, sorted. If it was deleted, even if a new stream has
+        its name: those that were subscribers when the erasure was decided or done."""
+        view = await self._ctx.streams.find(StreamName.parse(record.stream))
+        if view is not None and view.record.incarnation == record.incarnation and view.record.state not in HIDDEN:
+            return await tables_of(self._ctx, view)
+        # Earlier versions have them in the receipt only.
+        remains = [] if record.receipt is None else record.receipt["remains"]
+        return sorted({*record.known_tables, *(str(item["table"]) for item in remains if "table" in item)})
 
     async def of(self, record: ErasureRecord) -> Sequence[ErasureTable]:
         """How an erasure stands in each table of its stream, and in those that have left it since."""
-        names = dict.fromkeys([*await self.names(StreamName.parse(record.stream)), *sorted(record.tables)])
+        names = dict.fromkeys([*await self.names(record), *sorted(record.tables)])
         return [
             ErasureTable(table=name, state="done", **record.tables[name])
             if name in record.tables
@@ -58,7 +61,7 @@ class ErasedTables:
             raise InvalidArgumentError(
                 "only an erasure with a receipt is performed in tables", erasure=erasure, rows=rows
             )
-        if table not in await self.names(StreamName.parse(record.stream)):
+        if table not in await self.names(record):
             raise InvalidArgumentError("no such table is a subscriber of the stream", table=table[:120])
         done = {"rows": rows, "at_ms": self._ctx.clock.now_ms()}
         now = replace(record, tables={**record.tables, table: done})

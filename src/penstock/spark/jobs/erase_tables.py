@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from msgspec import UNSET
+
 from penstock.client.erasure import AsyncErasures
 from penstock.client.retry import retrying
 from penstock.core.streams.query_source import TABLE_PREFIX
-from penstock.model.errors import InvalidArgumentError, PenstockError, UnsupportedError
+from penstock.model.errors import InvalidArgumentError, PenstockError, StreamNotFoundError, UnsupportedError
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
 from penstock.spark.connect import Connector, Services, dial, link
@@ -79,7 +81,7 @@ def erase_in_tables(
 
     erased = {int(segment): offsets for segment, offsets in server.ask(positions).items()}
     found = []
-    for name in server.ask(lambda services: _registered(services, stream)):
+    for name in server.ask(lambda services: _tables_of(services, stream, erasure)):
         try:
             done = erase(_open(name, settings, stream), erasure, erased, run=on_spark(spark))
             server.ask(partial(_note, erasure, name, done.rows))
@@ -99,11 +101,19 @@ async def _note(erasure: str, table: str, rows: int, services: Services) -> None
     await retrying(partial(services.controller.erasures.note_table, erasure, table, rows=rows), RealRng())
 
 
-async def _registered(services: Services, stream: StreamName) -> list[str]:
-    """The tables that are subscribers of the stream, as ``FORMAT TABLE``; those of the job ``table`` as a directory."""
-    known = await services.controller.subscribers.describe(stream)
-    queries = [item.query or item.owner for item in known]
-    return sorted(item.removeprefix(TABLE_PREFIX) for item in queries if item.startswith(TABLE_PREFIX))
+async def _tables_of(services: Services, stream: StreamName, erasure: str) -> list[str]:
+    """The tables with copies of the erased events, as ``FORMAT TABLE``; those of the job ``table`` as a directory.
+
+    Tables that are done are listed as long as they are subscribers. The tables of a deleted stream stay pending.
+    """
+    try:
+        known = await services.controller.subscribers.describe(stream)
+    except StreamNotFoundError:
+        known = ()
+    queries = {item.query or item.owner for item in known}
+    tables = (await services.controller.erasures.get(erasure)).tables
+    found = () if tables is UNSET else tables
+    return [item.table for item in found if item.state == "pending" or TABLE_PREFIX + item.table in queries]
 
 
 def _open(name: str, settings: TableSettings, stream: StreamName) -> CommittedTable:

@@ -18,6 +18,7 @@ import penstock
 from penstock.app.cli.main import app
 from penstock.core.cases.matching import Contains, JsonField
 from penstock.model.errors import AlreadyExistsError, ErasureWithdrawnError
+from penstock.model.segments import SegmentId
 from penstock.spark.cli import erase as cli_erase
 from penstock.spark.jobs import erase as jobs_erase
 from penstock.spark.jobs.erase import erase, matches_of
@@ -153,7 +154,7 @@ def test_a_run_that_comes_second_gets_the_receipt_of_the_first(
     how = {"controller": address, "who": "ann", "why": "request 21", "erasure": "r21"}
     search, first = jobs_erase._positions, list[Any]()
 
-    def search_while_another_decides(*arguments: Any) -> dict[Any, list[int]]:
+    def search_while_another_decides(*arguments: Any) -> Any:
         monkeypatch.setattr(jobs_erase, "_positions", search)
         world.write(stream, users(20))  # Another tail: what the two have looked for differs by it.
         first.append(erase(spark, str(stream), match, **how))
@@ -163,6 +164,45 @@ def test_a_run_that_comes_second_gets_the_receipt_of_the_first(
     second = erase(spark, str(stream), match, **how)
     assert first[0].events > 0
     assert second.receipt == first[0].receipt
+
+
+DEEP = b'{"user":{"id":"ann-0013","more":' + b"[" * 50_000 + b"]" * 50_000 + b"}}"
+
+
+@pytest.mark.spark
+def test_an_event_that_cannot_be_examined_stops_no_erasure_and_is_reported(
+    spark: Any, address: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_erase, "spark_session", lambda *_, **__: nullcontext(spark))
+    stream = world.create("erase-deep", segments=1)
+    world.write(stream, [*users(100), DEEP])
+    match = JsonField(path="user.id", values=frozenset({"nobody-1"}))
+    found = erase(spark, str(stream), match, controller=address, who="ann", why="x")
+    assert (found.events, found.not_examined) == (0, 1)
+    assert found.receipt is not None
+    (place,) = found.receipt["looked_for"]["not_examined"]["first"]
+    (tmp_path / "values").write_text("ann-0013\n")
+    options = ["--json-field", "user.id", "--values-from", tmp_path / "values", "--reason", "x", "--owner", "ann"]
+    command = ["spark", "erase", stream, *options, "--id", "deep", "--controller", address]
+    for more in (["--dry-run"], ["--yes"], ["--yes"]):
+        shown = CliRunner().invoke(app, [str(item) for item in [*command, *more]])
+        assert shown.exit_code == 0, shown.output
+        assert f"NOT EXAMINED: 1 event nested too deeply, at {place}" in shown.output
+    # It is still there: by its position it can be erased.
+    assert [event for event in read(spark, address, str(stream)) if b"ann-0013" in event] == [DEEP]
+    predicate = Where(schema="user struct<id string>", where="user.id = 'ann-0013'")
+    erase(spark, str(stream), predicate, controller=address, who="ann", why="x", dry_run=True)
+    with penstock.connect(address) as store:
+        segment, offset = map(int, place.split(":"))
+        receipt = store.stream(stream).erase([(SegmentId(segment), offset)], who="ann", why="by hand")
+        assert receipt["where"]["events"] == 1
+
+
+def test_what_cannot_be_examined_is_neither_a_match_nor_hidden() -> None:
+    events = [b'{"user":{"id":"ann-0013"}}', DEEP, b'{"user":{"id":"bob"}}']
+    match = JsonField(path="user.id", values=frozenset({"ann-0013"}))
+    (batch,) = matching_batches(match, iter([batch_of(events)]))
+    assert batch.select(["offset", "examined"]).to_pydict() == {"offset": [0, 1], "examined": [True, False]}
 
 
 @pytest.mark.spark

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.core.cases.matching import Contains as Contains
 from penstock.core.cases.matching import JsonField as JsonField
 from penstock.core.segments.erasure_receipt import NOT_SEEN
+from penstock.model.errors import UnsearchableEventError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +53,10 @@ def without_literals(where: str) -> str:
 
 
 def matching_batches(match: JsonField | Contains, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Positions (``segment_id``, ``offset``) of the events that match; this is the work of a task."""
+    """Positions (``segment_id``, ``offset``) of the events that match; this is the work of a task.
+
+    With ``examined`` false, the event could not be searched, and nobody knows whether it matches. It stops no other.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -60,12 +64,24 @@ def matching_batches(match: JsonField | Contains, batches: Iterator[pa.RecordBat
     few = [value.encode() for value in sorted(match.values)] if len(match.values) <= _FEW else []
     for batch in batches:
         events = batch.column("event")
+        examined: list[bool] | None = None
         if few and isinstance(match, Contains):
             mask = pc.match_substring(events, few[0])
             for value in few[1:]:
                 mask = pc.or_(mask, pc.match_substring(events, value))
         else:
-            mask = pa.array([decides(event) for event in events.to_pylist()], pa.bool_())
+            decided = [_decided(decides, event) for event in events.to_pylist()]
+            mask = pa.array([item is not False for item in decided], pa.bool_())
+            examined = [item is not None for item in decided if item is not False]
         found = batch.select(["segment_id", "offset"]).filter(mask)
         if found.num_rows:
-            yield found
+            known = [True] * found.num_rows if examined is None else examined
+            yield found.append_column("examined", pa.array(known, pa.bool_()))
+
+
+def _decided(decides: Callable[[bytes], bool], event: bytes) -> bool | None:
+    """Whether an event matches; None: it cannot be searched."""
+    try:
+        return decides(event)
+    except UnsearchableEventError:
+        return None

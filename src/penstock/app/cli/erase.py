@@ -25,6 +25,7 @@ from penstock.app.cli.common.target import (
 from penstock.app.cli.common.words import by_whom, moment
 from penstock.app.erasure.values import find_values, positions_from, values_from
 from penstock.codec.answers import as_json
+from penstock.core.segments.erasure_receipt import NOT_EXAMINED
 from penstock.core.units import counted, format_size
 from penstock.model.answers.erasure import Erasure
 from penstock.model.errors import InvalidArgumentError, NotFoundError
@@ -299,12 +300,23 @@ def print_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
     print(f"  finished  {moment(receipt['finished_ms'])}")
     print(f"  chunks    {receipt['chunks']['count']} written anew")
     print(f"  receipt   {receipt['sequence']}, sha256 {receipt['sha256']}")
+    if NOT_EXAMINED in (receipt.get("looked_for") or {}):
+        print(f"  {not_examined(receipt['looked_for'])}")
     print("what remains elsewhere:")
     for item in receipt["remains"]:
         until = f", until {moment(item['until_ms'])}" if "until_ms" in item else ""
         size = f" ({format_size(item['bytes'])})" if "bytes" in item else ""
         table = f": {item['table']}" if "table" in item else ""
         print(f"  {item['what']}{table}{size}{until}")
+
+
+def not_examined(looked_for: Mapping[str, Any]) -> str:
+    """Which events could not be searched, in words; empty: all could."""
+    found = looked_for.get(NOT_EXAMINED)
+    if not found:
+        return ""
+    which = ", ".join(found["first"]) + (", ..." if found["events"] > len(found["first"]) else "")
+    return f"NOT EXAMINED: {counted(found['events'], 'event')} nested too deeply, at {which}; they may hold a value"
 
 
 def state_line(state: Mapping[str, Any]) -> str:

@@ -19,6 +19,9 @@ FORMAT = 1
 NOT_SEEN = "not_seen"
 """Field of a search in a receipt: events that the search does not find although they may hold a value."""
 
+NOT_EXAMINED = "not_examined"
+"""Field of a search in a receipt: events that could not be searched, so that nobody knows whether they match."""
+
 
 def canonical(value: object) -> bytes:
     """JSON with sorted keys and no spaces, UTF-8: the bytes that digests are made of."""

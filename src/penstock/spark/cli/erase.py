@@ -24,6 +24,7 @@ from penstock.app.cli.erase import (
     ErasureIdOption,
     deferred_by,
     erasure_of,
+    not_examined,
     print_receipt,
     state_line,
     would_erase,
@@ -191,11 +192,15 @@ def _show(report: EraseReport, tables: Sequence[TableErasure] | None, *, as_json
         print_receipt(report.receipt, as_json=as_json)
     elif report.state == "deferred":
         what = f"{counted(report.events, 'event')} of {report.stream}: {deferred_by(report.holds)}"
+        if report.not_examined:
+            what = f"{what}; {not_examined(report.looked_for)}"
         text = f"erasure {report.erasure}, {what}; it continues when no hold covers them"
         say(text, as_json=as_json, **report.as_json())
         raise typer.Exit(DEFERRED_STATUS)
     else:
         found = would_erase(report.stream, report.events, report.bytes, report.holds)
+        if report.not_examined:
+            found = f"{found}; {not_examined(report.looked_for)}"
         say(found, as_json=as_json, **report.as_json())
 
 

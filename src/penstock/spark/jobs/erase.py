@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from penstock.codec.answers import as_json
-from penstock.core.segments.erasure_receipt import NOT_SEEN
+from penstock.core.segments.erasure_receipt import NOT_EXAMINED, NOT_SEEN
 from penstock.model.answers.erasure import Erasure
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import AlreadyExistsError, ErasureDeferredError, NotFoundError
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Store
 
 Progress = Callable[[Mapping[str, Any]], None]
-_COLUMNS = ("segment_id", "offset")
-_POSITIONS = ", ".join(f"{name} bigint" for name in _COLUMNS)
+_COLUMNS = ("segment_id", "offset", "examined")
+_POSITIONS = "segment_id bigint, offset bigint, examined boolean"
+_LISTED_MAX = 10  # positions of events that could not be examined, in a receipt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class EraseReport:
     ``state``: ``dry run``; ``done``, with a receipt even if nothing matched; or ``deferred``: holds cover some of the
     events, so nothing is blanked until they end, and the call can be repeated with the id in ``erasure``. ``holds``: those
     that defer the erasure or, in a dry run, would; each with ``hold``, ``owner``, ``reason``, ``until_ms``. ``start`` and
-    ``end`` are the cuts between which events were searched.
+    ``end`` are the cuts between which events were searched. If some events between them could not be examined,
+    ``looked_for`` has ``not_examined``: how many ``events``, and the ``first`` of them as ``SEGMENT:OFFSET``.
     """
 
     erasure: str | None
@@ -48,6 +50,11 @@ class EraseReport:
     looked_for: Mapping[str, Any]
     receipt: Mapping[str, Any] | None = None
     holds: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def not_examined(self) -> int:
+        """Events that could not be searched: nobody knows whether they match, and they are not erased."""
+        return int(dict(self.looked_for.get(NOT_EXAMINED) or {}).get("events", 0))
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -102,9 +109,9 @@ def erase(
                 return _repeated(store, known, asked, match)
         start, end = target.head(), target.tail()
         on_progress({"state": "looking", "bytes": target.describe().size_bytes})
-        positions = _positions(spark, match, controller, target.name, start, end)
+        positions, unknown = _positions(spark, match, controller, target.name, start, end)
         on_progress({"state": "found", "found": sum(map(len, positions.values()))})
-        looked_for = {**match.looked_for(), "from": start.to_text(), "to": end.to_text()}
+        looked_for = {**match.looked_for(), "from": start.to_text(), "to": end.to_text(), **_not_examined(unknown)}
         if confirm is not None and not dry_run:
             confirm(target.erase(positions, who=who, why=why, looked_for=looked_for, dry_run=True))
         try:
@@ -138,8 +145,8 @@ def _dry(stream: str, erasure: str | None, found: Mapping[str, Any], looked_for:
 
 def _positions(
     spark: SparkSession, match: Match, controller: str, stream: StreamName, start: StreamCut, end: StreamCut
-) -> dict[SegmentId, list[int]]:
-    """The offsets at which the matching events begin, by segment."""
+) -> tuple[dict[SegmentId, list[int]], list[tuple[int, int]]]:
+    """The offsets at which the matching events begin, by segment; and the positions of those that cannot be searched."""
     options = {
         "controller": controller,
         "scope": stream.scope,
@@ -150,11 +157,23 @@ def _positions(
     }
     frame = spark.read.format("penstock").options(**options).load()
     found: dict[SegmentId, list[int]] = {}
+    unknown: list[tuple[int, int]] = []
     # All tasks at once: an iterator over the rows would run them one after another.
     for batch in matches_of(frame, match).toArrow().to_batches():
-        for segment, offset in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
-            found.setdefault(SegmentId(segment), []).append(offset)
-    return found
+        for segment, offset, examined in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
+            if examined:
+                found.setdefault(SegmentId(segment), []).append(offset)
+            else:
+                unknown.append((segment, offset))
+    return found, unknown
+
+
+def _not_examined(unknown: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """The field of the search about events that could not be searched; none if there are none."""
+    if not unknown:
+        return {}
+    first = [f"{segment}:{offset}" for segment, offset in sorted(unknown)[:_LISTED_MAX]]
+    return {NOT_EXAMINED: {"events": len(unknown), "first": first}}
 
 
 def _known(store: Store, erasure: str) -> Erasure | None:
@@ -195,7 +214,7 @@ def _repeated(store: Store, known: Erasure, asked: Mapping[str, Any], match: Mat
 
 
 def _searched(looked_for: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in looked_for.items() if name not in ("from", "to", NOT_SEEN)}
+    return {name: value for name, value in looked_for.items() if name not in ("from", "to", NOT_SEEN, NOT_EXAMINED)}
 
 
 def _deferred(state: Erasure) -> EraseReport:
@@ -229,9 +248,9 @@ def _done(receipt: Mapping[str, Any]) -> EraseReport:
 
 
 def matches_of(frame: DataFrame, match: Match) -> DataFrame:
-    """Positions of the events that match."""
+    """Positions of the events that match, with ``examined``: see ``matching_batches``."""
     if isinstance(match, Where):
-        from pyspark.sql.functions import col, expr, from_json, json_object_keys
+        from pyspark.sql.functions import col, expr, from_json, json_object_keys, lit
 
         text = col("event").cast("string")
         read = from_json(text, match.schema)
@@ -241,7 +260,7 @@ def matches_of(frame: DataFrame, match: Match) -> DataFrame:
         )
         flat = parsed.select("payload.*", "__segment", "__offset")
         return flat.where(expr(match.where)).select(
-            col("__segment").alias("segment_id"), col("__offset").alias("offset")
+            col("__segment").alias("segment_id"), col("__offset").alias("offset"), lit(True).alias("examined")
         )
     work = partial(matching_batches, match)
     return frame.select("event", "segment_id", "offset").mapInArrow(work, _POSITIONS)

@@ -81,7 +81,7 @@ class PowerLossDisk:
             case "make_dir":
                 if path != self._root:
                     self._rename(path, None, None, event)
-            case "write" | "resize" | "punch":
+            case "write" | "resize" | "extend" | "punch":
                 inode = self._inode(path)
                 inode.pending.append(event)
                 self._unsynced[inode] = None
@@ -216,6 +216,9 @@ def _change(data: bytearray, item: Event, fate: str, rng: random.Random) -> None
     if item.kind == "resize":
         del data[item.offset :]
         data.extend(bytes(item.offset - len(data)))
+        return
+    if item.kind == "extend":
+        data.extend(bytes(max(0, item.offset - len(data))))
         return
     if item.kind == "punch":
         end = min(len(data), item.offset + item.length)

@@ -29,7 +29,7 @@ from penstock.storage.machine.disk import FileDisk
 from penstock.storage.machine.files import RealFiles
 from penstock.storage.machine.reserve import keep_reserve
 from penstock.storage.machine.rng import RealRng
-from penstock.storage.rows import sqlite_keyvalue
+from penstock.storage.rows import sqlite_room
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 from penstock.testing.fakes import InlineOffload
 
@@ -70,7 +70,7 @@ async def open_small_store(data: Path, *, tier2: Path | None = None) -> AsyncIte
     settings = EmbeddedSettings(data=data, tier2=None if tier2 is None else str(tier2))
     async with AsyncExitStack() as stack:
         # Room for a full disk: four megabytes in each of SQLite's two files would be most of what a crash state holds.
-        stack.enter_context(patch.object(sqlite_keyvalue, "_ROOM_BYTES", ROOM_BYTES))
+        stack.enter_context(patch.object(sqlite_room, "ROOM_BYTES", ROOM_BYTES))
         directory = DataDirectory.open(data)
         stack.callback(directory.close)
         files = RealFiles(data, offload)
@@ -89,6 +89,8 @@ async def open_small_store(data: Path, *, tier2: Path | None = None) -> AsyncIte
         await files.make_dir("metadata")
         keyvalue = await SqliteKeyValue.open(data / "metadata" / "store.db", offload)
         stack.push_async_callback(keyvalue.close)
+        # These lives are short: by itself, SQLite would never move its log into the file and begin it again.
+        keyvalue._writer.execute("PRAGMA wal_autocheckpoint=20")
         tier = await stack.enter_async_context(open_tier(settings, files, offload=offload, rng=rng))
         segments = await stack.enter_async_context(
             open_segment_store(

@@ -42,8 +42,12 @@ def test_a_trace_is_read_in_the_order_in_which_calls_end():
         line(2, f"fdatasync(5<{at}>) = -1 EIO (Input/output error) (INJECTED)"),
         line(2, f'rename("{at}", "{hexed(f"{ROOT}/b")}") = 0'),
         line(2, f'write(4<{hexed(JOURNAL)}>, "{hexed("[1]")}", 3) = 3'),
+        line(2, f"fallocate(5<{at}>, 0, 0, 4096) = 0"),
+        line(2, f"fallocate(5<{at}>, FALLOC_FL_KEEP_SIZE|FALLOC_FL_PUNCH_HOLE, 512, 1024) = 0"),
     )
-    assert [item.kind for item in found] == ["create", "write", "write", "sync", "failed-sync", "rename", "say"]
+    kinds = ["create", "write", "write", "sync", "failed-sync", "rename", "say", "extend", "punch"]
+    assert [item.kind for item in found] == kinds
+    assert (found[7].offset, found[8].offset, found[8].length) == (4096, 512, 1024)
     assert (found[1].offset, found[1].data) == (7, b"abc")
     assert found[2].data == b"la"
     assert found[3].began < found[2].ended < found[3].ended
@@ -83,6 +87,18 @@ def test_a_power_loss_takes_what_no_sync_has_covered():
     assert files_after(created, written, named) >= {(("a", b""),), (("a", b"new"),)}
     assert () not in files_after(created, written, named)
     assert files_after(created, written, synced, named) == {(("a", b"new"),)}
+
+
+def test_allocated_space_is_zeros_behind_what_was_written():
+    created, named, written = event("create", "a", 0), event("sync", "", 1), event("write", "a", 2, data=b"new")
+    allocated = event("extend", "a", 3, offset=5)
+    assert (("a", b"new\0\0"),) in files_after(created, named, written, allocated)
+    assert files_after(created, named, written, event("sync", "a", 3), event("extend", "a", 4, offset=5)) == {
+        (("a", b"new"),),
+        (("a", b"new\0\0"),),
+    }
+    shorter = event("extend", "a", 4, offset=2)
+    assert files_after(created, named, written, shorter, event("sync", "a", 5)) == {(("a", b"new"),)}
 
 
 def test_a_sync_covers_what_had_ended_before_it_began():

@@ -30,9 +30,9 @@ _UNFINISHED = " <unfinished ...>"
 class Event:
     """One system call that succeeded. ``began`` and ``ended`` are places in the trace.
 
-    ``kind``: write (``offset``, ``data``), resize (``offset`` is the length), punch (``offset``, ``length``), sync, create,
-    make_dir, rename (``target``), unlink, or say: a line written to the journal. One that failed is left out, save for
-    ``failed-sync``, after which the kernel has forgotten what it has not written.
+    ``kind``: write (``offset``, ``data``), resize (``offset`` is the length), extend (to ``offset``), punch (``offset``,
+    ``length``), sync, create, make_dir, rename (``target``), unlink, or say: a line written to the journal. One that
+    failed is left out, save for ``failed-sync``, after which the kernel has forgotten what it has not written.
     """
 
     kind: str
@@ -141,6 +141,8 @@ class _Reader:
                 self._add("resize", path, began, ended, offset=int(numbers[-1]))
             case "fallocate" if "PUNCH_HOLE" in args:
                 self._add("punch", path, began, ended, offset=int(numbers[-2]), length=int(numbers[-1]))
+            case "fallocate":
+                self._add("extend", path, began, ended, offset=int(numbers[-2]) + int(numbers[-1]))
             case "fsync" | "fdatasync":
                 self._add("sync", path, began, ended)
             case _:

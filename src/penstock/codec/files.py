@@ -49,7 +49,7 @@ FILES = (
     ),
     Entry(
         key="metadata/store.db",
-        value="the rows of the containers, in SQLite; with `-wal` and `-shm` while it is open",
+        value="the rows of the containers, in SQLite; with `-wal` and `-shm` while it is open, `.new` until it is created",
         one_for="each data directory",
         writers=("storage.rows.sqlite_keyvalue",),
         ends="nothing",

@@ -142,6 +142,18 @@ def punch_hole(descriptor: int, path: str, offset: int, length: int) -> None:
         raise translated(OSError(number, os.strerror(number), path), path)
 
 
+def allocate(descriptor: int, path: str, size_bytes: int) -> bool:
+    """Give the first ``size_bytes`` of a file their disk space; a shorter file gets that length. What was not written
+    reads as zeros. Blocks. False if the file system cannot do this. Raises StorageFullError, OSError."""
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            return False
+        raise translated(error, path) from error
+    return True
+
+
 def may_be_synced_as_a_whole(descriptor: int) -> bool:
     """Whether ``sync_file_system`` on this file system does all that a sync of each file would, and reports lost
     writes.

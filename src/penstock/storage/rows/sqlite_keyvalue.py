@@ -27,6 +27,7 @@ from penstock.ports.integrity import RowCheck
 from penstock.ports.offload import Offload
 from penstock.storage.machine.calls import sync_directory
 from penstock.storage.machine.serial import Serial
+from penstock.storage.rows.sqlite_room import ROOM_KEY, create_with_room, keep_room
 from penstock.storage.rows.sqlite_rows import refuse_hidden_rows
 
 _log = logging.getLogger(__name__)
@@ -39,10 +40,13 @@ _APPLICATION_ID = 0x50535453
 _SQLITE_HEADER = struct.Struct(">60xi4xi")
 """``user_version`` and ``application_id`` in the header of every SQLite file."""
 
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS kv (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+    f"PRAGMA application_id={_APPLICATION_ID}",
+    f"PRAGMA user_version={FORMAT_VERSION}",
+)
+
 _INLINE_KEYS_MAX = 32  # keys; more use a temporary table, below SQLite's limit of parameters
-_ROOM_BYTES = 4 << 20
-"""Four times the changed rows of a usual checkpoint; one that does not fit is tried again as others make room."""
-ROOM_KEY = b"\xff" * 16
 _CRC_BYTES = 4
 _PROBLEMS_MAX = 20  # problems that a report lists
 
@@ -246,7 +250,7 @@ def _open_all(
     opened: list[sqlite3.Connection] = []
     try:
         check_header(path)
-        if not path.exists():
+        if not path.exists() and not (room and create_with_room(path, _SCHEMA)):
             path.touch(mode=0o600)
             sync_directory(path.parent)
         while len(opened) < 3:
@@ -261,15 +265,14 @@ def _open_all(
         writer.execute("PRAGMA synchronous=FULL")
         if writer.execute("PRAGMA user_version").fetchone()[0] == 0:
             writer.execute("BEGIN IMMEDIATE")
-            writer.execute("CREATE TABLE IF NOT EXISTS kv (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
-            writer.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-            writer.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+            for statement in _SCHEMA:
+                writer.execute(statement)
             writer.execute("COMMIT")
         if room:
             # An inspection must be able to open a damaged file too; it checks the rows itself.
             if not checked:
                 refuse_hidden_rows(writer, path, unsealed=ROOM_KEY)
-            _keep_room(writer, path)
+            keep_room(writer, path)
         for connection in (reader, scanner):
             connection.execute("PRAGMA query_only=ON")
             connection.execute("SELECT key FROM kv LIMIT 1").fetchall()
@@ -294,31 +297,6 @@ def _keep_log(writer: sqlite3.Connection, path: Path) -> None:
         raise UnavailableError(
             "SQLite cannot keep its log here; commits would not be durable", file=str(path), mode=mode
         )
-
-
-def _keep_room(writer: sqlite3.Connection, path: Path) -> None:
-    """Own ``_ROOM_BYTES`` on disk beyond what is used, in the file and in SQLite's log.
-
-    A full disk gets space back only after a commit that records it; that commit must not need space itself. SQLite uses
-    free pages before the file grows, and overwrites its log from the start once the log was moved into the file.
-    """
-    log = path.with_name(path.name + "-wal")
-    page = writer.execute("PRAGMA page_size").fetchone()[0]
-    free = writer.execute("PRAGMA freelist_count").fetchone()[0] * page
-    if free >= _ROOM_BYTES and log.exists() and log.stat().st_size >= _ROOM_BYTES:
-        return
-    try:
-        writer.execute("BEGIN IMMEDIATE")
-        writer.execute("INSERT OR REPLACE INTO kv (key, value) VALUES (?, zeroblob(?))", (ROOM_KEY, _ROOM_BYTES))
-        writer.execute("COMMIT")
-        writer.execute("PRAGMA wal_checkpoint(RESTART)")
-        writer.execute("DELETE FROM kv WHERE key = ?", (ROOM_KEY,))
-    except sqlite3.Error as error:
-        if writer.in_transaction:
-            writer.execute("ROLLBACK")
-        if not isinstance(translated(error, path), StorageFullError):
-            raise
-        _log.warning("disk is full, metadata has no room of its own", extra={"file": str(path)})
 
 
 def check_header(path: Path) -> None:

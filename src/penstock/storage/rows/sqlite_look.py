@@ -12,7 +12,8 @@ from urllib.parse import quote
 from crc32c import crc32c
 
 from penstock.model.errors import DamagedRowError
-from penstock.storage.rows.sqlite_keyvalue import ROOM_KEY, check_format, check_header, translated
+from penstock.storage.rows.sqlite_keyvalue import check_format, check_header, translated
+from penstock.storage.rows.sqlite_room import ROOM_KEY
 from penstock.storage.rows.sqlite_rows import CRC_BYTES, refuse_hidden_rows
 
 

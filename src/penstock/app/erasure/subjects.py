@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.client.store import AsyncStore
 from penstock.core.cases.case import EVERYTHING, concerns
-from penstock.core.cases.matching import Contains, JsonField
+from penstock.core.cases.matching import Contains, JsonField, check_can_match
 from penstock.core.segments.erasure_receipt import NOT_SEEN
 from penstock.model.errors import ScopeNotFoundError, StreamNotFoundError, UnsearchableEventError
 from penstock.model.names import StreamName
@@ -36,9 +36,12 @@ async def export_subject(
 
     A row has ``stream``, ``segment``, ``offset``, ``appended_ms`` (None: not known), ``event`` (bytes; None: erased) and
     ``erasure`` (None: not erased). Erased events are those that an erasure with the same search has blanked; their
-    values are gone, so other erasures cannot be compared. Raises ScopeNotFoundError, StreamNotFoundError, and what reading
-    raises.
+    values are gone, so other erasures cannot be compared.
+
+    Raises ScopeNotFoundError, StreamNotFoundError (also if the targets have no stream), InvalidArgumentError (the search
+    can find nothing), and what reading raises.
     """
+    check_can_match(match)
     found = SubjectExport()
     for name in await _streams(store, targets):
         found.streams += 1
@@ -85,7 +88,10 @@ async def _streams(store: AsyncStore, targets: Sequence[str]) -> list[StreamName
         if target not in known:
             missing = StreamNotFoundError if "/" in target else ScopeNotFoundError
             raise missing("no such stream or scope; nothing was exported", target=target)
-    return sorted((name for name in every if concerns(targets, name)), key=str)
+    found = sorted((name for name in every if concerns(targets, name)), key=str)
+    if not found:
+        raise StreamNotFoundError("the targets have no stream; nothing was exported", targets=" ".join(targets)[:120])
+    return found
 
 
 async def _erased(

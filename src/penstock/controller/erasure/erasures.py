@@ -349,6 +349,9 @@ class Erasures:
             record = None if erasure is None else self._ctx.set_aside.read(entry, ErasureRecord)
             if erasure is not None and record is not None and (stream is None or record.stream == str(stream)):
                 found.append(self._status(erasure, record))
+        if stream is not None and not found:
+            # No erasure of a mistyped name would look like an answer about the stream that was meant.
+            await self._ctx.streams.get(stream)
         # In the order of the chain; erasures without a receipt come last.
         return sorted(
             found,

@@ -9,10 +9,11 @@ from msgspec import UNSET, UnsetType
 
 from penstock.codec.control.erasures import ErasureChunksRecord, ErasurePartRecord, ErasureRecord, ErasureState
 from penstock.controller import keys
+from penstock.controller.erasure.subjects import ID_MAX
 from penstock.controller.metadata import Metadata, overwrite
 from penstock.core.segments.erasure import Range, joined
 from penstock.model.answers.erasure import ErasureChunks, ErasurePart
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.segments import SegmentId
 
 _CHUNKS_PER_RECORD = 1000  # chunks of one record, so that it fits in a value of the table
@@ -71,11 +72,14 @@ class Parts:
         parts."""
         metadata = self._metadata
         record = (await metadata.get(keys.erasure(erasure), ErasureRecord)).value
+        if record is None:
+            # Empty lists would look like those of an erasure that had nothing to erase.
+            raise NotFoundError("no such erasure", erasure=erasure[:ID_MAX])
         found = (
-            [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure, record.run if record else ""))],
+            [entry.key async for entry in metadata.scan_all(keys.erasure_parts(erasure, record.run))],
             [entry.key async for entry in metadata.scan_all(keys.erasure_chunks(erasure))],
         )
-        if record is not None and record.state is ErasureState.DONE:
+        if record.state is ErasureState.DONE:
             if len(self._listed) >= _LISTED_MAX:
                 self._listed.pop(next(iter(self._listed)))
             self._listed[erasure] = found

@@ -13,14 +13,16 @@ from penstock.ports.data.tables import KEY_ABSENT
 
 
 async def check_exist(ctx: Context, targets: Sequence[str]) -> None:
-    """Raises ScopeNotFoundError, StreamNotFoundError: a case about a mistyped name would prove that nothing is left
-    there."""
+    """Raises ScopeNotFoundError, StreamNotFoundError: a case about a mistyped name, or about no stream, would prove that
+    nothing is left there."""
     names = [item for item in targets if item != EVERYTHING]
     wanted = [keys.stream(StreamName.parse(item)) if "/" in item else keys.scope(item) for item in names]
     for name, entry in zip(names, await ctx.metadata.entries(wanted), strict=True):
         if entry.version == KEY_ABSENT:
             missing = StreamNotFoundError if "/" in name else ScopeNotFoundError
             raise missing("no such stream or scope; no case was opened", target=name)
+    if not await concerned(ctx, targets) and not await restorable(ctx, targets):
+        raise StreamNotFoundError("the targets have no stream; no case was opened", targets=" ".join(targets)[:120])
 
 
 async def concerned(ctx: Context, targets: Sequence[str]) -> Sequence[StreamName]:

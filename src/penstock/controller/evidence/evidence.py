@@ -197,9 +197,11 @@ class Evidence:
         self, target: StreamName | str, *, from_ms: int = 0, to_ms: int | None = None
     ) -> EvidenceDocument:
         name = str(target) if isinstance(target, StreamName) else check_name("scope", target)
-        end_ms = self._ctx.clock.now_ms() + 1 if to_ms is None else to_ms
-        if not 0 <= from_ms <= end_ms:
-            raise InvalidArgumentError("the times are not ordered", from_ms=from_ms, to_ms=end_ms)
+        now_ms = self._ctx.clock.now_ms() + 1
+        # Nobody can prove what will not be removed.
+        end_ms = now_ms if to_ms is None else min(to_ms, now_ms)
+        if not 0 <= from_ms < end_ms:
+            raise InvalidArgumentError("the times are not ordered, or in the future", from_ms=from_ms, to_ms=end_ms)
         return await self._evidence(
             d.DISPOSAL,
             lambda entry: d.is_removal(entry, name, from_ms, end_ms),

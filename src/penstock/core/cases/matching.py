@@ -30,6 +30,16 @@ def check_parts(matcher: Matcher) -> None:
         raise InvalidArgumentError("the path of the field has too many names", names=parts, limit=PARTS_MAX)
 
 
+def check_can_match(matcher: Matcher) -> None:
+    """Raises InvalidArgumentError: the search can find nothing, so that its result would look like a proof."""
+    check_parts(matcher)
+    wanted = matcher.digests if isinstance(matcher, KeyedField) else matcher.values
+    if not wanted or (not isinstance(matcher, KeyedField) and not all(value.strip("\0") for value in matcher.values)):
+        raise InvalidArgumentError("a search needs values, and none of them empty", values=len(wanted))
+    if not isinstance(matcher, Contains) and not all(matcher.path.split(".")):
+        raise InvalidArgumentError("the field must be a name, or names joined by dots", field=ascii(matcher.path)[:60])
+
+
 class _Object(list[tuple[str, Any]]):
     """A JSON object with all of its members, including repeated names."""
 

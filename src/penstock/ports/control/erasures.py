@@ -46,11 +46,13 @@ class Erasures(Protocol):
         ...
 
     async def part(self, erasure: str, part: int) -> ErasurePart:
-        """One part, from 0, of the lists whose digests the receipt holds; ``parts`` is their number."""
+        """One part, from 0, of the lists whose digests the receipt holds; ``parts`` is their number. Raises
+        NotFoundError."""
         ...
 
     async def list(self, stream: StreamName | None = None) -> Sequence[Erasure]:
-        """All erasures, or those of a stream, in the order of their receipts."""
+        """All erasures, or those of a stream, in the order of their receipts. Raises StreamNotFoundError: there is no such
+        stream, and no erasure of a deleted one of its name."""
         ...
 
     async def withdraw(self, erasure: str, *, who: str, why: str) -> Erasure:

@@ -51,7 +51,8 @@ class Evidence(Protocol):
         self, target: StreamName | str, *, from_ms: int = 0, to_ms: int | None = None
     ) -> EvidenceDocument:
         """A certificate of disposal: what was removed from a stream or a scope in ``from_ms <= time < to_ms`` (milliseconds
-        since the Unix epoch; None: now), and by which rule. Raises InvalidArgumentError: more than 10,000 removals."""
+        since the Unix epoch; None, or later than now: now), and by which rule. Raises NotFoundError (no such stream or
+        scope), InvalidArgumentError (more than 10,000 removals, or times in the future)."""
         ...
 
     async def ledger(self, *, exported_ms: int, with_values: bool, sha256: str) -> str:

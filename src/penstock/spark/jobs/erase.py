@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from penstock.codec.answers import as_json
+from penstock.core.cases.matching import check_can_match
 from penstock.core.segments.erasure_receipt import NOT_EXAMINED, NOT_SEEN
 from penstock.model.answers.erasure import Erasure
 from penstock.model.cuts import StreamCut
@@ -94,11 +95,13 @@ def erase(
     search: the call waits for that erasure and returns its receipt, or reports that it is still deferred.
 
     Raises AlreadyExistsError (the id belongs to an erasure with another stream, ``who``, ``why`` or search),
-    ErasureWithdrawnError, what ``Stream.erase`` raises except ErasureDeferredError, and Spark's errors for a schema or a
-    predicate that it cannot parse.
+    InvalidArgumentError (the search can find nothing), ErasureWithdrawnError, what ``Stream.erase`` raises except
+    ErasureDeferredError, and Spark's errors for a schema or a predicate that it cannot parse.
     """
     import penstock
 
+    if not isinstance(match, Where):
+        check_can_match(match)
     on_progress = progress or (lambda _: None)
     asked = {"erasure": erasure, "stream": stream, "who": who, "why": why}
     with penstock.connect(controller) as store:

@@ -81,6 +81,14 @@ CHECKS: Sequence[Check] = (
         command=_module(_SIM, "--retention-days", "30", "--seeds", "{}", "--from", "700", "--keep-going"),
     ),
     Check(
+        name="ledgers",
+        what="a log on BookKeeper whose owners die or are deposed, with bookies and a coordinator that fail",
+        minutes=5,
+        count=2000,
+        least=50,
+        command=_module(_SIM, "--ledgers", "--seeds", "{}", "--from", "80000", "--seconds", "20", "--keep-going"),
+    ),
+    Check(
         name="planted",
         what="planted bugs, each of which must be found",
         minutes=6,
@@ -185,7 +193,7 @@ class Promise:
 
 _ALL = ("simulation", "dense", "planted", "planted in files", "states", "calls", "kills", "official")
 PROMISES: Sequence[Promise] = (
-    Promise("B1", "acknowledged events stay", (*_ALL, "retention")),
+    Promise("B1", "acknowledged events stay", (*_ALL, "retention", "ledgers")),
     Promise(
         "B2", "every acknowledgement rests on durable state", ("simulation", "planted", "states", "calls", "kills")
     ),
@@ -193,7 +201,7 @@ PROMISES: Sequence[Promise] = (
     Promise("B4", "after a failed sync nothing is acknowledged from that file", ("simulation", "planted", "calls")),
     Promise("B5", "torn tails are trimmed, damage is refused, nothing is deleted for it", ("states", "flips", "units")),
     Promise("B6", "a flipped bit gives an error, never wrong bytes", ("flips", "units")),
-    Promise("B7", "recovery may be cut short anywhere and repeated", ("simulation", "states", "calls")),
+    Promise("B7", "recovery may be cut short anywhere and repeated", ("simulation", "states", "calls", "ledgers")),
     Promise("B8", "the log forgets only what is durable in tier 2", ("simulation", "planted", "states")),
     Promise("O1", "order per key and writer, across splits and merges", ("simulation", "rates", "kills", "official")),
     Promise("O3", "a place in a segment holds the same bytes forever", ("simulation", "states", "kills")),

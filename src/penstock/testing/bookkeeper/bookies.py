@@ -171,12 +171,15 @@ class SimBookie:
 
 
 class _Link(asyncio.Transport):
-    """One connection in memory, seen from the client."""
+    """One connection in memory, seen from the client. ``delay_s``: for each message, how long it is under way; later ones
+    never overtake it. None: until the next pass of the loop."""
 
-    def __init__(self, bookie: SimBookie, client: asyncio.Protocol) -> None:
+    def __init__(self, bookie: SimBookie, client: asyncio.Protocol, delay_s: Callable[[], float] | None) -> None:
         super().__init__()
         self._bookie = bookie
         self._client = client
+        self._delay_s = delay_s
+        self._there_s = self._back_s = 0.0
         self._buffer = bytearray()
         self._ended = False
         bookie.attach(self)
@@ -184,8 +187,12 @@ class _Link(asyncio.Transport):
     def write(self, data: Bytes) -> None:
         if self._ended:
             return
-        self._buffer += data
-        asyncio.get_running_loop().call_soon(self._arrive)
+        loop = asyncio.get_running_loop()
+        if self._delay_s is None:
+            loop.call_soon(self._arrive, bytes(data))
+        else:
+            self._there_s = max(self._there_s, loop.time() + self._delay_s())
+            loop.call_at(self._there_s, self._arrive, bytes(data))
 
     def writelines(self, parts: Any) -> None:
         self.write(b"".join(parts))
@@ -201,9 +208,10 @@ class _Link(asyncio.Transport):
             self._ended = True
             asyncio.get_running_loop().call_soon(self._client.connection_lost, None)
 
-    def _arrive(self) -> None:
+    def _arrive(self, data: bytes) -> None:
         if self._ended or not self._bookie.is_up:
             return
+        self._buffer += data
         try:
             frames = take_frames(self._buffer, frame_max_bytes=self._bookie.frame_max_bytes)
             requests = [decode_request(frame) for frame in frames]
@@ -217,7 +225,12 @@ class _Link(asyncio.Transport):
         loop = asyncio.get_running_loop()
 
         def answer(code: int, body: Sequence[Bytes]) -> None:
-            loop.call_soon(self._deliver, b"".join(encode_answer(request, code, body)))
+            data = b"".join(encode_answer(request, code, body))
+            if self._delay_s is None:
+                loop.call_soon(self._deliver, data)
+            else:
+                self._back_s = max(self._back_s, loop.time() + self._delay_s())
+                loop.call_at(self._back_s, self._deliver, data)
 
         return answer
 
@@ -227,13 +240,15 @@ class _Link(asyncio.Transport):
 
 
 class SimBookKeeper:
-    """Bookies ``bookie-0`` to ``bookie-<count - 1>`` and the nodes that name them."""
+    """Bookies ``bookie-0`` to ``bookie-<count - 1>`` and the nodes that name them. ``delay_s``: how long each message is
+    under way; None: until the next pass of the loop."""
 
     def __init__(self, count: int = 3, *, sync_s: float | None = 0.0) -> None:
         self.nodes = MemoryNodes()
         self.nodes.nodes[f"{ROOT}/LAYOUT"] = (LAYOUT, 0)
         self.nodes.nodes[f"{ROOT}/INSTANCEID"] = (b"simulated", 0)
         self.nodes.nodes[f"{ROOT}/available/readonly"] = (b"", 0)
+        self.delay_s: Callable[[], float] | None = None
         self.bookies: dict[str, SimBookie] = {}
         for number in range(count):
             name = f"bookie-{number}"
@@ -254,4 +269,4 @@ class SimBookKeeper:
         if bookie is None or not bookie.is_up:
             raise ConnectionRefusedError(f"{host}:{port}")
         client = protocol()
-        client.connection_made(_Link(bookie, client))
+        client.connection_made(_Link(bookie, client, self.delay_s))

@@ -62,6 +62,10 @@ class MemoryNodes:
         below = f"{path}/"
         return sorted({one[len(below) :].split("/")[0] for one in self.nodes if one.startswith(below)})
 
+    def used(self, prefix: str) -> int:
+        """How many numbers with this prefix were drawn."""
+        return self._numbers.get(prefix, 0)
+
     def _found(self, path: str) -> tuple[bytes, int]:
         if path not in self.nodes:
             raise NotFoundError("node does not exist", path=path)

@@ -9,6 +9,7 @@ import time
 from penstock.testing.simulation.config import at_pace, draw_config
 from penstock.testing.simulation.control.run import run_control_seed
 from penstock.testing.simulation.driver import RunResult, run_seed
+from penstock.testing.simulation.ledgers.run import run_log_seed
 from penstock.testing.simulation.rate_actors import with_rates
 from penstock.testing.simulation.retention.run import run_retention_seed
 
@@ -32,10 +33,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--control", action="store_true", help="instead: the control plane with late answers in each seed"
     )
+    parser.add_argument(
+        "--ledgers", action="store_true", help="instead: a log on BookKeeper and its owners in each seed"
+    )
     parser.add_argument("--rates", action="store_true", help="scale the stream by rate, and let writers note times")
     chosen = parser.parse_args(argv)
     if chosen.control:
         return _control(chosen)
+    if chosen.ledgers:
+        return _ledgers(chosen)
     if chosen.retention_days is not None:
         return _retention(chosen)
     began = time.perf_counter()
@@ -101,6 +107,27 @@ def _control(chosen: argparse.Namespace) -> int:
     sys.stdout.write(
         f"{virtual_s / 3600:.2f} simulated hours, {crashes} crashes, {text}, {len(failed)} failed {failed[:20]}\n"
     )
+    return 1 if failed else 0
+
+
+def _ledgers(chosen: argparse.Namespace) -> int:
+    """Run logs on ledgers. Returns 1 if a promise was broken."""
+    failed: list[int] = []
+    done: dict[str, int] = {}
+    for seed in range(chosen.first, chosen.first + chosen.seeds):
+        result = run_log_seed(seed, seconds=chosen.seconds)
+        counted = {"owners": result.owners, "beside another": result.rivals, "ledgers": result.ledgers}
+        counted |= {"acknowledgements": result.acknowledged, "replays": result.replays}
+        done = {what: done.get(what, 0) + count for what, count in counted.items()}
+        if result.anomalies:
+            failed.append(seed)
+            sys.stdout.write(f"seed {seed} FAILED: {len(result.anomalies)} anomalies\n")
+            for line in (*result.anomalies[:10], *result.last[-_SHOWN:]):
+                sys.stdout.write(f"  {line}"[:600] + "\n")
+            if not chosen.keep_going:
+                break
+    text = ", ".join(f"{count} {what}" for what, count in done.items())
+    sys.stdout.write(f"{text}, {len(failed)} failed {failed[:20]}\n")
     return 1 if failed else 0
 
 

@@ -1,0 +1,376 @@
+"""Run one seed of a log on ledgers: owners follow each other under faults, then all faults end and the log is read."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from penstock.codec.store.container_record import ContainerRecord, decode_record
+from penstock.model.errors import ContainerOfflineError, CorruptDataError, NotFoundError, PenstockError
+from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.ledgers.ledger_log import LedgerLog, LedgerLogLimits, open_ledger_log
+from penstock.testing.bookkeeper.bookies import ROOT, SimBookie
+from penstock.testing.fakes import SeededRng
+from penstock.testing.simulation.ledgers.history import LogHistory
+from penstock.testing.simulation.ledgers.machine import SimNodes, make_bookkeeper
+from penstock.testing.simulation.machine.loop import Process, SimLoop, VirtualDeadlineError, make_loop
+from penstock.testing.simulation.machine.world import SimClock
+
+_PATH = "/penstock/sim/log"
+_DRAIN_S = 120.0
+"""Virtual seconds within which a last owner must open the log, once all faults have ended."""
+_FAULT_S = 0.5  # mean pause between faults
+_FRAMES_IN_FLIGHT = 6  # frames, which one ledger of 2,000 bytes cannot hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRunResult:
+    """Result of one seed. ``trace`` is equal for equal runs."""
+
+    seed: int
+    anomalies: Sequence[str]
+    trace: str
+    virtual_s: float
+    owners: int
+    rivals: int
+    """Owners that began while another one lived."""
+    acknowledged: int
+    replays: int
+    ledgers: int
+    fences: int
+    last: Sequence[str] = ()
+
+
+class Owner:
+    """One opening of the log, in a process of its own."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.number = number
+        self.process = Process(f"owner-{number}")
+        self.closing = asyncio.Event()
+        self._world = world
+        self._rng = world.loop.fork(f"owner/{number}")
+        self._asking = 0
+        self.task = world.loop.create_task(self._live(), context=self.process.context)
+
+    async def _live(self) -> None:
+        world = self._world
+        try:
+            async with world.opened(self.number) as log:
+                try:
+                    found = [one async for one in log.replay()]
+                except (CorruptDataError, NotFoundError) as error:
+                    # A deposed owner may read ledgers that its successor deletes.
+                    if self.process.alive and world.is_owner(log):
+                        world.history.violation(f"owner {self.number} finds damage that nobody did: {error}")
+                    raise
+                world.history.replayed(log.epoch, found)
+                await self._serve(log)
+        except PenstockError as error:
+            world.history.note(f"owner {self.number} ends: {error}")
+
+    async def _serve(self, log: LedgerLog) -> None:
+        """Append and truncate until the process closes the log, or until it is offline."""
+        rng, number, flying = self._rng, 0, set[asyncio.Task[None]]()
+        while not self.closing.is_set():
+            await asyncio.sleep(rng.uniform(0, 1) ** 3 * 0.2)
+            while len(flying) >= _FRAMES_IN_FLIGHT:
+                await asyncio.sleep(0.01)
+                flying = {one for one in flying if not one.done()}
+            for one in [one for one in flying if one.done()]:
+                flying.discard(one)
+                one.result()
+            number += 1
+            frame = b"%d/%d/" % (self.number, number) + bytes(rng.randrange(900))
+            flying.add(asyncio.create_task(self._append(log, frame)))
+            if rng.random() < 0.05 and log.last > 0:
+                await self._truncate(log)
+
+    async def _append(self, log: LedgerLog, frame: bytes) -> None:
+        try:
+            address = await log.append([frame])
+        except ContainerOfflineError as error:
+            self._judge_end(log, error)
+            raise
+        if self.process.alive:
+            self._world.history.acked(log.epoch, address, frame)
+
+    async def _truncate(self, log: LedgerLog) -> None:
+        upto = max(0, log.last - self._rng.randrange(60))
+        self._world.history.truncating(upto)
+        try:
+            await log.truncate(type(log.last)(upto))
+        except ContainerOfflineError as error:
+            self._judge_end(log, error)
+            raise
+        except PenstockError:
+            return  # its outcome is unknown; the next one repeats it
+
+    def _judge_end(self, log: LedgerLog, error: ContainerOfflineError) -> None:
+        """An owner goes offline only when the record names another one, or when it cannot ask after a fence."""
+        excused = "does not answer whether" in str(error) or "closed" in str(error)
+        if self.process.alive and self._world.is_owner(log) and not excused:
+            self._world.history.violation(f"owner {self.number} stopped, and the log is its own: {error}")
+
+
+class World:
+    """Bookies, coordinator and owners of one run."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.rng = loop.fork("world")
+        self.history = LogHistory(loop.note)
+        rng = self.rng
+        self.bookkeeper = make_bookkeeper(
+            rng.choice((3, 3, 4)), loop.fork("links"), sync_s=rng.choice((0.0, 0.002, 0.02))
+        )
+        self.limits = LedgerLogLimits(
+            frame_max_bytes=4_000,
+            entry_max_bytes=rng.choice((300, 4_000)),
+            ledger_bytes=rng.choice((2_000, 8_000, 100_000)),
+            ledger_age_s=rng.choice((1.0, 10.0)),
+            ledger_age_min_s=0.5,
+            retry_s=rng.choice(((0.05, 0.5), (0.5, 2.0))),
+            close_s=2.0,
+        )
+        self.owners: list[Owner] = []
+        self.nodes.on_lost = self._rival_at_once
+        self.rivals = self.fences = 0
+        self._wiped = False
+        self._healed = False
+
+    @property
+    def nodes(self) -> SimNodes:
+        nodes = self.bookkeeper.nodes
+        assert isinstance(nodes, SimNodes)
+        return nodes
+
+    @asynccontextmanager
+    async def opened(self, number: int) -> AsyncIterator[LedgerLog]:
+        rng, world = SeededRng(self.loop.fork(f"ids/{number}")), self.bookkeeper
+        async with (
+            open_ledgers(world.nodes, root=ROOT, clock=SimClock(self.loop), rng=rng, connect=world.connect) as ledgers,
+            open_ledger_log(ledgers, world.nodes, path=_PATH, rng=rng, limits=self.limits) as log,
+        ):
+            yield log
+
+    def record(self) -> ContainerRecord | None:
+        found = self.nodes.nodes.get(_PATH)
+        return None if found is None else decode_record(found[0])
+
+    def _rival_at_once(self) -> None:
+        if not self._healed and self.rng.random() < 0.3:
+            self.loop.call_later(self.rng.uniform(0.0, 0.05), self.begin_owner)
+
+    def is_owner(self, log: LedgerLog) -> bool:
+        """Whether nobody has opened the log since."""
+        record = self.record()
+        return record is not None and record.epoch == log.epoch
+
+    def begin_owner(self) -> Owner:
+        if not self._healed and self.rng.random() < 0.4:
+            fault = self.rng.choice((self._restart_all, self._hang_all_but_one))
+            self.loop.call_later(self.rng.uniform(0.0, 0.04), fault)  # in the middle of its takeover
+        self.rivals += any(one.process.alive and not one.task.done() for one in self.owners)
+        self.owners.append(Owner(self, len(self.owners) + 1))
+        self.history.note(f"owner {len(self.owners)} starts")
+        return self.owners[-1]
+
+    async def fence(self) -> None:
+        """BookKeeper's own recovery takes the newest ledger over, as after the death of a bookie."""
+        record = self.record()
+        if record is None or not record.ledgers:
+            return
+        rng = SeededRng(self.loop.fork(f"robot/{self.fences}"))
+        self.fences += 1
+        world = self.bookkeeper
+        try:
+            async with open_ledgers(
+                world.nodes, root=ROOT, clock=SimClock(self.loop), rng=rng, connect=world.connect
+            ) as robot:
+                await robot.take_over(record.ledgers[-1].ledger)
+        except PenstockError as error:
+            self.history.note(f"robot gives up: {error}")
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    async def break_things(self) -> None:
+        """One fault after the other, until cancelled. Each one ends by itself."""
+        faults: list[Callable[[], object]] = [self._stop_one, self._hang, self._refuse, self._restart_all, self._away]
+        faults += [self._stop_one, self._lossy, self._lossy, self._busy, self._wipe]
+        while True:
+            await asyncio.sleep(self.rng.expovariate(1 / _FAULT_S))
+            if self.rng.random() < 0.2:
+                await self.fence()
+            else:
+                self.rng.choice(faults)()
+
+    def heal(self) -> None:
+        self._healed = True
+        for bookie in self.bookkeeper.bookies.values():
+            _revive(bookie)
+        self.nodes.is_down, self.nodes.loss = False, 0.0
+
+    def _bookie(self) -> SimBookie:
+        return self.rng.choice(list(self.bookkeeper.bookies.values()))
+
+    def _stop_one(self) -> None:
+        bookie = self._bookie()
+        self.history.note(f"{bookie.name} stops")
+        bookie.stop()
+        self.loop.call_later(self.rng.uniform(0.01, 3.0), _revive, bookie)
+
+    def _restart_all(self) -> None:
+        self.history.note("all bookies lose what is not synced")
+        for bookie in self.bookkeeper.bookies.values():
+            if self.rng.random() < 0.8:
+                bookie.stop()
+                self.loop.call_later(self.rng.uniform(0.0, 0.3), _revive, bookie)
+
+    def _hang(self) -> None:
+        bookie = self._bookie()
+        self.history.note(f"{bookie.name} hangs")
+        bookie.is_silent = True
+        self.loop.call_later(self.rng.uniform(0.1, 5.0), _revive, bookie)
+
+    def _hang_all_but_one(self) -> None:
+        self.history.note("all bookies but one hang")
+        spared = self._bookie()
+        for bookie in self.bookkeeper.bookies.values():
+            if bookie is not spared:
+                bookie.is_silent = True
+                self.loop.call_later(self.rng.uniform(0.1, 5.0), _revive, bookie)
+
+    def _wipe(self) -> None:
+        """Once in a run, a bookie loses its disk. What only it has is lost, so nothing acknowledged may be there alone."""
+        if not self._wiped:
+            self._wiped = True
+            bookie = self._bookie()
+            self.history.note(f"{bookie.name} loses its disk")
+            bookie.stop()
+            bookie.start(without_disk=True)
+
+    def _refuse(self) -> None:
+        bookie = self._bookie()
+        bookie.read_only = True
+        self.loop.call_later(self.rng.uniform(0.1, 3.0), _revive, bookie)
+
+    def _busy(self) -> None:
+        self._bookie().busy = self.rng.randrange(1, 20)
+
+    def _away(self) -> None:
+        self.history.note("coordinator is away")
+        self.nodes.is_down = True
+        self.loop.call_later(
+            self.rng.choice((0.2, 1.0, 30.0)) * self.rng.random(), setattr, self.nodes, "is_down", False
+        )
+
+    def _lossy(self) -> None:
+        self.nodes.loss = self.rng.choice((0.05, 0.3))
+        self.loop.call_later(self.rng.uniform(0.5, 5.0), setattr, self.nodes, "loss", 0.0)
+
+
+def _revive(bookie: SimBookie) -> None:
+    bookie.is_silent = bookie.read_only = False
+    bookie.start()
+
+
+async def _run(world: World, seconds: float) -> None:
+    rng, loop = world.rng, world.loop
+    faults = loop.create_task(world.break_things(), name="faults")
+    while loop.time() < seconds:
+        owner = world.begin_owner()
+        await asyncio.wait([owner.task], timeout=rng.choice((0.2, 1.0, 4.0)) * (0.5 + rng.random()))
+        end = rng.random()
+        if end < 0.4:
+            world.history.note(f"owner {owner.number} is killed")
+            owner.process.die()
+        elif end < 0.6:
+            owner.closing.set()
+            await asyncio.wait([owner.task], timeout=rng.choice((0.1, 5.0)))
+        # Else it goes on, beside the next one.
+        await asyncio.sleep(rng.uniform(0.0, 0.3))
+    faults.cancel()
+    await asyncio.wait([faults])
+    if not faults.cancelled() and (error := faults.exception()) is not None:
+        raise error
+    world.heal()
+    await _last_look(world)
+
+
+async def _last_look(world: World) -> None:
+    """Without faults, a last owner finds everything and serves, and so does one after it."""
+    for _ in range(2):
+        deadline, before = world.loop.time() + _DRAIN_S, world.history.acknowledged
+        owner = world.begin_owner()
+        while world.history.acknowledged < before + 3:
+            if world.loop.time() > deadline:
+                world.history.violation(f"owner {owner.number} acknowledges nothing, though all faults have ended")
+                return
+            if owner.task.done():
+                owner = world.begin_owner()
+            await asyncio.sleep(0.5)
+        owner.closing.set()
+        await asyncio.wait([owner.task], timeout=_DRAIN_S)
+
+
+def run_log_seed(seed: int, *, seconds: float = 30.0) -> LogRunResult:
+    """Run one seed with ``seconds`` of virtual faults. Errors of the product are reported in the result, never raised."""
+    loop = make_loop(seed)
+    world = World(loop)
+    history = world.history
+    logger, collecting = logging.getLogger("penstock"), gc.isenabled()
+    propagate, logger.propagate = logger.propagate, False
+    quiet = logging.NullHandler()
+    logger.addHandler(quiet)
+    gc.disable()
+    try:
+        loop.run(_run(world, seconds), max_seconds=seconds + 4 * _DRAIN_S)
+    except VirtualDeadlineError as error:
+        history.violation(f"stuck: {error}")
+    except Exception as error:  # noqa: BLE001 - any error that ends a run is a finding, reported with its seed
+        history.violation(f"run failed: {type(error).__name__}: {error}")
+    finally:
+        _bury(world)
+        logger.removeHandler(quiet)
+        logger.propagate = propagate
+        if collecting:
+            gc.enable()
+    return LogRunResult(
+        seed=seed,
+        anomalies=history.anomalies,
+        trace=loop.trace,
+        virtual_s=loop.time(),
+        owners=len(world.owners),
+        rivals=world.rivals,
+        acknowledged=history.acknowledged,
+        replays=history.replays,
+        ledgers=world.nodes.used(f"{ROOT}/idgen/ID-"),
+        fences=world.fences,
+        last=history.last[-60:],
+    )
+
+
+def _bury(world: World) -> None:
+    """End everything that is left before the loop is closed."""
+
+    async def bury() -> None:
+        own = asyncio.current_task()
+        for owner in world.owners:
+            owner.process.die()
+        for _ in range(100):
+            left = [task for task in asyncio.all_tasks(world.loop) if task is not own]
+            if not left:
+                return
+            for task in left:
+                task.cancel()
+            await asyncio.sleep(0.05)
+
+    try:
+        world.loop.run(bury())
+    except Exception as error:  # noqa: BLE001 - the result of the run is already known; this is only clean-up
+        world.history.note(f"clean-up failed: {error!r}")

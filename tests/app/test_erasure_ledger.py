@@ -15,7 +15,13 @@ import penstock
 from penstock.app.cli.main import app
 from penstock.app.erasure.ledger import PENDING, read_ledger, write_ledger
 from penstock.core.cases.ledger import Ledger, ledger_lines, ledger_of
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, VersionTooNewError
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    PenstockError,
+    VersionTooNewError,
+)
 from tests.command_line import CliRunner
 
 WHO = {"who": "ann", "why": "request 17"}
@@ -59,6 +65,11 @@ def shows_no_erased_event(data):
         assert (len(left), "user-3" in left) == (50, False)
         assert store.cases().wait("c").state == "verified"
         assert all(store.erasures().verify(item.erasure).holds for item in store.erasures().list())
+        with pytest.raises(NotFoundError, match="repeated the erasure under another id") as caught:
+            store.erasures().verify("e")
+        assert store.erasures().verify(caught.value.fields["repeated_as"]).holds
+        with pytest.raises(NotFoundError, match="no such erasure"):
+            store.erasures().verify("nope")
     assert not (data / PENDING).exists()
     assert files_with(data, SECRET) == files_with(data / "chunks", b"user-3") == []
 

@@ -225,3 +225,24 @@ def test_tokens_are_asked_for_once_used_while_the_controller_restarts_and_kept_a
     assert life_s(token(600)) == 600.0
     for odd in ("", "x", "a.b.c", "a.e30.c", f"a.{urlsafe_b64encode(b'[]').decode()}.c"):
         assert life_s(odd) == 60.0
+
+
+def test_the_file_of_a_token_that_the_server_refuses_is_named(tmp_path):
+    async def test(opened: Doors) -> None:
+        file = tmp_path / "token"
+        file.write_text("garbage\n")
+        address = f"127.0.0.1:{opened.grpc.port}"
+        security = security_for(
+            address,
+            tls=None,
+            default_tls=None,
+            credentials=Credentials.bearer_file(file),
+            clock=FakeClock(),
+            insecure=False,
+        )
+        with pytest.raises(UnauthenticatedError) as caught:
+            async with dial_controller(address, security=security):
+                pass
+        assert caught.value.fields["path"] == str(file)
+
+    run(tmp_path, test)

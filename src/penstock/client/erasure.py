@@ -24,6 +24,7 @@ from penstock.model.errors import (
     ErasureWaitsError,
     ErasureWithdrawnError,
     InvalidArgumentError,
+    NotFoundError,
     SegmentNotFoundError,
     StorageFullError,
 )
@@ -266,7 +267,17 @@ class AsyncErasures:
         Relies only on bytes that the store serves to any client. ``progress`` is called with the
         bytes read so far. Raises NotFoundError, CorruptDataError.
         """
-        state = await self.show(erasure)
+        try:
+            state = await self.show(erasure)
+        except NotFoundError as error:
+            again = await self._again(erasure)
+            if again is None:
+                raise
+            raise NotFoundError(
+                "this store is a copy; it has repeated the erasure under another id, verify that one",
+                erasure=erasure,
+                repeated_as=again,
+            ) from error
         receipt = state.receipt
         if receipt is None:
             return Verification(erasure=erasure, problems=[f"there is no receipt: the erasure is {state.state}"])
@@ -296,6 +307,14 @@ class AsyncErasures:
         if scan.changed:
             scan.explain_changes(await self._unfinished(state.stream, everything))
         return scan.result(erasure)
+
+    async def _again(self, erasure: str) -> str | None:
+        """The id under which this copy of the store has repeated an erasure of its original, by a ledger."""
+        for item in await self._controller.erasures.list(None):
+            looked_for = item.asked.get("looked_for") or {}
+            if (looked_for.get("by"), looked_for.get("erasure")) == ("ledger", erasure):
+                return item.erasure
+        return None
 
     async def _unfinished(self, stream: str, receipts: Sequence[Mapping[str, Any]]) -> Sequence[str]:
         """The erasures of the stream that were decided and had none of these receipts: they may rewrite chunks meanwhile."""

@@ -1,12 +1,14 @@
 """Errors, split by what the caller does next: fix the call, refresh and retry, back off and retry, re-open, skip, stop.
 
-Every error carries its fields by name (``error.fields``), prints as constant text followed by ``name=value``,
-and survives pickling to another process.
+Every error carries its fields by name (``error.fields``), prints as constant text followed by ``name=value`` with times
+in UTC, and survives pickling to another process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from penstock.model.redaction import redacted, redacted_address
@@ -28,10 +30,26 @@ class PenstockError(Exception):
         if not self.fields:
             return self.message
         stop = "" if self.message.endswith((".", "?", "!")) else "."
-        return f"{self.message}{stop} " + " ".join(f"{name}={value}" for name, value in self.fields.items())
+        return f"{self.message}{stop} " + " ".join(_text(name, value) for name, value in self.fields.items())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.fields)
+
+
+_MOMENTS = frozenset(
+    {"at_ms", "deadline_ms", "due_ms", "ends_ms", "expires_ms", "from_ms", "since_ms", "to_ms", "until_ms"}
+)
+"""Fields with a wall-clock time, in milliseconds since the Unix epoch."""
+_CLOCK_MIN_MS = 100_000_000_000  # March 1973: a smaller number is more likely a duration, or a mistake to show as it is
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _text(name: str, value: object) -> str:
+    """A field for people: ``name=value``, and times in UTC."""
+    if name in _MOMENTS and isinstance(value, int) and value >= _CLOCK_MIN_MS:
+        with suppress(OverflowError):
+            return f"{name.removesuffix('_ms')}={_EPOCH + timedelta(milliseconds=value):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{name}={value}"
 
 
 def _rebuild(kind: type[PenstockError], message: str, fields: dict[str, Any]) -> PenstockError:

@@ -321,7 +321,9 @@ def delete(
         # Do not ask about a deletion that would fail. If a damaged record hides the state, the store decides.
         with suppress(CorruptDataError):
             if not seal and not handle.describe().sealed:
-                raise StreamNotSealedError("seal the stream before deleting it, or give --seal", stream=stream)
+                raise StreamNotSealedError(
+                    "the stream is open: give --seal, which seals it once its deletion is allowed", stream=stream
+                )
         confirm(loss, yes=yes, as_json=json)
         handle.delete(seal=seal)
         loss = _with_end(loss, store, handle.name)

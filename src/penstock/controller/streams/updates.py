@@ -320,7 +320,9 @@ class StreamChanges:
             raise StreamNotFoundError("no such stream", stream=str(name))
         sealed = view.record.state is StreamState.SEALED
         if not sealed and not seal:
-            raise StreamNotSealedError("seal the stream before deleting it", stream=str(name))
+            raise StreamNotSealedError(
+                "the stream is open: delete it with seal, which seals it once its deletion is allowed", stream=str(name)
+            )
         guard = await guard_of(self._ctx, view)
         guard.check_deletion()
         gate = await self._ctx.gate.puts("delete", name, {"seal": seal})

@@ -17,6 +17,7 @@ from penstock.model.errors import (
     NotConnectedError,
     PenstockError,
     TlsError,
+    UnauthenticatedError,
 )
 from penstock.model.traces.spans import Kind, current_headers, spanning
 from penstock.net.dial.addresses import parse_address, tls_of
@@ -166,6 +167,9 @@ class GrpcConnection:
 
     def _error(self, rpc: str, error: grpc.aio.AioRpcError) -> PenstockError:
         typed = _typed(error.trailing_metadata())
+        file = None if self._security.presenting is None else self._security.presenting.file
+        if isinstance(typed, UnauthenticatedError) and file is not None:
+            return UnauthenticatedError(typed.message, **{**typed.fields, "path": str(file)})
         if typed is not None:
             return typed
         details = str(error.details())[:500]

@@ -32,6 +32,11 @@ class Presenting:
         self._renew_at_ms = 0
         self._asking = asyncio.Lock()
 
+    @property
+    def file(self) -> Path | None:
+        """The file with the token; None: it is no file."""
+        return self._credentials.file
+
     async def header(self) -> str:
         """The current header. Raises UnauthenticatedError if the file or the call that supplies a token fails."""
         if self._credentials.header or self._clock.now_ms() < self._renew_at_ms:
@@ -55,7 +60,8 @@ class Presenting:
         try:
             self._header = bearer_header(token)
         except InvalidArgumentError as error:
-            raise UnauthenticatedError("the supplied token is not one word of text") from error
+            named = {} if self.file is None else {"path": str(self.file)}
+            raise UnauthenticatedError("the supplied token is not one word of text", **named) from error
         expires_ms = expiry_ms(token)
         if expires_ms is None:
             self._renew_at_ms = now_ms + _UNKNOWN_MS

@@ -51,10 +51,18 @@ PublicKeyOption = Annotated[
 
 def public_keys(given: Sequence[str] | None) -> list[str]:
     """The keys of the option. Each value is a key, or the name of a file with a key. Raises InvalidArgumentError."""
+    return [item if "+" in item else _key_in(Path(item)) for item in given or ()]
+
+
+def _key_in(file: Path) -> str:
     try:
-        return [item if "+" in item else Path(item).read_text().strip() for item in given or ()]
-    except OSError as error:
-        raise InvalidArgumentError("not a public key, and not a file that contains one", reason=str(error)) from error
+        return file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError as error:
+        raise InvalidArgumentError("there is no such file with a public key", file=str(file)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(
+            "the file with a public key cannot be read", file=str(file), reason=type(error).__name__
+        ) from error
 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]

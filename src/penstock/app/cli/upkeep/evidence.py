@@ -12,6 +12,7 @@ from penstock.app.cli.common.options import PUBLIC_KEY, SINCE, UNTIL, ReasonOpti
 from penstock.app.cli.common.output import NOT_TRUE_STATUS, print_json, print_rows, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
 from penstock.app.cli.common.words import moment, parse_moment
+from penstock.app.cli.erasure.ledger import public_keys
 from penstock.core.evidence.documents import history, line
 from penstock.core.evidence.verify import verify as verify_files
 from penstock.core.units import counted
@@ -254,10 +255,9 @@ def verify(
     \b
     penstock verify audit.jsonl receipt.json --public-key penstock.pub --known monday.txt
     """
-    texts = [Path(one).read_text(encoding="utf-8") if "+" not in one and Path(one).is_file() else one for one in keys]
     report = verify_files(
         {str(file): file.read_bytes() for file in files},
-        [text.strip() for text in texts],
+        public_keys(keys),
         known={str(file): file.read_bytes() for file in known or ()},
     )
     for one in report.findings:

@@ -65,9 +65,14 @@ def nowhere(segment: str) -> Endpoint:
 
 @asynccontextmanager
 async def open_runtime(
-    settings: EmbeddedSettings, *, endpoint_of: Callable[[str], Endpoint] = nowhere
+    settings: EmbeddedSettings,
+    *,
+    endpoint_of: Callable[[str], Endpoint] = nowhere,
+    waits_for_rights: bool = False,
 ) -> AsyncIterator[LocalRuntime]:
     """Open the data directory, recover, and run until the block ends. Then everything acknowledged is on disk.
+
+    ``waits_for_rights``: nothing that was approved is performed before ``use_rights`` of the controller.
 
     Raises DirectoryInUseError (another process has it), VersionTooNewError, InvalidArgumentError (the directory belongs to
     something else or to several workers), CorruptDataError. In each case nothing was changed.
@@ -100,6 +105,7 @@ async def open_runtime(
                     scaling_minute_ms=settings.scaling_minute_ms,
                     erasure_key=erasure_key(settings.data, rng),
                     erasure_refused=None if settings.log_at is None else NO_ERASURE,
+                    waits_for_rights=waits_for_rights,
                 ),
             )
         )

@@ -157,6 +157,7 @@ async def open_standalone(
         else:
             runtime, security, pool = await stack.enter_async_context(_in_workers(settings, workers))
             store, processes = pool.endpoints[0], pool.workers
+        runtime.controller.use_rights(security.rights)
         chosen = settings.metrics
         streams = await stack.enter_async_context(
             StreamMetrics(runtime.controller, runtime.clock, shown=chosen.shown, named=chosen.named)
@@ -168,7 +169,6 @@ async def open_standalone(
         runtime.telemetry.gauge("insecure", bool(settings.unprotected))
         await stack.enter_async_context(open_ports)
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
-        runtime.controller.use_rights(security.rights)
         control, segments = behind_doors(runtime.controller, runtime.segments, security, runtime.telemetry)
         grpc = await stack.enter_async_context(
             GrpcServer(
@@ -220,7 +220,7 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
         return Endpoint(host=settings.advertised, port=store_port)
 
     async with (
-        open_runtime(settings.store, endpoint_of=endpoint_of) as runtime,
+        open_runtime(settings.store, endpoint_of=endpoint_of, waits_for_rights=settings.access is not None) as runtime,
         _securing(settings, runtime.telemetry, runtime.controller) as security,
         WireServer(
             runtime.segments,
@@ -270,6 +270,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
                     deletion_grace_ms=settings.store.deletion_grace_ms,
                     scaling_minute_ms=settings.store.scaling_minute_ms,
                     erasure_key=erasure_key(settings.store.data, rng),
+                    waits_for_rights=settings.access is not None,
                 ),
             )
         )

@@ -147,6 +147,7 @@ class Context:
     transactions: LocalTransactions = field(default_factory=LocalTransactions)
     watermarks: DueWatermarks = field(default_factory=DueWatermarks)
     rights: PresentRights | None = None
+    rights_known: bool = False
 
     async def removals_passed(self, target: str) -> None:
         """Wait until every removal by segment (``Holds.removal``) that has begun in the scope or stream has ended."""

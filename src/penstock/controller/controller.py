@@ -109,7 +109,7 @@ class Controller:
     def use_rights(self, rights: PresentRights | None) -> None:
         """Check with ``rights`` that requesters still have the right to what is performed in their names. None: as before
         the first call, their rights are not known. Borrowed."""
-        self._ctx.rights = rights
+        self._ctx.rights, self._ctx.rights_known = rights, True
 
     def _hold_ended(self) -> None:
         self.erasures.resume_soon()

@@ -42,6 +42,8 @@ class ControllerSettings:
     erasure_key: key of the digests that stand for values in cases of erasure. None: cases must keep the values.
     erasure_refused: why this store cannot erase; None: it can.
     approval_ms: how long a request waits for approval before it expires (a week: a holiday of the approver).
+    waits_for_rights: nothing that was approved is performed before ``use_rights``, because the requester may have lost the
+        right while the store was closed.
     watermark_ms: pause between looks at what writers have noted (1 s: Pravega's own is 10 s). None: only when asked.
     """
 
@@ -67,6 +69,7 @@ class ControllerSettings:
     erasure_key: bytes | None = field(default=None, repr=False)
     erasure_refused: str | None = None
     approval_ms: int = 7 * DAY_MS
+    waits_for_rights: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.lease_min_ms <= self.lease_max_ms:

@@ -37,6 +37,7 @@ from penstock.model.errors import (
     NotFoundError,
     PenstockError,
     PermissionDeniedError,
+    UnavailableError,
 )
 from penstock.model.identity import Identity
 from penstock.model.names import SYSTEM_SCOPE, StreamName
@@ -349,6 +350,8 @@ class Approvals:
                 "the request has ended", request=request, state=shown.state, decided_by=shown.decided_by
             )
         if state is ApprovalState.APPROVED:
+            if not self._may_perform():
+                raise UnavailableError("the store is starting; approve the request again", request=request)
             self._check_requester(record)
             facts = await self._facts(record.action, target, record.arguments)
             if request_digest(record.action, record.target, record.arguments, facts) != record.digest:
@@ -362,7 +365,7 @@ class Approvals:
         """Perform an approved request once. If that is not possible yet, it stays approved, and a sweep tries again."""
         async with self._ctx.locks.hold(f"approval/{request}"):
             record = (await self._load(request)).value
-            if record is None or record.state is not ApprovalState.APPROVED:
+            if record is None or record.state is not ApprovalState.APPROVED or not self._may_perform():
                 return
             identity = Identity(name=record.requested_by, proof=record.proof)
             caller = Caller(who=record.who, why=record.why, via="approval", identity=identity)
@@ -381,6 +384,10 @@ class Approvals:
                 _EXECUTING.reset(token)
             await changing(lambda: self._performed(request, failure))
             self._ctx.audit.soon()
+
+    def _may_perform(self) -> bool:
+        """False: the store starts, and nobody knows yet whether requesters still have their rights."""
+        return self._ctx.rights_known or not self._ctx.settings.waits_for_rights
 
     def _check_requester(self, record: ApprovalRecord) -> None:
         """Raises ConflictError if the requester has lost its right."""

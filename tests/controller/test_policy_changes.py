@@ -93,7 +93,7 @@ async def _raced(case: str, target: str | None, at: int) -> tuple[bool, dict[str
         return True, after
 
 
-@pytest.mark.parametrize("target", ["s", None], ids=["scope", "server"])
+@pytest.mark.parametrize("target", ["s", pytest.param(None, marks=pytest.mark.slow)], ids=["scope", "server"])
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_removed_by_a_policy_that_was_replaced_at_any_step_of_a_cycle(case: str, target: str | None) -> None:
     async def work() -> int:
@@ -191,7 +191,7 @@ HELD_CASES = {
 }
 
 
-@pytest.mark.parametrize("target", ["s", None], ids=["scope", "server"])
+@pytest.mark.parametrize("target", ["s", pytest.param(None, marks=pytest.mark.slow)], ids=["scope", "server"])
 @pytest.mark.parametrize("case", HELD_CASES)
 @pytest.mark.parametrize("kind", ["truncates", "deletes the stream"])
 def test_no_held_entry_names_a_policy_or_a_hold_that_is_over(kind: str, case: str, target: str | None) -> None:

@@ -9,7 +9,7 @@ from tests.crash.model import Belief
 pytestmark = pytest.mark.server
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [15, pytest.param(150, marks=pytest.mark.slow)])
 def test_flipped_bits_are_harmless_or_refused(count):
     tally = apart(flips.run, count, seed=11, scale=0.3)
     assert not tally.wrong, "\n".join(tally.wrong)

@@ -35,7 +35,7 @@ def test_every_law_holds_at_every_step(seeds, days, least):
 
 
 def test_one_seed_is_one_run():
-    first, second = (run_retention_seed(7, days=0.5) for _ in range(2))
+    first, second = (run_retention_seed(7, days=0.25) for _ in range(2))
     assert (first.trace, first.done) == (second.trace, second.done)
 
 

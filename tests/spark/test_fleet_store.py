@@ -123,6 +123,7 @@ def check_subscribers(report: FleetReport, listed: list[dict[str, Any]], capsys:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_each_stream_of_a_store_is_decided_as_its_loop_plans_it_and_then_does_it(
     address: str,
     store: Store,

@@ -208,6 +208,7 @@ def check_sums(store: Store, report: AuditReport, rows: Sequence[Mapping[str, An
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_runs_follow_each_other_without_a_gap_and_a_run_that_died_leaves_nothing(
     spark: Any, address: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

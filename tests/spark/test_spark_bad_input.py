@@ -202,6 +202,7 @@ def test_what_java_says_is_told_and_not_which_call_said_it() -> None:
         raise Py4JError("An error occurred while calling o44.load.\n: java.io.IOException: no footer\n\tat org.apache")
 
 
+@pytest.mark.slow
 def test_commands_say_in_one_line_what_is_wrong(
     command: Callable[..., tuple[int, str, str]], stream: StreamName, tmp_path: Path
 ) -> None:

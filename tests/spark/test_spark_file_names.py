@@ -85,6 +85,7 @@ def test_a_directory_of_strange_names_is_loaded_once(
         assert load(spark, request, dry_run=True).load != done.load
 
 
+@pytest.mark.slow
 def test_given_paths_are_not_patterns(spark: Any, address: str, world: World, tmp_path: Path) -> None:
     made(tmp_path / "in", NAMES)
     rng = random.Random(5)
@@ -104,6 +105,7 @@ def test_names_that_spark_skips_are_refused() -> None:
         LoadRequest(paths=(name,), write={}, format="json").checked()
 
 
+@pytest.mark.slow
 def test_files_of_equal_names_sizes_and_times_in_two_directories_are_two_inputs(
     spark: Any, address: str, world: World, tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_the_digest_distinguishes_any_two_directories() -> None:
     assert len(set(digests)) == len(places)
 
 
+@pytest.mark.slow
 def test_an_export_to_a_strange_directory_loads_back(spark: Any, address: str, world: World, tmp_path: Path) -> None:
     stream = world.create("strange", 1)
     world.write(stream, keyed(0, 20))
@@ -144,6 +147,7 @@ def test_an_export_to_a_strange_directory_loads_back(spark: Any, address: str, w
 
 
 @pytest.mark.parametrize("place", ["t [1]", "t{a}*%41"])
+@pytest.mark.slow
 def test_a_table_with_names_that_need_quoting_is_read_and_updated(
     spark: Any, address: str, world: World, tmp_path: Path, place: str
 ) -> None:

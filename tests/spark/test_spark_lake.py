@@ -229,7 +229,8 @@ def test_an_erasure_lists_the_table_and_reaches_every_file_of_it(
     assert events_left(tmp_path / "lake") == set(range(70)) - {7, 25}
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind == "delta" else SLOW) for kind in FORMATS])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FORMATS)
 def test_a_table_of_keys_has_the_latest_event_of_each(
     kind: str, spark: Any, address: str, world: World, tmp_path: Path
 ) -> None:

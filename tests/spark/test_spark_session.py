@@ -198,6 +198,7 @@ def test_a_subscriber_holds_data_until_spark_has_committed_it(
     assert world.published(stream, "dashboard") != middle
 
 
+@pytest.mark.slow
 def test_a_repeated_batch_is_written_once(spark: Any, address: str, world: World, tmp_path: Path) -> None:
     source, target = world.create("copy-from", 2), world.create("copy-to", 3)
     world.write(source, keyed(0, 500))
@@ -221,6 +222,7 @@ def test_a_repeated_batch_is_written_once(spark: Any, address: str, world: World
     assert in_order(found)
 
 
+@pytest.mark.slow
 def test_a_stream_can_be_copied_as_it_was_read(spark: Any, address: str, world: World, tmp_path: Path) -> None:
     source = world.create("plain-from")
     world.write(source, keyed(0, 50))
@@ -255,6 +257,7 @@ def test_a_query_fails_readably_when_its_data_is_gone(spark: Any, address: str, 
     assert collect_now(lenient, tmp_path / "d") == [keyed(50, 60)]
 
 
+@pytest.mark.slow
 def test_an_unbounded_query_takes_what_comes(spark: Any, address: str, world: World, tmp_path: Path) -> None:
     stream = world.create("live")
     frame = Format(spark, address, stream).stream(start_stream_cut="latest")

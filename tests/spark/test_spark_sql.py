@@ -41,6 +41,7 @@ def test_a_view_and_a_table_read_a_stream_in_sql_and_as_a_stream(
     assert _stream_of(spark.readStream.options(**options).table("turbines"), tmp_path / "checkpoint") == 100
 
 
+@pytest.mark.slow
 def test_insert_into_appends_and_a_permanent_view_is_a_name_in_the_catalog(
     spark: Any, address: str, world: World
 ) -> None:
@@ -81,6 +82,7 @@ def test_insert_into_appends_and_a_permanent_view_is_a_name_in_the_catalog(
     assert spark.sql("SELECT * FROM events").count() == 7
 
 
+@pytest.mark.slow
 def test_rows_go_to_the_streams_that_they_name_and_a_copy_keeps_their_names(
     spark: Any, address: str, world: World, tmp_path: Path
 ) -> None:

@@ -113,7 +113,12 @@ SLOW = pytest.mark.slow
 
 @pytest.mark.parametrize(
     "where",
-    [pytest.param("write", marks=SLOW), pytest.param("publish", marks=SLOW), "turn", pytest.param("tell", marks=SLOW)],
+    [
+        pytest.param("write", marks=SLOW),
+        pytest.param("publish", marks=SLOW),
+        pytest.param("turn", marks=SLOW),
+        pytest.param("tell", marks=SLOW),
+    ],
 )
 def test_a_run_that_dies_leaves_the_version_before_or_the_one_after(
     spark: Any, address: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

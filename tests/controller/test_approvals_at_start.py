@@ -18,7 +18,7 @@ DELETE: Call = lambda c: c.streams.delete(STREAM, seal=True)  # noqa: E731
 
 
 class NoRights:
-    """Whoever requested something has lost all rights since."""
+    """All requesters have lost their rights."""
 
     def grants_of(self, name: str, proof: str) -> tuple[Grant, ...]:
         return ()

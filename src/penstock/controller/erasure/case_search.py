@@ -172,9 +172,16 @@ class CaseSearch:
             await self._ctx.metadata.put(stored.put(now))
         return hits.events
 
-    async def find(self, matcher: Matcher, view: StreamView) -> Mapping[SegmentId, Sequence[int]]:
+    async def find(self, matcher: Matcher, view: StreamView) -> Found:
         """The offsets of matching events of the whole stream, as many as fit into one erasure. Changes nothing."""
-        return (await self._find(matcher, view, {}, lambda _: None)).positions
+        return await self._find(matcher, view, {}, lambda _: None)
+
+    async def note_skipped(self, case: str, view: StreamView, skipped: str) -> None:
+        """Record why some of the stream cannot be searched: a defect of the case."""
+        stored = await self.load(case, view)
+        now = replace(_record(stored), skipped=skipped)
+        if now != stored.value:
+            await self._ctx.metadata.put(stored.put(now))
 
     async def _find(
         self,

@@ -37,7 +37,7 @@ from penstock.spark.fleet.work import Task, decided_rows
 
 @cache
 def all_lines():
-    return lines_of(500)
+    return lines_of(1200)
 
 
 @cache

@@ -9,7 +9,10 @@ from uuid import UUID
 import pytest
 from store_world import World, append, run
 
+from penstock.model.errors import InvalidArgumentError
+
 SEGMENT = "scope/stream/0.#epoch.0"
+TABLE = "scope/table/0.#epoch.0"
 HOUR_MS = 3_600_000
 
 
@@ -151,3 +154,18 @@ async def play(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_every_answered_lease_is_kept(seed: int) -> None:
     asyncio.run(play(seed))
+
+
+def test_a_name_that_is_refused_leaves_no_lease_on_the_others() -> None:
+    async def body(world: World) -> None:
+        store, until_ms = world.store, world.clock.now_ms() + HOUR_MS
+        await store.create_segment(SEGMENT)
+        await append(store, SEGMENT, b"data")
+        await store.create_table(TABLE)
+        with pytest.raises(InvalidArgumentError, match="segment is a table"):
+            await store.lease_chunks([SEGMENT, TABLE], world.rng.uuid(), until_ms=until_ms)
+        assert await held_until_ms(world) is None
+        await store.lease_chunks([SEGMENT], world.rng.uuid(), until_ms=until_ms)
+        assert await held_until_ms(world) == until_ms
+
+    run(body)

@@ -325,8 +325,13 @@ class SegmentStore:
         refused: list[str] = []
         taken: dict[int, list[int]] = {}
         for name in names:
+            # A name that is refused must leave no lease on those before it: nobody would know to release them.
             container = self._container(name)
             container.leases.check(until_ms, holder)
+            with suppress(SegmentNotFoundError):
+                (await container.segments.find_visible(name)).require_plain()
+        for name in names:
+            container = self._container(name)
             with suppress(SegmentNotFoundError):
                 segment = (await container.segments.find_visible(name)).require_plain()
                 # No await in between: the segment must not be deleted after it was found.

@@ -14,6 +14,7 @@ from penstock.storage.ledgers.limits import LedgerLimits
 from penstock.testing import FakeClock, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from penstock.testing.conformance.durable_log import replayed
+from tests.cluster.virtual_time import run_virtually
 
 PATH = "/penstock/test/log"
 LIMITS = LedgerLogLimits(frame_max_bytes=20_000, entry_max_bytes=4_000, ledger_bytes=30_000, retry_s=(0.01, 0.05))
@@ -41,11 +42,12 @@ async def open_log(
 
 
 def run(scenario: Callable[[SimBookKeeper], Coroutine[None, None, None]]) -> None:
-    async def go() -> None:
-        async with asyncio.timeout(30):
-            await scenario(SimBookKeeper())
+    """On virtual time: no limit of a bookie or pause of the log is waited for, and a busy machine changes nothing."""
 
-    asyncio.run(go())
+    async def go() -> None:
+        await scenario(SimBookKeeper())
+
+    run_virtually(go())
 
 
 async def content(world: SimBookKeeper, *, seed: int) -> list[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,10 +27,8 @@ URL = "bookkeeper://zk1:2181,zk2:2181/penstock/store1"
 PATH = "/penstock/store1"
 
 
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> SimBookKeeper:
+def put_in_place(simulated: SimBookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bookies and coordinator in memory, where a store expects the real ones."""
-    simulated = SimBookKeeper()
 
     @asynccontextmanager
     async def open_nodes(hosts: str) -> AsyncIterator[object]:
@@ -41,17 +39,35 @@ def world(monkeypatch: pytest.MonkeyPatch) -> SimBookKeeper:
 
     monkeypatch.setattr(replicated_log, "open_nodes", open_nodes)
     monkeypatch.setattr(replicated_log, "open_ledgers", connected)
-    return simulated
 
 
 @pytest.fixture
-def data(world: SimBookKeeper, tmp_path: Path) -> Iterator[Path]:
+def world(monkeypatch: pytest.MonkeyPatch) -> SimBookKeeper:
+    simulated = SimBookKeeper()
+    put_in_place(simulated, monkeypatch)
+    return simulated
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SimBookKeeper, Path]:
+    """A store with 100 events, made once. Each test works on a copy."""
+    simulated, path = SimBookKeeper(), tmp_path_factory.mktemp("made") / "store"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        put_in_place(simulated, monkeypatch)
+        with penstock.open(path, log_at=URL) as store:
+            clicks = store.create_stream("shop/clicks", create_scope=True)
+            with clicks.writer() as writer:
+                for number in range(100):
+                    writer.write(b"%d" % number)
+    return simulated, path
+
+
+@pytest.fixture
+def data(world: SimBookKeeper, made: tuple[SimBookKeeper, Path], tmp_path: Path) -> Path:
     """A store with 100 events."""
-    with penstock.open(tmp_path / "store", log_at=URL) as store:
-        clicks = store.create_stream("shop/clicks", create_scope=True)
-        with clicks.writer() as writer:
-            for number in range(100):
-                writer.write(b"%d" % number)
+    original, path = made
+    world.become(original)
+    shutil.copytree(path, tmp_path / "store")
     return tmp_path / "store"
 
 

@@ -14,6 +14,7 @@ from penstock.storage.ledgers.bookkeeper import BookKeeperLedgers, open_ledgers
 from penstock.storage.ledgers.limits import LedgerLimits
 from penstock.testing import FakeClock, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookie, SimBookKeeper
+from tests.cluster.virtual_time import run_virtually
 
 LIMITS = LedgerLimits(timeout_s=0.05, connect_s=0.05, rest_s=0.01)
 SPECS = (LedgerSpec(), LedgerSpec(copies=2, acks=2), LedgerSpec(copies=2, acks=2))
@@ -86,10 +87,10 @@ async def scenario(seed: int) -> None:
 @pytest.mark.parametrize("first", [0, 1000])
 def test_takeovers_agree_and_cut_nothing_off(first: int) -> None:
     for seed in range(first, first + 5):
-        asyncio.run(scenario(seed))
+        run_virtually(scenario(seed))
 
 
 @pytest.mark.slow
 def test_takeovers_agree_and_cut_nothing_off_in_many_worlds() -> None:
     for seed in range(10_000, 10_300):
-        asyncio.run(scenario(seed))
+        run_virtually(scenario(seed))

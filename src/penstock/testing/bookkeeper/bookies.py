@@ -263,6 +263,14 @@ class SimBookKeeper:
         """The bookie's session ended."""
         del self.nodes.nodes[f"{ROOT}/available/{name}"]
 
+    def become(self, other: SimBookKeeper) -> None:
+        """Copy the ledgers and nodes of another one with as many bookies, which nobody uses at this time."""
+        self.nodes.copy_from(other.nodes)
+        for name, bookie in self.bookies.items():
+            found = other.bookies[name]
+            bookie.memory = {ledger: stored.copy() for ledger, stored in found.memory.items()}
+            bookie.disk = {ledger: stored.copy() for ledger, stored in found.disk.items()}
+
     async def connect(self, host: str, port: int, protocol: Callable[[], asyncio.Protocol]) -> None:
         """Implements ``storage.ledgers.connections.Connect``."""
         bookie = self.bookies.get(host)

@@ -62,6 +62,10 @@ class MemoryNodes:
         below = f"{path}/"
         return sorted({one[len(below) :].split("/")[0] for one in self.nodes if one.startswith(below)})
 
+    def copy_from(self, other: MemoryNodes) -> None:
+        """Hold the same nodes, and continue after the same numbers."""
+        self.nodes, self._numbers = dict(other.nodes), dict(other._numbers)
+
     def used(self, prefix: str) -> int:
         """How many numbers with this prefix were drawn."""
         return self._numbers.get(prefix, 0)

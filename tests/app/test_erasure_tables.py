@@ -94,3 +94,18 @@ def test_a_case_does_not_close_while_tables_of_a_deleted_stream_are_pending(tmp_
         assert store._thread.call(_tables_of(services, NAME, erasure)) == [TABLE]
         store._thread.call(controller.erasures.note_table(erasure, TABLE, rows=8))
         assert not store.cases().close("c", **WHO).ended.tables
+
+
+@pytest.mark.parametrize("has_table", [False, True])
+def test_a_case_lists_a_table_that_may_have_rows_of_events_truncated_before_it(tmp_path, has_table):
+    with penstock.open(tmp_path / "data") as store:
+        stream = store.create_stream("s/t", create_scope=True)
+        fill(stream, 50)
+        if has_table:
+            store._thread.call(register(store._inner.controller, "g", TABLE_PREFIX + TABLE))
+        for case in ("before", "after"):
+            store.cases().open("s/t", ["of nobody"], case=case, **WHO)
+            assert not store.cases().wait(case).erasures
+            defects = [item.why for item in store.cases().close(case, **WHO).defects]
+            assert [TABLE in why for why in defects] == ([True] if has_table and case == "after" else [])
+            stream.truncate(stream.tail())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 from penstock.codec.control.record import Field, JsonRecord
@@ -97,3 +97,7 @@ class CaseStreamRecord(JsonRecord):
         Searched | None,
         Field("`searched` once the pending erasure is done", optional=True, dump=dump_searched, load=load_searched),
     ] = None
+    unreached: Annotated[
+        list[str],
+        Field("tables that may have rows of events that were truncated before the first search", optional=True),
+    ] = field(default_factory=list)

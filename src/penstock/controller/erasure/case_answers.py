@@ -82,7 +82,7 @@ class CaseAnswers:
             verified_ms=record.verified_ms,
             holds=holds,
             tables=tables,
-            defects=[CaseDefect(stream=str(name), why=item.skipped) for name, item in streams.items() if item.skipped],
+            defects=[one for name, item in streams.items() for one in _defects(name, item)],
             ended=None if record.ended is None else convert(record.ended, CaseEnd),
             waits_for=self.failures.get(case, UNSET),
             progress=self.progress.get(case, UNSET),
@@ -124,3 +124,13 @@ class CaseAnswers:
         ids = [erasure_id(case, name, number) for number in range(1, record.rounds + 1)]
         entries = await self._ctx.metadata.entries([keys.erasure(item) for item in ids])
         return [item for item, entry in zip(ids, entries, strict=True) if entry.version != KEY_ABSENT]
+
+
+def _defects(name: StreamName, record: CaseStreamRecord) -> list[CaseDefect]:
+    """What the case cannot search."""
+    found = [record.skipped] if record.skipped else []
+    found += [
+        f"events of {name} were truncated before the case searched it; rows of them in table {table} are not searched"
+        for table in record.unreached
+    ]
+    return [CaseDefect(stream=str(name), why=why) for why in found]

@@ -18,10 +18,13 @@ from penstock.codec.events import HEADER_BYTES, event_bounds, missing_bytes
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.erasure.subjects import tables_of
 from penstock.controller.metadata import Stored
 from penstock.controller.stream_view import StreamView
+from penstock.controller.streams.tails import head_positions
 from penstock.core.cases.matching import Matcher
 from penstock.core.cases.progress import erasure_id, extended, unsearched
+from penstock.core.cuts.order import segments_to_delete
 from penstock.core.segments.erasure import Range
 from penstock.model.answers.erasure import CaseHold, Erasure
 from penstock.model.errors import (
@@ -126,9 +129,25 @@ class CaseSearch:
                 events=0 if before is None else before.events,
                 bytes=0 if before is None else before.bytes,
                 late=0 if before is None else before.late,
+                unreached=await self._unreached(view),
             )
+            if fresh.unreached:
+                # Written even if there is nothing to search.
+                versions = await self._ctx.metadata.put(found.put(fresh))
+                return replace(found, value=fresh, version=versions[0])
             return replace(found, value=fresh)
         return found
+
+    async def _unreached(self, view: StreamView) -> list[str]:
+        """The tables that may have rows of events that are not in the stream any more: no erasure finds those events."""
+        tables = await tables_of(self._ctx, view)
+        if not tables:
+            return []
+        history = await self._ctx.histories.of(view)
+        _, head = await self._ctx.streams.get_with_head(view.name)
+        first = head_positions(history, head.value)
+        is_truncated = any(offset > 0 for offset in first.values()) or bool(segments_to_delete(history, None, first))
+        return tables if is_truncated else []
 
     async def erase(self, case: Case, view: StreamView, note: Note) -> tuple[int, Sequence[CaseHold]]:
         """Search what was not searched yet, up to the current tail, and erase what matches.

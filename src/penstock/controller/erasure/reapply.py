@@ -130,8 +130,7 @@ class Reapply:
             found = await self._search.find(case.matcher, view)
             hits = found.positions
             if not hits:
-                if found.skipped:
-                    await self._search.note_skipped(case.id, view, found.skipped)
+                await self._search.note_skipped(case.id, view, found.skipped)
                 return False
             parts = [await self._erasures.part_of(view, segment, offsets) for segment, offsets in sorted(hits.items())]
             judgement = await judge(self._ctx, view, ends_of(parts))

@@ -79,3 +79,27 @@ def test_the_export_is_what_a_scan_finds_and_lists_what_was_erased(tmp_path):
     assert sorted((row["stream"], row["segment"], row["offset"]) for row in rows) == [row[:3] for row in expected]
     assert {row["stream"] for row in erased} == {"s/a"}
     assert not any("event" in row for row in erased)
+
+
+def test_an_export_counts_deleted_streams_that_it_cannot_search(tmp_path):
+    data = tmp_path / "data"
+    with penstock.open(data) as store:
+        for name in ("s/a", "s/b", "r/c"):
+            store.create_stream(name, create_scope=True)
+        for name in ("s/b", "r/c"):
+            store.stream(name).delete(seal=True)
+    (tmp_path / "values").write_text("4\n")
+    words = [
+        "subject",
+        "export",
+        "s",
+        "--values-from",
+        tmp_path / "values",
+        "--output",
+        tmp_path / "o.jsonl",
+        "--data",
+        data,
+    ]
+    shown = CliRunner().invoke(app, [str(word) for word in words])
+    assert shown.exit_code == 0, shown.output
+    assert "not searched: 1 deleted stream that can be restored" in shown.output

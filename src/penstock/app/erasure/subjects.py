@@ -17,12 +17,14 @@ from penstock.model.names import StreamName
 @dataclass(slots=True, kw_only=True)
 class SubjectExport:
     """What an export found. ``erased``: events that an erasure with the same search has blanked. ``unsearched``: events
-    that cannot be searched, because they are nested too deeply."""
+    that cannot be searched, because they are nested too deeply. ``deleted``: deleted streams of the targets that can be
+    restored; they were not searched."""
 
     streams: int = 0
     events: int = 0
     erased: int = 0
     unsearched: int = 0
+    deleted: int = 0
     bytes: int = 0
 
 
@@ -43,6 +45,7 @@ async def export_subject(
     """
     check_can_match(match)
     found = SubjectExport()
+    found.deleted = sum(concerns(targets, item.stream) for item in await store.deleted_streams())
     for name in await _streams(store, targets):
         found.streams += 1
         stream = store.stream(name)

@@ -68,6 +68,7 @@ def export(
         events=found.events,
         erased=found.erased,
         unsearched=found.unsearched,
+        deleted=found.deleted,
     )
 
 
@@ -76,6 +77,7 @@ def _words(found: SubjectExport, output: Path) -> str:
         f"wrote {counted(found.events, 'event')} of {counted(found.streams, 'stream')} to {output}; "
         f"{counted(found.erased, 'event')} erased"
         + (f"; {counted(found.unsearched, 'event')} cannot be searched" if found.unsearched else "")
+        + (f"; not searched: {counted(found.deleted, 'deleted stream')} that can be restored" if found.deleted else "")
     )
 
 

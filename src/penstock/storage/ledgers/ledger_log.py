@@ -40,6 +40,7 @@ _T = TypeVar("_T")
 
 _FRAME_BYTES = 64
 """What a frame in flight counts beside its bytes: headers of its entries, and objects. Frames without bytes count too."""
+_NO_WIPE = "a log on BookKeeper cannot be wiped: bookies keep deleted bytes until they compact"
 _COPIES_MIN = 2
 """The fewest copies to which the log falls back by itself. With one copy, the loss of a bookie would lose acknowledged
 data."""
@@ -236,11 +237,11 @@ class LedgerLog:
 
     async def begin_wipe(self) -> LogAddress:
         """Raises UnsupportedError: bookies free bytes late, and overwrite none."""
-        raise UnsupportedError("a log on BookKeeper cannot be wiped: bookies keep deleted bytes until they compact")
+        raise UnsupportedError(_NO_WIPE)
 
     async def end_wipe(self) -> bool:
         """Raises UnsupportedError, as ``begin_wipe``."""
-        raise UnsupportedError("a log on BookKeeper cannot be wiped: bookies keep deleted bytes until they compact")
+        raise UnsupportedError(_NO_WIPE)
 
     async def close(self) -> None:
         """Wait for appends in flight, then close the ledger, so that the next opening need not fence it. If bookies do
@@ -255,6 +256,8 @@ class LedgerLog:
                 if self._unacknowledged:
                     await asyncio.wait([one.done for one in self._unacknowledged])  # gather would cancel them
                 if self._rolling is not None:
+                    if self._writer is not None:
+                        self._rolling.cancel()  # the current ledger still serves, and the next one is not needed
                     await asyncio.shield(asyncio.gather(self._rolling, return_exceptions=True))
                 writer, self._writer = self._writer, None
                 if writer is not None and self._failure is None:
@@ -266,9 +269,7 @@ class LedgerLog:
             rolling = self._rolling
             if rolling is not None:
                 rolling.cancel()
-            self._fail(
-                ContainerOfflineError("log is closed", epoch=self.epoch)
-            )  # before an await that can be cancelled
+            self._fail(ContainerOfflineError("log is closed", epoch=self.epoch))  # before an await: it can be cancelled
             if rolling is not None:
                 await asyncio.gather(rolling, return_exceptions=True)
 
@@ -360,6 +361,8 @@ class LedgerLog:
                 self._acknowledge(ownership.acknowledged_upto(sent, last))
                 await self._extend(spare, (writer.ledger, last))
         except BaseException as error:
+            if self._closing and self._writer is not None:
+                raise
             self._fail(error)  # whatever it is: without another ledger, appends would wait without end
             if spare is not None and isinstance(error, ContainerOfflineError):
                 await self._removals.discard(spare.ledger)

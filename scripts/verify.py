@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 BAD_FILE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 KINDS = ("audit-export", "evidence", "consistency", "audit-keys", "erasure-ledger")
 REMOVALS = ("truncate", "expire", "evict", "delete", "release", "erase")
-RECEIPT_NAMES = ("erasure", "sha256", "sequence", "identity")
 
 
 def need(condition, text):
@@ -258,8 +257,8 @@ def follows(kind, said, entries):
         receipt = said["receipt"]
         body = canonical({field: value for field, value in receipt.items() if field != "sha256"})
         whole = sha256(body).hex() == receipt.get("sha256") and len(entries) == len(said) == 1
-        wanted = {"kind": "erase", **{name: receipt.get(name) for name in RECEIPT_NAMES}}
-        return whole and all(entries[0].get(name) == value for name, value in wanted.items())
+        same = all(entries[0].get(name) == receipt.get(name) for name in ("erasure", "sha256", "sequence", "identity"))
+        return whole and same and entries[0].get("kind") == "erase"
     if kind == "disposal":
         target, start, end = said["target"], said["from_ms"], said["to_ms"]
         for entry in entries:

@@ -289,7 +289,7 @@ def state_of(store: Store) -> Mapping[str, Any]:
             with stream.reader(start="head", until_tail=True) as reader:
                 events = [event.data for event in reader]
             subscribers = [replace(item, lag_ms=None) for item in stream.subscribers()]
-            transactions = [item.id for item in stream.open_transactions()]
+            transactions = [(item.id, item.state) for item in stream.open_transactions()]
             found[f"{scope}/{name}"] = (stream.retention.get(), events, subscribers, stream.tail(), transactions)
     return found
 

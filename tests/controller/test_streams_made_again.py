@@ -401,7 +401,7 @@ def test_segments_that_a_repair_keeps_are_found_by_erasures_and_deleted_with_the
             again = await controller.repair_stream(STREAM)
             assert (again["removed"], again["requeued"]) == ([], [])
             assert any(b"A" * 10 in bytes(item.data) for item in segments.segments.values())
-            remains = await remains_of(controller._ctx, await controller._ctx.streams.find(STREAM), STREAM, 0)
+            remains = await remains_of(controller._ctx, await controller._ctx.streams.find(STREAM), STREAM, 0, ())
             assert [item["transactions"] for item in remains if "a repair removed" in item["what"]] == [1]
             if lost == "decision":
                 await controller.transactions.abort(STREAM, other)

@@ -34,12 +34,12 @@ setup:
 demo: setup
 	@$(BIN)/penstock demo --data ./data
 
-# Three processes also on two cores: half of the time, tests wait for servers that they start.
+# Four processes also on two cores: of three, one waited for servers that it had started.
 test: setup
 	@$(MAKE) --no-print-directory -j 2 lint-all compile-tests
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
-# Once, beside the lint: else each of the three processes compiles all tests, 35 s of CPU.
+# Once, beside the lint: else each of the four processes compiles all tests, 35 s of CPU.
 compile-tests:
 	@$(BIN)/python -m pytest --collect-only -qq -m "" > /dev/null
 

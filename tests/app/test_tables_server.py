@@ -24,6 +24,7 @@ pytestmark = pytest.mark.server
 # One test of several seconds, because a server with workers is started twice and holds more than one frame.
 
 
+@pytest.mark.slow
 def test_tables_and_bytes_of_a_server_with_workers_outlive_its_death(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--workers", "2") as server, penstock.connect(server.address) as store:
         table = store.create_table("a/t", primary_key_bytes=4, secondary_key_bytes=1, partitions=5, create_scope=True)

@@ -387,7 +387,7 @@ WORKFLOWS = {
 }
 
 
-@pytest.mark.parametrize("effect_first", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("effect_first", [pytest.param(False, marks=pytest.mark.slow), True], ids=["before", "after"])
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_a_crash_at_any_step_is_finished_by_the_next_controller(name: str, effect_first: bool) -> None:
     crash_everywhere(WORKFLOWS[name], effect_first=effect_first)

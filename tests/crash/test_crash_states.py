@@ -158,7 +158,7 @@ def enumerated(traced, **how):
     )
 
 
-@pytest.mark.parametrize("most", [40, pytest.param(240, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [20, pytest.param(240, marks=pytest.mark.slow)])
 def test_every_disk_that_a_power_loss_may_leave_recovers(traced, most):
     _, events = traced
     tally = enumerated(traced, every=max(1, len(events) * 5 // most))

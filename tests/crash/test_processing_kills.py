@@ -95,6 +95,7 @@ def check(path: Path, *, kills: int, server_kills: int, events: int, seed: int) 
             assert Counter(numbers(store)) == Counter(range(events))
 
 
+@pytest.mark.slow
 def test_each_event_is_written_once_over_kills(tmp_path: Path) -> None:
     check(tmp_path, kills=4, server_kills=1, events=2000, seed=1)
 

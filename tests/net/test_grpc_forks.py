@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FORKS = 200
 
 PROGRAM = f"""
@@ -53,6 +55,7 @@ print(json.dumps(statuses))
 """
 
 
+@pytest.mark.slow
 def test_programs_started_while_calls_are_under_way_run(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
     done = subprocess.run(

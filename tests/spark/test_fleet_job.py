@@ -136,6 +136,7 @@ def check_sums(report: Any, rows: list[dict[str, Any]]) -> None:
         assert [item["bytes"] for item in side.largest] == largest
 
 
+@pytest.mark.slow
 def test_bad_lines_are_named_with_file_and_line_and_stop_nothing(spark: Any, tmp_path: Path) -> None:
     newer = json.dumps({**json.loads(all_lines()[0]), "version": 2})
     (tmp_path / "f.jsonl").write_text("\n".join([all_lines()[0], "{", "", newer, all_lines()[1]]))
@@ -147,6 +148,7 @@ def test_bad_lines_are_named_with_file_and_line_and_stop_nothing(spark: Any, tmp
     assert "version of the facts is not known" in report.errors[1]["message"]
 
 
+@pytest.mark.slow
 def test_an_empty_fleet_is_an_empty_report(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text("\n")
     pq.write_table(pa.Table.from_batches([], schema=SCHEMA), tmp_path / "none.parquet")
@@ -154,6 +156,7 @@ def test_an_empty_fleet_is_an_empty_report(spark: Any, tmp_path: Path) -> None:
     assert (report.streams, report.failed, report.today.total.bytes) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_file_that_breaks_off_stops_the_job(spark: Any, tmp_path: Path) -> None:
     whole = gzip.compress(("\n".join(all_lines()[:50])).encode())
     (tmp_path / "f.jsonl.gz").write_bytes(whole[: len(whole) // 2])
@@ -162,6 +165,7 @@ def test_a_file_that_breaks_off_stops_the_job(spark: Any, tmp_path: Path) -> Non
     assert "file of facts is cut off" in str(reason(caught.value))
 
 
+@pytest.mark.slow
 def test_decisions_that_are_there_are_not_overwritten_unasked(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_text(all_lines()[0])
     first = fleet(spark, tmp_path / "f.jsonl", out=tmp_path / "out")

@@ -242,6 +242,7 @@ def test_runs_follow_each_other_without_a_gap_and_a_run_that_died_leaves_nothing
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_choice_takes_what_it_says_and_nothing_else(spark: Any, address: str, store: Store) -> None:
     wanted = [json.loads(item) for item in reported(store)]
     times = sorted({item["at_ms"] for item in wanted})
@@ -259,6 +260,7 @@ def test_a_choice_takes_what_it_says_and_nothing_else(spark: Any, address: str, 
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_streaming_query_reads_the_same_rows(spark: Any, address: str, store: Store) -> None:
     live = (
         spark.readStream.format("penstock")
@@ -271,6 +273,7 @@ def test_a_streaming_query_reads_the_same_rows(spark: Any, address: str, store: 
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_table_of_something_else_is_left_alone(spark: Any, address: str, store: Store, tmp_path: Path) -> None:
     output = tmp_path / "audit"
     request = asked(address, output, kinds=("evict",))

@@ -85,6 +85,7 @@ def test_mypy_knows_the_types_of_all_that_users_call(files):
     assert create.endswith('penstock.client.blocking.stores.Stream"')
 
 
+@pytest.mark.slow
 def test_pyright_knows_the_types_of_all_that_users_call(files):
     done = run("pyright", "--pythonpath", sys.executable, "--outputjson", *files)
     assert done.stdout.startswith("{"), done.stderr + "\nrun `make setup`, which installs pyright"

@@ -66,11 +66,11 @@ def completed(script: str, line: str, address: str) -> list[str]:
     [
         ("penstock stream list ", ["shop", "shore"]),
         ("penstock stream describe sho", ["shop/", "shore/"]),
-        ("penstock stream describe shor", ["shore/waves"]),
-        ("penstock stream describe shop/o", ["shop/open-offers", "shop/orders"]),
+        pytest.param("penstock stream describe shor", ["shore/waves"], marks=pytest.mark.slow),
+        pytest.param("penstock stream describe shop/o", ["shop/open-offers", "shop/orders"], marks=pytest.mark.slow),
         ("penstock group describe shop/", ["shop/billing"]),
         ("penstock table scan shop/", ["shop/prices"]),
-        ("penstock group reset nowhere/", []),
+        pytest.param("penstock group reset nowhere/", [], marks=pytest.mark.slow),
     ],
 )
 def test_names_are_those_of_the_store(server: ServerProcess, script: str, line: str, names: list[str]) -> None:

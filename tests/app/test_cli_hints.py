@@ -37,7 +37,9 @@ def undo(output: str) -> str:
     return next(line.removeprefix("undo: ") for line in output.splitlines() if line.startswith("undo: "))
 
 
-@pytest.mark.parametrize("level", [("s/t",), ("--scope", "s"), ("--server",)])
+@pytest.mark.parametrize(
+    "level", [("s/t",), *(pytest.param(level, marks=pytest.mark.slow) for level in (("--scope", "s"), ("--server",)))]
+)
 def test_a_change_of_a_policy_is_undone_by_the_command_that_it_prints(run: Run, level: tuple[str, ...]) -> None:
     shown = [json.loads(run("retention", "show", *level, "--json"))["document"]]
     commands = []

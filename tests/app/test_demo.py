@@ -38,6 +38,7 @@ def test_the_demo_refuses_a_directory_that_holds_something_else(tmp_path):
     assert (tmp_path / "precious").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_flights_come_in_time_order_with_their_key():
     found = flights.events(3000)
     times = [json.loads(event)["time_hour"] for event, _ in found]
@@ -46,6 +47,7 @@ def test_flights_come_in_time_order_with_their_key():
     assert found[0][1] == f"{first['carrier']}{first['flight']}"
 
 
+@pytest.mark.slow
 def test_the_check_sees_what_is_lost_doubled_or_wrong():
     wanted = check.expected(5000)
     right = wanted.reset_index()

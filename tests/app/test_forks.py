@@ -28,5 +28,6 @@ def test_forked_children_leave_a_remote_store_alone(tmp_path: Path) -> None:
         assert run("remote", server.address) == ["done", "done"]
 
 
+@pytest.mark.slow
 def test_forked_children_leave_an_embedded_store_alone(tmp_path: Path) -> None:
     assert run("embedded", str(tmp_path / "data")) == ["done", "done"]

@@ -281,6 +281,7 @@ def failed_start(*options: str, timeout_s: float = PATIENCE_S) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_one_directory_has_one_server_and_one_number_of_workers(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ServerProcess(data, "--workers", "2") as server:
@@ -300,6 +301,7 @@ def test_a_worker_that_cannot_start_ends_the_server_with_its_reason(tmp_path: Pa
     assert "version of the data directory cannot be read" in said
 
 
+@pytest.mark.slow
 def test_a_worker_whose_directory_breaks_while_it_is_away_ends_the_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ServerProcess(data, "--workers", "2") as server:

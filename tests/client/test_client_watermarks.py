@@ -75,7 +75,9 @@ def test_bounds_follow_the_slower_writer(stream: penstock.Stream) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("options", [[], ["--workers", "2"]], ids=["one process", "workers"])
+@pytest.mark.parametrize(
+    "options", [pytest.param([], marks=pytest.mark.slow), ["--workers", "2"]], ids=["one process", "workers"]
+)
 def test_bounds_follow_the_slower_writer_of_a_server(tmp_path, options) -> None:
     with ServerProcess(tmp_path / "data", *options) as server, penstock.connect(server.address) as store:
         store.create_scope("s")

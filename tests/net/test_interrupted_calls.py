@@ -137,7 +137,7 @@ SCENARIOS = [one_direct, several_at_once, many, closing]
 
 @pytest.mark.parametrize("kind", ["wire", "in place"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda item: item.__name__)
-@pytest.mark.parametrize("warm", [9, 1], ids=["direct", "loop"])
+@pytest.mark.parametrize("warm", [9, pytest.param(1, marks=pytest.mark.slow)], ids=["direct", "loop"])
 def test_an_exception_at_any_line_of_a_writer(kind, scenario, warm, monkeypatch):
     world = DirectStore(kind)
     with world.store:

@@ -66,7 +66,9 @@ READS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(READS))
+@pytest.mark.parametrize(
+    "name", [name if place < 2 else pytest.param(name, marks=pytest.mark.slow) for place, name in enumerate(READS)]
+)
 def test_a_read_that_cannot_be_says_why(spark: Any, address: str, stream: StreamName, name: str) -> None:
     options, words = READS[name]
     given = source_options(address, stream) | options
@@ -99,7 +101,9 @@ WRITES: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(WRITES))
+@pytest.mark.parametrize(
+    "name", [name if place < 2 else pytest.param(name, marks=pytest.mark.slow) for place, name in enumerate(WRITES)]
+)
 def test_a_write_that_cannot_be_says_why(spark: Any, address: str, world: World, stream: StreamName, name: str) -> None:
     columns, options, words = WRITES[name]
     given = source_options(address, stream) | options

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 TOTAL = 2_000
 
 
+@pytest.mark.slow
 def test_a_query_reads_and_writes_segments_of_both_workers(spark: Any, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--workers", "2") as server, penstock.connect(server.address) as store:
         source = store.create_stream("plant/in", segments=4, create_scope=True)

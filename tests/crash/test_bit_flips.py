@@ -15,7 +15,9 @@ def test_flipped_bits_are_harmless_or_refused(count):
     assert not tally.wrong, "\n".join(tally.wrong)
     assert tally.flips == count
     detected = {name for name in tally.outcomes if name.endswith("detected")}
-    assert {"chunk detected", "metadata detected"} <= detected, tally.outcomes
+    # Few bits of the metadata are in pages with rows: some dozen flips may miss them all.
+    expected = {"chunk detected", "metadata detected"} if count >= 150 else {"chunk detected"}
+    assert expected <= detected, tally.outcomes
 
 
 def test_a_store_that_serves_other_bytes_is_seen(tmp_path):

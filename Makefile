@@ -23,7 +23,7 @@ help:
 	@echo "make setup-s3  only fetch and build those two servers"
 	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"
-	@echo "make soak    the long forms of all that shows reliability, one line for each promise (about two hours)"
+	@echo "make soak    the long forms of all that shows reliability, one line for each promise (about four hours)"
 	@echo "make docs    generate docs/formats/metadata.md, and build the documentation site into build/site"
 	@echo "make lint | format | bench | proto | lock | clean"
 

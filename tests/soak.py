@@ -168,14 +168,14 @@ CHECKS: Sequence[Check] = (
     Check(
         name="units",
         what="laws of the log, the chunks, the store, the controller on their own",
-        minutes=4,
+        minutes=15,
         count=1,
         command=_pytest("--hypothesis-profile", "long", "tests/storage", "tests/segmentstore", "tests/controller"),
     ),
     Check(
         name="slow tests",
         what="all other tests that take minutes",
-        minutes=10,
+        minutes=40,
         count=1,
         command=_pytest("-m", "slow", "--ignore=tests/simulation", "--ignore=tests/crash", "tests"),
     ),

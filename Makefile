@@ -37,7 +37,7 @@ demo: setup
 # Four processes also on two cores: of three, one waited for servers that it had started.
 test: setup
 	@$(MAKE) --no-print-directory -j 2 lint-all compile-tests
-	$(BIN)/python -m pytest -q -n 4 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
 # Once, beside the lint: else each of the four processes compiles all tests, 35 s of CPU.
 compile-tests:

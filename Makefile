@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo    set up, then run the main job: flights through a store, Spark and retention (2 to 10 minutes, with 3 GiB of disk; the first setup 5 more)"
-	@echo "make test    set up, then lint, type-check and run the tests (about 15 minutes on two cores; make soak runs the long ones)"
+	@echo "make test    set up, then lint, type-check and run the tests (about 17 minutes on two cores; make soak runs the long ones)"
 	@echo "make test-slow    the tests that take half a minute or more each (an hour)"
 	@echo "make test-fast    the tests that need neither Spark nor a server process"
 	@echo "make test-pulsar-admin  run Pulsar's own admin tools against the HTTP port (JDK, Maven, 82 MB of jars)"

@@ -190,6 +190,7 @@ def test_the_audit_names_the_caller_of_an_embedded_store(tmp_path):
         with penstock.calling(penstock.Caller(who="ann", why="ticket 7")):
             stream.truncate(stream.tail())
         stream.delete(seal=True)
+        store._thread.call(store._inner.controller.drain_audit())
         with store.stream("_system/audit").reader(until_tail=True, start="head") as reader:
             found = [json.loads(event.data) for event in reader]
     callers = {entry["kind"]: entry.get("caller") for entry in found}

@@ -70,6 +70,7 @@ def test_a_stream_scales_up_under_load_and_down_when_idle_and_readers_get_each_e
             reading.cancel()
             await asyncio.wait([reading])
             check_whole_and_ordered(got, written)
+            await store.controller.drain_audit()
             entries = [entry["action"] async for entry in audit_of(store)]
             assert entries == [change.action.value for change in changes]
 

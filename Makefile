@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    set up, then run the main job: flights through a store, Spark and retention (2 to 10 minutes, with 3 GiB of disk; the first setup 5 more)"
 	@echo "make test    set up, then lint, type-check and run the tests (about 17 minutes on two cores; make soak runs the long ones)"
-	@echo "make test-slow    the tests that take half a minute or more each (an hour)"
+	@echo "make test-slow    the tests that take half a minute or more each"
 	@echo "make test-fast    the tests that need neither Spark nor a server process"
 	@echo "make test-pulsar-admin  run Pulsar's own admin tools against the HTTP port (JDK, Maven, 82 MB of jars)"
 	@echo "make test-s3 run the tests of tier 2 against two real S3 servers (Swift; Versity's, built with Go in minutes)"
@@ -41,7 +41,7 @@ test: setup
 
 # Once, beside the lint: else each of the four processes compiles all tests, 35 s of CPU.
 compile-tests:
-	@$(BIN)/python -m pytest --collect-only -qq -m "" > /dev/null
+	@found=$$($(BIN)/python -m pytest --collect-only -qq -m "" 2>&1) || { echo "$$found" | tail -60; exit 1; }
 
 test-slow: setup
 	$(BIN)/python -m tests.soak --only "slow tests"

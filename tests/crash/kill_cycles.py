@@ -62,16 +62,12 @@ def run(directory: Path, cycles: int, seed: int, *, pause: tuple[float, float] =
         reader = subprocess.Popen([*LOAD, "read", server.address, "kill/st", str(seen), str(stop), "rg"])
         try:
             for _ in range(cycles):
+                # A server that is killed before its writers are back loses nothing, and shows nothing.
+                wait_for_writers(logs, server)
                 time.sleep(rng.uniform(*pause))
                 server.kill()
                 slowest = max(slowest, server.start())
-            # The last words: the writers must get through again by themselves.
-            before = sum(log.stat().st_size for log in logs if log.exists())
-            deadline = time.monotonic() + 60
-            while sum(log.stat().st_size for log in logs if log.exists()) == before:
-                if time.monotonic() > deadline:
-                    raise AssertionError(f"no writer got on after the last restart\n{server.tail()}")
-                time.sleep(0.1)
+            wait_for_writers(logs, server)
             stop.touch()
             for writer in writers:
                 assert writer.wait(90) == 0, "the official client gave up"
@@ -92,6 +88,19 @@ def run(directory: Path, cycles: int, seed: int, *, pause: tuple[float, float] =
         **check(acked, found),
         **{f"reader_{name}": count for name, count in by_reader.items()},
     }
+
+
+def wait_for_writers(logs: Sequence[Path], server: ServerProcess, timeout_s: float = 60) -> None:
+    """Wait until a writer has had one more batch acknowledged. The writers must get through by themselves."""
+
+    def acknowledged() -> int:
+        return sum(log.stat().st_size for log in logs if log.exists())
+
+    before, deadline = acknowledged(), time.monotonic() + timeout_s
+    while acknowledged() == before:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no writer got on after a restart\n{server.tail()}")
+        time.sleep(0.1)
 
 
 def wait_for(log: Path, wanted: set[str], reader: subprocess.Popen[bytes], timeout_s: float = 120) -> list[str]:

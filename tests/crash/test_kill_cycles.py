@@ -17,8 +17,9 @@ def test_the_checker_reports_each_anomaly():
 
 def test_no_acknowledged_event_is_lost_doubled_or_reordered_over_kills(tmp_path):
     # The many kills are those of test_kills.py; these are seen by the official client.
-    summary = kill_cycles.run(tmp_path, 5, seed=7)
-    assert summary["acked"] > 200, summary
+    summary = kill_cycles.run(tmp_path, 2, seed=7)
+    # A batch of 100 before each kill and after the last; the client takes ten seconds to get back to a new server.
+    assert summary["acked"] >= 300, summary
     anomalies = [name for name in summary if name.endswith(("lost", "duplicated", "out_of_order"))]
     assert len(anomalies) == 6
     assert all(summary[name] == 0 for name in anomalies), summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lake_world import (
     DEFINITION,
     SCHEMA,
@@ -22,6 +25,7 @@ from lake_world import (
 )
 
 from penstock.model.errors import AlreadyExistsError, ConflictError
+from penstock.spark.lake import rows as lake_rows
 from penstock.spark.lake.port import Change, CommittedTable, TableState
 from penstock.spark.lake.upkeep import compact, erase
 
@@ -112,6 +116,28 @@ def test_compaction_keeps_rows_and_cut(kind: str, partition: str | None, tmp_pat
     assert numbers(table) == list(range(9))
     added(table, done.state, 9, 12, partition=partition)
     assert numbers(table) == list(range(12))
+
+
+@given(
+    commits=st.lists(st.integers(1, 60), min_size=2, max_size=6),
+    file_bytes=st.integers(1, 10_000),
+    target_bytes=st.integers(1_000, 40_000),
+)
+@settings(max_examples=8, deadline=None)
+def test_a_second_compaction_finds_fewer_files_or_nothing(
+    commits: list[int], file_bytes: int, target_bytes: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as root:
+        # Rows that compress well: files that are full in memory are small on disk.
+        patched.setattr(lake_rows, "_FILE_BYTES", file_bytes)
+        patched.setattr(lake_rows, "_GROUP_BYTES", 1)
+        table = table_of("parquet", Path(root))
+        state, end = begun(table), 0
+        for count in commits:
+            state, end = added(table, state, end, end + count), end + count
+        while (done := compact(table, target_bytes=target_bytes)).removed:
+            assert done.added < done.removed
+        assert numbers(table) == list(range(end))
 
 
 def test_an_erasure_reaches_all_files_and_versions_and_what_a_dead_run_has_left(kind: str, tmp_path: Path) -> None:

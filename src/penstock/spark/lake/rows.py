@@ -19,6 +19,7 @@ _NONE = "__HIVE_DEFAULT_PARTITION__"
 _UNITS: Mapping[str, str] = {"hour": "h", "day": "D"}
 _GROUP_BYTES = 64 << 20
 _FILE_BYTES = 256 << 20
+"""Size in memory of the rows of one file: a task keeps the file on its disk until it is complete."""
 _OPEN_MAX = 24
 """Partitions that a writer has open at the same time. With more of them, there are more files."""
 
@@ -28,7 +29,7 @@ class FilePlan:
     """Where and how to write data files of one commit. Plain values, for tasks.
 
     ``prefix``: a directory in ``place``; ``sequence``: of the commit. ``partition``: ``day``, ``hour`` or None, of the column
-    ``time``.
+    ``time``. ``splits``: begin another file where one has 256 MiB in memory; False: one file for each partition.
     """
 
     place: Place
@@ -36,6 +37,7 @@ class FilePlan:
     sequence: int
     partition: str | None
     time: str
+    splits: bool = True
 
 
 class RowWriter:
@@ -74,7 +76,7 @@ class RowWriter:
             self._numbered += 1
         self._open[values] = file  # at the end: the first is the least recently used
         file.add(rows)
-        if file.size_bytes >= _FILE_BYTES:
+        if self._plan.splits and file.size_bytes >= _FILE_BYTES:
             self._close(values)
 
     def close(self) -> Sequence[DataFile]:

@@ -44,7 +44,8 @@ class Rewrite:
         if columns and not any(self._dropped(read_rows(self.place, file, columns)).any() for file in group):
             return None
         prefix = group[0].path[: group[0].path.rfind("/") + 1]
-        plan = FilePlan(place=self.place, prefix=prefix, sequence=self.sequence, partition=None, time="")
+        # Rows that compress well would become several small files, which the next compaction would merge again, and so on.
+        plan = FilePlan(place=self.place, prefix=prefix, sequence=self.sequence, partition=None, time="", splits=False)
         with RowWriter(plan) as writer:
             for file in group:
                 rows = read_rows(self.place, file)

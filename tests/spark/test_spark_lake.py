@@ -188,6 +188,26 @@ def test_what_does_not_fit_is_refused_and_nothing_is_half_done(
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind == "delta" else SLOW) for kind in FORMATS])
+def test_an_event_whose_time_no_partition_can_have_does_not_fit_the_schema(
+    kind: str, spark: Any, address: str, world: World, tmp_path: Path
+) -> None:
+    stream = world.create(f"laketime{kind}", 1)
+    request = request_of(kind, address, stream, tmp_path, schema="id BIGINT, at TIMESTAMP")
+    # Milliseconds where Spark expects seconds, and years that dates lack.
+    strange = ["1780000000000", '"+12345-01-01T00:00:00Z"', '"0000-12-31T23:59:59.999999Z"', "253402300800"]
+    # The first and last moment that fit, and no time at all.
+    fitting = ['"0001-01-01T00:00:00Z"', '"9999-12-31T23:59:59.999999Z"', "null"]
+    world.write(stream, [b'{"id": %d, "at": %s}' % (n, at.encode()) for n, at in enumerate([*fitting, *strange])])
+    with pytest.raises(PySparkException) as failed:
+        append_to_table(spark, request)
+    assert "does not fit the schema" in str(typed(failed.value))
+    kept = append_to_table(spark, replace(request, bad_events="null"))
+    assert kept.events == 7
+    rows = duckdb.from_arrow(open_table(request.address).read())
+    assert rows.query("t", 'select list(id order by id), count("at") from t').fetchall() == [(list(range(7)), 2)]
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind == "delta" else SLOW) for kind in FORMATS])
 def test_an_erasure_lists_the_table_and_reaches_every_file_of_it(
     kind: str, spark: Any, address: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
 """Units of a time that is a number, in microseconds."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROS_MIN, _MICROS_END = -62_135_596_800_000_000, 253_402_300_800_000_000
+MICROS_MIN, MICROS_END = -62_135_596_800_000_000, 253_402_300_800_000_000
 """The years 1 to 9999. A time outside has a wrong unit and cannot be a date."""
 
 
@@ -88,7 +88,7 @@ class EventTime:
         if pa.types.is_floating(micros.type):
             micros = pc.floor(micros).cast(pa.int64())
         least, most = pc.min_max(micros).as_py().values()
-        if least is not None and (least < _MICROS_MIN or most >= _MICROS_END):
+        if least is not None and (least < MICROS_MIN or most >= MICROS_END):
             return None
         return micros.cast(TIMESTAMP)
 
@@ -108,7 +108,7 @@ class EventTime:
                 return None
         except (ValueError, OverflowError):
             return None
-        return micros if _MICROS_MIN <= micros < _MICROS_END else None
+        return micros if MICROS_MIN <= micros < MICROS_END else None
 
     def _value(self, event: bytes) -> Any:
         try:

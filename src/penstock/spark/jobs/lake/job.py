@@ -18,7 +18,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, UnsupportedError
 from penstock.model.names import StreamName, check_name
 from penstock.spark.connect import Connector, Services, dial, link
-from penstock.spark.jobs.lake.keys import DELETED, check_names, latest_of_keys, with_keys
+from penstock.spark.jobs.lake.keys import DELETED, check_names, check_times, latest_of_keys, with_keys
 from penstock.spark.jobs.lake.task import BAD, RESULT, LakeTask, files_of, on_spark
 from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
 from penstock.spark.jobs.table_subscriber import TableRun, publish_table
@@ -267,12 +267,15 @@ class _Run:
             columns = [fn.col("_value").getField(name).alias(name) for name in names]
             bad = fn.col("_value").isNull() | fn.col("_value").getField(BAD).isNotNull()
             rows = parsed.select(*columns, *POSITION, bad.alias(BAD))
+        time_field = next((item for item in rows.schema if item.name == request.time), None)
+        is_key = request.key is not None and request.time == KEY
+        if time_field is None or is_key or not isinstance(time_field.dataType, TimestampType):
+            raise InvalidArgumentError("partitions by time need a column of type TIMESTAMP", column=request.time)
+        if request.time != APPEND_TIME:
+            rows = check_times(rows, request.time)
         if request.key is not None:
             rows = with_keys(rows, request.key, request.delete_when)
             names = [KEY, *(name for name in names if name != KEY)]
-        time_field = next((item for item in rows.schema if item.name == request.time), None)
-        if time_field is None or not isinstance(time_field.dataType, TimestampType):
-            raise InvalidArgumentError("partitions by time need a column of type TIMESTAMP", column=request.time)
         plain = StructType([rows.schema[name] for name in [*names, *POSITION]])
         schema = to_arrow_schema(plain, timezone="UTC")
         return rows, pa.schema([item.with_nullable(True) for item in schema])

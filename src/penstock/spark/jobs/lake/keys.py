@@ -1,10 +1,11 @@
-"""Columns of a table of the lake job: which names it reserves, and the latest event of each key."""
+"""Columns of a table of the lake job: which names it reserves, which times fit, and the latest event of each key."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.spark.jobs.event_time import MICROS_END, MICROS_MIN
 from penstock.spark.jobs.lake.task import BAD
 from penstock.spark.lake.port import KEY, OFFSET, PERIODS, POSITION, SEGMENT
 
@@ -21,6 +22,19 @@ def check_names(names: list[str], *, key: str | None) -> None:
         raise InvalidArgumentError("the table reserves these column names", columns=", ".join(clash))
     if len({name.lower() for name in names}) != len(names):
         raise InvalidArgumentError("the schema has a column twice", columns=", ".join(names))
+
+
+def check_times(rows: Any, name: str) -> Any:
+    """The rows; an event whose time is not in the years 1 to 9999 does not fit the schema, and its time becomes null.
+
+    Spark reads a number of a JSON object as seconds, so milliseconds become such times. No partition can have them.
+    """
+    from pyspark.sql import functions as fn
+
+    time = fn.col(f"`{name.replace('`', '``')}`")
+    micros = fn.unix_micros(time)
+    fits = micros.isNull() | ((micros >= MICROS_MIN) & (micros < MICROS_END))
+    return rows.withColumn(BAD, fn.col(BAD) | ~fits).withColumn(name, fn.when(fits, time))
 
 
 def with_keys(rows: Any, key: str, delete_when: str | None) -> Any:

@@ -77,6 +77,10 @@ class TableDirectory:
         with locked(self._versions / ".lock", "another run is at work on this table", table=self.path):
             for path in self._versions.glob(".*.making"):
                 shutil.rmtree(path)
+            # A run that died may have left a current version that a power failure can take back, and this run publishes
+            # its cut.
+            for path in (self._versions, self.path, self.path.parent):
+                sync(path)
             yield
 
     def bucket(self, number: int) -> Path:

@@ -98,7 +98,7 @@ class DeltaLakeTable:
                     "another run has just created this table; run again", table=self._place.url
                 ) from None
             raise InvalidArgumentError(f"Delta Lake refuses the table: {error}", table=self._place.url) from error
-        self._sync()
+        self.settle()
         return state
 
     def commit(self, base: TableState, change: Change) -> TableState:
@@ -130,6 +130,10 @@ class DeltaLakeTable:
         self._sync()
         return state
 
+    def settle(self) -> None:
+        self._place.sync_name()
+        self._sync()
+
     def files(self) -> Sequence[DataFile]:
         table = self._open()
         return [] if table is None else self._files_of(table)
@@ -150,7 +154,7 @@ class DeltaLakeTable:
         old = table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
         named = {file.path for file in self._files_of(table)}
         left = [path for path in self._place.paths() if path not in named and is_leftover(path, sequence=sequence)]
-        return len(old) + self._place.delete(left)
+        return self._place.delete([*old, *left])  # what is deleted already, too: only this makes it durable
 
     def _open(self) -> Table | None:
         from deltalake import DeltaTable
@@ -236,9 +240,8 @@ class DeltaLakeTable:
         ]
 
     def _sync(self) -> None:
-        if self._place.directory is not None:
-            # The log's library leaves durability to the system. Retention may free what we report as committed.
-            self._place.sync(self._place.paths(_LOG))
+        # The log's library leaves durability to the system. Retention may free what we report as committed.
+        self._place.sync_all(_LOG)
 
 
 def _definition(table: Table) -> dict[str, Any]:

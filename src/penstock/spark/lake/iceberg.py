@@ -109,7 +109,7 @@ class IcebergTable:
         except (ValueError, TypeError, NotImplementedError) as error:
             raise InvalidArgumentError(f"Iceberg refuses the table: {error}", table=self._name) from error
         self._found = None  # the location of an earlier table of this name
-        self._sync()
+        self.settle()
         return state
 
     def commit(self, base: TableState, change: Change) -> TableState:
@@ -153,6 +153,11 @@ class IcebergTable:
                     for task in table.scan().plan_files():
                         if self.place.relative(task.file.file_path) in removed:
                             files.delete_data_file(task.file)
+
+    def settle(self) -> None:
+        if self._load() is not None:
+            self.place.sync_name()
+            self._sync()
 
     def files(self) -> Sequence[DataFile]:
         table = self._load()
@@ -243,8 +248,7 @@ class IcebergTable:
         return found
 
     def _sync(self) -> None:
-        if self.place.directory is not None:
-            self.place.sync(self.place.paths(_METADATA))
+        self.place.sync_all(_METADATA)
 
 
 def check_table_name(name: str) -> None:

@@ -62,6 +62,7 @@ class ParquetTable:
         state = TableState(sequence=1, cut=cut, definition=definition.as_json())
         text = schema.serialize().to_pybytes().hex()
         self._put(state, {"schema": text, "files": [], "erasures": []}, expected=0)
+        self._place.sync_name()
         return state
 
     def commit(self, base: TableState, change: Change) -> TableState:
@@ -76,10 +77,15 @@ class ParquetTable:
         state = TableState(sequence=base.sequence + 1, cut=change.cut, definition=base.definition)
         more = {"schema": found["schema"], "files": [asdict(file) for file in kept], "erasures": erasures}
         self._put(state, more, expected=base.sequence)
-        self._drop_commits(keep=_KEPT)
-        # Readers of Parquet take every file of the directory: what the commit replaced would count twice.
-        self._sweep(kept, state.sequence)
+        self._finish(kept, state.sequence)
         return state
+
+    def settle(self) -> None:
+        numbers = self._numbers()
+        if numbers:
+            self._place.sync_name()
+            self._place.sync_all(_COMMITS)
+            self._finish(_files(self._commit(numbers[-1])), numbers[-1])
 
     def files(self) -> Sequence[DataFile]:
         numbers = self._numbers()
@@ -129,6 +135,11 @@ class ParquetTable:
         is_ours = is_first or (bool(more["files"]) and self._place.read(path) == text.encode())
         if not is_ours or self._numbers()[-1] != state.sequence:
             raise base_moved(self.state(), self._place.url, expected=expected)
+
+    def _finish(self, files: Sequence[DataFile], sequence: int) -> None:
+        self._drop_commits(keep=_KEPT)
+        # Readers of Parquet take every file of the directory: what the commit replaced would count twice.
+        self._sweep(files, sequence)
 
     def _sweep(self, files: Sequence[DataFile], sequence: int) -> int:
         named = {file.path for file in files}

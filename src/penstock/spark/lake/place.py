@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from penstock.model.errors import InvalidArgumentError, UnavailableError, UnsupportedError, missing_extra
+from penstock.storage.machine.calls import sync_directory
 
 SCHEMES = ("s3", "gs", "az")
 _FILE = "file"
@@ -98,29 +99,48 @@ class Place:
         return dict(sorted(found.items()))
 
     def delete(self, paths: Iterable[str]) -> int:
-        """Delete the files. Returns how many were given. Those that do not exist count as deleted."""
+        """Delete the files durably. Returns how many were given. Those that do not exist count as deleted."""
         import obstore
 
-        count = 0
-        for path in paths:
+        given = list(paths)
+        for path in given:
             with _translated(self.url), suppress(FileNotFoundError):
                 obstore.delete(self._store(), path)
-            count += 1
-        return count
+        directory = self.directory
+        if directory is not None:
+            # A power failure must not bring back a file that an erasure has deleted.
+            for parent in sorted({(directory / path).parent for path in given}):
+                if parent.is_dir():
+                    sync_directory(parent)
+        return len(given)
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make files on a disk durable, with their names. Object stores are durable already."""
         directory = self.directory
         if directory is None:
             return
-        places = [directory / path for path in paths]
-        parents = {parent for place in places for parent in place.parents if parent.is_relative_to(directory)}
-        for place in [*places, *sorted(parents, reverse=True)]:
-            handle = os.open(place, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        given = list(paths)
+        for path in given:
+            _sync_file(directory / path)
+        _sync_names(directory, given)
+
+    def sync_all(self, prefix: str) -> None:
+        """Make all files in the directory ``prefix`` durable, except those that another process deletes meanwhile."""
+        directory = self.directory
+        if directory is None:
+            return
+        given = self.paths(prefix)
+        for path in given:
+            with suppress(FileNotFoundError):
+                _sync_file(directory / path)
+        _sync_names(directory, given)
+
+    def sync_name(self) -> None:
+        """Make a directory on a disk durable, with the directories above it that may have been made for it."""
+        directory = self.directory
+        for step in () if directory is None else directory.parents:
+            with suppress(PermissionError):  # of a directory that is not ours, so nothing was made in it
+                sync_directory(step)
 
     def relative(self, uri: str) -> str:
         """Path of a file of this place, from its full name. Raises UnsupportedError if it is elsewhere."""
@@ -142,6 +162,20 @@ class Place:
         options = dict(self.options)
         client: Any = {_HTTP: True} if options.pop(_HTTP, "false") == "true" else None
         return from_url(self.url, config=options, client_options=client)  # type: ignore[call-overload]
+
+
+def _sync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_names(directory: Path, paths: Iterable[str]) -> None:
+    parents = {step for path in paths for step in (directory / path).parents if step.is_relative_to(directory)}
+    for step in sorted(parents, reverse=True):
+        sync_directory(step)
 
 
 @contextmanager

@@ -101,6 +101,7 @@ class CommittedTable(Protocol):
     * A commit has an effect only if its base is the last commit of Penstock. Commits of other writers may come between,
       unless they removed a file that this commit removes. A rollback ends its base, even if a later commit has the number.
     * After ``commit`` returned, its files and its cut survive a power failure, as far as the disk or store keeps them.
+      ``state`` may show a commit whose process died before that: only after ``settle`` may its cut be published.
     * ``forget`` deletes each file that neither the current version has nor a later commit can add.
     """
 
@@ -125,6 +126,10 @@ class CommittedTable(Protocol):
 
     def commit(self, base: TableState, change: Change) -> TableState:
         """Commit after ``base``. Raises TableMovedError if another commit came between; nothing has changed then."""
+
+    def settle(self) -> None:
+        """Make the last commit durable, and delete what it replaced where the format does so: its process may have died
+        before it did. May be repeated. Does nothing if there is no table."""
 
     def files(self) -> Sequence[DataFile]:
         """Files of the current version. Raises UnsupportedError if another writer marked rows as deleted beside them."""

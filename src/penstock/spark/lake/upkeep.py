@@ -150,6 +150,7 @@ def erase(table: CommittedTable, erasure: str, erased: Erased, *, run: Runner = 
     """
     state = _state(table)
     if table.is_applied(erasure):
+        table.settle()
         return Upkeep(state=state)
     files = table.files()
     results = run(Rewrite(place=table.place, sequence=state.sequence + 1, erased=erased), [[file] for file in files])

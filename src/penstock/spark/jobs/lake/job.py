@@ -188,6 +188,8 @@ class _Run:
         self._connector = connector
         self._definition = request.definition(self._options.stream)
         self._table = open_table(request.address)
+        self._settled: TableState | None = None
+        """The last commit that is known to be durable and complete."""
 
     def step(self, on_progress: ProgressCallback, *, dry_run: bool = False) -> LakeReport:
         state = self._table.state()
@@ -200,12 +202,16 @@ class _Run:
         rows, schema = self._typed(start, end)
         if state is None:
             state = self._table.create(self._definition, schema, start.to_text())
+        elif state != self._settled:
+            # The process that made this commit may have died before it was durable. What is published may be deleted.
+            self._table.settle()
         self._publish(start)
         files: list[DataFile] = []
         if start != end:
             with repeat_in_background(task_progress(self._spark, on_progress, "tasks"), every_s=_PROGRESS_S):
                 state, files = self._append(rows, schema, state, end.to_text())
             self._publish(end)
+        self._settled = state
         merged = self._compact() if files else 0
         return self._report(state, start, end, size, files, merged=merged, dry_run=False)
 

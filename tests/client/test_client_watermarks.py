@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
 import penstock
+from penstock.client.writing.times import NotedTimes
 from penstock.model.errors import InvalidArgumentError, TimeGoesBackError
+from penstock.testing.fakes import SeededRng
 from penstock.testing.server import ServerProcess
 
 
@@ -110,6 +115,34 @@ def test_a_commit_refuses_a_time_that_it_cannot_note_and_may_be_repeated(stream:
                 transaction.commit(timestamp_ms=wrong)
         transaction.commit(timestamp_ms=-5)
     assert sorted(event.data for event in stream.reader(until_tail=True)) == [b"a", b"b"]
+
+
+class LosesAnswers:
+    """Stands for a store that keeps each note, and whose answers are lost for as long as there are ``errors``."""
+
+    def __init__(self, errors: list[BaseException]) -> None:
+        self.errors = errors
+        self.writers: dict[str, int | None] = {}
+
+    async def note_time(self, writer: str, time_ms: int | None) -> None:
+        self.writers[writer] = time_ms
+        if self.errors:
+            raise self.errors.pop()
+
+
+@pytest.mark.parametrize("lost", [asyncio.CancelledError(), TimeGoesBackError("back")])
+def test_a_writer_leaves_also_if_the_answer_to_its_first_note_was_lost(lost: BaseException) -> None:
+    async def main() -> None:
+        store: Any = LosesAnswers([lost])
+        times = NotedTimes(store, SeededRng(1))
+        with suppress(type(lost)):
+            await times.note(10)
+        await times.note(20)
+        assert list(store.writers.values()) == [20]
+        await times.leave()
+        assert list(store.writers.values()) == [None]
+
+    asyncio.run(main())
 
 
 def test_a_group_knows_the_window_of_its_slowest_reader(tmp_path) -> None:

@@ -134,9 +134,8 @@ def test_the_cut_of_an_earlier_run_is_published_only_when_its_commit_is_settled(
     run = _Run(None, request.checked(), None)  # type: ignore[arg-type]
     states = [TableState(sequence=n, cut=cut_at(n), definition=run._definition.as_json()) for n in (1, 2)]
     done: list[Any] = []
-    run._table = SimpleNamespace(  # type: ignore[assignment]
-        state=lambda: states[0], settle=lambda: done.append("settled")
-    )
+    table: Any = SimpleNamespace(state=lambda: states[0], settle=lambda: done.append("settled"))
+    run._table = table
 
     def ask(_: Any) -> Any:
         cut = StreamCut.from_text(states[0].cut)

@@ -42,9 +42,9 @@ class NotedTimes:
     async def note(self, time_ms: int) -> None:
         """Note the time; every event written before must be durable. Raises as ``AsyncWriter.note_time``."""
         checked_time("time_ms", time_ms)
-        writer = self._writer or self._rng.uuid().hex
+        # Kept before the call: if its answer is lost, the store may have the note, and another name would be another writer.
+        writer = self._writer = self._writer or self._rng.uuid().hex
         await retrying(lambda: self._layout.note_time(writer, time_ms), self._rng)
-        self._writer = writer
 
     async def leave(self) -> None:
         """Hold the watermark back no longer. If that fails, the timeout of the stream does the same later."""

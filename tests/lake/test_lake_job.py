@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from lake_world import STREAM, address_of, cut_at
+from lake_world import DEFINITION, SCHEMA, STREAM, address_of, cut_at, rows_of, written
 
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import UnsupportedError
+from penstock.model.errors import InvalidArgumentError, UnsupportedError
 from penstock.spark.jobs.lake.job import LakeRequest, _Run, follow_with_table
+from penstock.spark.jobs.lake.task import BAD
 from penstock.spark.lake.port import TableMovedError
 from penstock.spark.options import parse_read
 
@@ -48,6 +51,34 @@ def test_a_start_or_end_in_the_options_is_resolved_once(name: str, tmp_path: Pat
     run_of(tmp_path, spark, **{name: value})._read(start, end)
     options = parse_read(spark.given)
     assert (options.start, options.end) == (start, end)
+
+
+@pytest.mark.parametrize("partition", [None, "hour"])
+def test_a_run_that_fails_deletes_what_its_tasks_have_written(kind: str, partition: str | None, tmp_path: Path) -> None:
+    options = {"controller": "store:9090", "stream": str(STREAM)}
+    request = LakeRequest(read=options, address=address_of(kind, tmp_path), partition=partition)
+    run = _Run(None, request.checked(), None)  # type: ignore[arg-type]
+    table = run._table
+    state = table.create(replace(DEFINITION, partition=partition), SCHEMA, cut_at(0))
+    kept = written(table, state, rows_of(range(3)), partition)  # of another run, which may commit them
+
+    class Rows:
+        """Two tasks, of which the second finds an event that does not fit."""
+
+        def mapInArrow(self, task: Any, _: str) -> Rows:
+            self.task = task
+            return self
+
+        def collect(self) -> None:
+            for bad in (False, True):
+                rows = rows_of(range(3, 9)).append_column(BAD, pa.array([bad] * 6))
+                for batch in rows.to_batches():
+                    list(self.task(iter([batch])))
+                assert len(table.place.paths(table.data_prefix)) > len(kept)
+
+    with pytest.raises(InvalidArgumentError, match="does not fit"):
+        run._write(Rows(), SCHEMA, state)
+    assert {path for path in table.place.paths() if path.endswith(".parquet")} == {file.path for file in kept}
 
 
 def test_rows_that_another_writer_marked_as_deleted_stop_no_append(

@@ -146,7 +146,12 @@ class CommittedTable(Protocol):
 
 def file_name(sequence: int, token: str, number: int) -> str:
     """Name of a data file that commit ``sequence`` may add. ``token`` tells attempts apart."""
-    return f"penstock-{sequence:012d}-{token}-{number:03d}.parquet"
+    return f"{file_name_of_run(sequence, token)}-{number:03d}.parquet"
+
+
+def file_name_of_run(sequence: int, run: str) -> str:
+    """How the names of the files begin whose tokens begin with ``run``."""
+    return f"penstock-{sequence:012d}-{run}"
 
 
 def is_leftover(path: str, *, sequence: int) -> bool:

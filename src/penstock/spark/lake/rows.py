@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.spark.lake.place import Place
-from penstock.spark.lake.port import DATE, HOUR, PERIODS, DataFile, file_name
+from penstock.spark.lake.port import DATE, HOUR, PERIODS, DataFile, file_name, file_name_of_run
 
 _NONE = "__HIVE_DEFAULT_PARTITION__"
 _UNITS: Mapping[str, str] = {"hour": "h", "day": "D"}
@@ -30,6 +30,7 @@ class FilePlan:
 
     ``prefix``: a directory in ``place``; ``sequence``: of the commit. ``partition``: ``day``, ``hour`` or None, of the column
     ``time``. ``splits``: begin another file where one has 256 MiB in memory; False: one file for each partition.
+    ``run``: begins the token in the files' names, so that a run that fails finds what its tasks have written.
     """
 
     place: Place
@@ -38,6 +39,13 @@ class FilePlan:
     partition: str | None
     time: str
     splits: bool = True
+    run: str = ""
+
+    def drop(self) -> int:
+        """Delete the complete files of this run, which no commit may name. Returns how many. Raises UnavailableError."""
+        begin = file_name_of_run(self.sequence, self.run)
+        there = self.place.paths(self.prefix)
+        return self.place.delete([path for path in there if path.rpartition("/")[2].startswith(begin)])
 
 
 class RowWriter:
@@ -48,7 +56,7 @@ class RowWriter:
 
     def __init__(self, plan: FilePlan) -> None:
         self._plan = plan
-        self._token = uuid4().hex[:12]
+        self._token = plan.run + uuid4().hex[:12]
         self._numbered = 0
         self._open: dict[tuple[str | None, ...], _OpenFile] = {}
         self.written: list[DataFile] = []

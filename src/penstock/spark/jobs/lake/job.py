@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import ConflictError, InvalidArgumentError, UnsupportedError
+from penstock.model.errors import ConflictError, InvalidArgumentError, PenstockError, UnsupportedError
 from penstock.model.names import StreamName, check_name
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.lake.keys import DELETED, check_names, check_times, latest_of_keys, with_keys
@@ -321,10 +322,22 @@ class _Run:
             sequence=state.sequence + 1,
             partition=request.partition,
             time=request.time,
+            run=uuid4().hex[:12],
         )
         task = LakeTask(plan=plan, schema=schema, fails=request.bad_events == "fail")
-        found = rows.mapInArrow(task, RESULT).collect()
+        try:
+            found = rows.mapInArrow(task, RESULT).collect()
+        except Exception:
+            # One bad event stops each run. Without this, what the other tasks have written would fill the disk.
+            self._drop(plan)
+            raise
         return [file for row in found for file in files_of(row["files"]) or ()]
+
+    def _drop(self, plan: FilePlan) -> None:
+        try:
+            plan.drop()
+        except PenstockError as error:
+            log.warning("files of a failed run are left", extra={"table": self._table.place.url, "error": str(error)})
 
     def _compact(self) -> int:
         request = self._request

@@ -62,11 +62,12 @@ WRONG: Mapping[str, Sequence[Any]] = {
     "since": [10**16],
     "values": [[], [""]],
     "json_field": ["", "user..id"],
+    "positions": [{}, {0: []}],
 }
 """By parameter: what must never be accepted."""
 GIVEN: Mapping[str, Any] = {
     "stream": RIGHT, "target": RIGHT, "targets": ["s/t"], "subject": {**BY, "values": ["x"]}, "who": "w", "why": "y",
-    "owner": "o", "reason": "r", "positions": {}, "rows": 0, "table": "delta x", "part": 0, "values": ["x"], "case": "new",
+    "owner": "o", "reason": "r", "positions": {0: [0]}, "rows": 0, "table": "delta x", "part": 0, "values": ["x"], "case": "new",
     "asked": {"erasure": "e", "who": "w", "why": "y", "looked_for": {}}, "exported_ms": 1, "with_values": False,
     "sha256": "", "hold_id": "new", "erasure": "nope", "until_ms": 10**13, "until": 10**13, "checkpoint": "nope", "before": 0,
 }  # fmt: skip
@@ -74,6 +75,7 @@ OPENS = {"cases.open": ["case"], "holds.add": ["hold_id"], "AsyncCases.open": ["
 """Calls that make what a parameter names."""
 TRUE = {("evidence.disposal", GONE): '"removals":1', ("AsyncAuditLog.disposal", GONE): '"removals":1'}
 """A deleted stream whose deletion is in the log: the certificate has it."""
+COUNTS = {("erasures.preview", "positions"): "counts and signs nothing; a search may have found no position"}
 NAMES_NOTHING = {
     "erasures.list", "holds.list", "cases.list", "cases.key",
     "evidence.log", "evidence.rotate_key", "evidence.checkpoint", "evidence.checkpoints", "evidence.export",
@@ -110,7 +112,7 @@ def wrong_of(name: str) -> list[tuple[str, Any]]:
     return [
         (parameter, value)
         for parameter in parameters
-        if parameter not in OPENS.get(name, ())
+        if parameter not in OPENS.get(name, ()) and (name, parameter) not in COUNTS
         for value in WRONG.get(parameter, ())
     ]
 
@@ -210,3 +212,16 @@ def test_a_search_that_can_find_nothing_is_refused(store, match):
 def test_a_case_about_no_stream_of_the_store_is_refused(tmp_path):
     with penstock.open(tmp_path / "data") as store, pytest.raises(StreamNotFoundError, match="no stream"):
         store.cases().open("*", ["x"], who="w", why="y")
+
+
+def test_no_positions_are_refused_unless_a_search_found_none(store):
+    stream = store.stream("s/t")
+    for looked_for in (None, {}, {"by": "positions"}, {"by": ""}, {"for": "x"}):
+        with pytest.raises(InvalidArgumentError):
+            stream.erase([], who="w", why="y", looked_for=looked_for)
+    with pytest.raises(InvalidArgumentError):
+        stream.erase([], who="w", why="y", dry_run=True)
+    assert store.erasures().list() == []
+    receipt = stream.erase([], who="w", why="y", looked_for={"by": "json field", "field": "user.id"})
+    assert receipt["where"]["events"] == 0
+    assert receipt["looked_for"]["field"] == "user.id"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 from penstock.client.retention import When, ms_of
 from penstock.codec.events import cut_events, event_bounds
 from penstock.codec.notes import parse_checkpoint
 from penstock.model.answers.evidence import AuditCheckpoint, AuditLogInfo, EvidenceDocument
-from penstock.model.errors import UnavailableError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
 from penstock.model.names import SYSTEM_SCOPE, StreamName, segment_name
 from penstock.model.segments import make_segment_id
 from penstock.ports.control.plane import ControlPlane
@@ -44,9 +45,18 @@ class AsyncAuditLog:
     async def consistency(self, checkpoint: str) -> EvidenceDocument:
         """The proof that the log of now continues that of an earlier checkpoint, given as its note.
 
-        Raises CorruptDataError (it is no checkpoint), InvalidArgumentError (the log is smaller).
+        Raises CorruptDataError (it is no checkpoint, or the log of now contradicts it), InvalidArgumentError (it is of
+        another log, or the log is smaller).
         """
-        return await self._controller.evidence.consistency(parse_checkpoint(checkpoint).size)
+        earlier = parse_checkpoint(checkpoint)
+        origin = (await self.log()).origin
+        if earlier.origin != origin:
+            raise InvalidArgumentError("the checkpoint is of another log", origin=earlier.origin, log=origin)
+        found = await self._controller.evidence.consistency(earlier.size)
+        # The store was given only the size. It proves its own checkpoint of that size, which may be another one.
+        if parse_checkpoint(json.loads(found.text)["checkpoints"][0]).root != earlier.root:
+            raise CorruptDataError("the log contradicts the checkpoint: an entry before it was changed", log=origin)
+        return found
 
     async def erasure(self, erasure: str) -> EvidenceDocument:
         """The receipt of an erasure, signed, with the proof that the log has its entry. Raises NotFoundError."""

@@ -16,7 +16,7 @@ from penstock.client.retry import retrying
 from penstock.codec.answers import as_json
 from penstock.codec.control.erasures import ErasurePartRecord
 from penstock.core.segments.erasure import Range, joined, without
-from penstock.core.segments.erasure_receipt import chain_problems, plain, positions_digest
+from penstock.core.segments.erasure_receipt import BY_POSITIONS, chain_problems, plain, positions_digest
 from penstock.model.answers.erasure import Erasure, ErasureDeferral, ErasurePreview
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -136,7 +136,7 @@ class AsyncErasures:
         stream, controller = self._stream, self._controller
         chosen = erasure or self._rng.uuid().hex
         wanted = by_segment(positions)
-        description = plain(looked_for or {"by": "positions"}, field="looked_for")
+        description = plain(looked_for or {"by": BY_POSITIONS}, field="looked_for")
         events, digest = positions_digest(wanted)
         # Each run has its own token: pages of two runs of one id never mix, and only a complete set of pages is decided.
         run = {"attempt": self._rng.uuid().hex, "events": events, "positions_sha256": digest}
@@ -144,6 +144,8 @@ class AsyncErasures:
         pages = pages_of(wanted)
 
         if dry_run:
+            if not events and not looked_for:
+                raise InvalidArgumentError("an erasure without positions would blank nothing", field="positions")
             return as_json(await self._preview(stream, pages, len(wanted), progress))
 
         async def send(number: int) -> Erasure:

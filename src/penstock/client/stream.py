@@ -224,7 +224,8 @@ class AsyncStream:
         event, other clients get the zeros. No cache, chunk or log file holds the old bytes when this returns.
 
         Args:
-            positions: The events as they were read, or (segment, offset) pairs, or offsets by segment.
+            positions: The events as they were read, or (segment, offset) pairs, or offsets by segment. None at all is
+                refused, unless ``looked_for`` states the search that found none.
             who: For the receipt: who requests it, in free text.
             why: For the receipt: the reason, in free text.
             erasure: Its id. A repeat of the same request, or of some of its events, returns the receipt. None: a new id.
@@ -235,7 +236,7 @@ class AsyncStream:
         Raises:
             ErasureDeferredError: A hold covers some of the events. The erasure is recorded, and continues once no hold
                 does.
-            InvalidArgumentError: No event begins there.
+            InvalidArgumentError: No event begins there, or there are no positions.
             AlreadyExistsError: The id belongs to another request.
             ErasureWaitsError: It is decided, but attempts fail for some seconds, for example for lack of space. The
                 store continues to try; call again with the same id to wait longer.

@@ -38,6 +38,7 @@ from penstock.controller.erasure.subjects import (
     ID_MAX,
     Request,
     check_positions,
+    check_proves_something,
     check_receipt_fits,
     checked_request,
     chunk_fields,
@@ -239,6 +240,7 @@ class Erasures:
             parts, run = list[ErasurePartRecord](), ""
             if found.value is None or found.value.state is ErasureState.GATHERING:
                 # Before anything is written: a refused page leaves no erasure behind.
+                check_proves_something(request)
                 view = await ctx.streams.get(stream)
                 run = request.run(view.record.incarnation)
                 parts = [await self.part_of(view, segment, offsets) for segment, offsets in sorted(positions.items())]

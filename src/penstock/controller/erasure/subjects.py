@@ -18,6 +18,7 @@ from penstock.controller.retention.holds import Placed
 from penstock.controller.stream_view import StreamView
 from penstock.core.segments.erasure import Range, joined, size_of
 from penstock.core.segments.erasure_receipt import (
+    BY_POSITIONS,
     canonical,
     digest_of,
     plain,
@@ -166,6 +167,17 @@ def check_positions(positions: Mapping[SegmentId, Sequence[int]]) -> None:
     for segment, offsets in positions.items():
         if min(offsets, default=0) < 0:
             raise InvalidArgumentError("offset is negative", segment=segment, offset=min(offsets))
+
+
+def check_proves_something(request: Request) -> None:
+    """Raises InvalidArgumentError: no positions, and no search that found none. Its receipt would prove nothing."""
+    by = request.asked["looked_for"].get("by")
+    if not request.events and by in (None, "", BY_POSITIONS):
+        raise InvalidArgumentError(
+            "an erasure without positions would prove nothing; give positions, or state the search that found none",
+            field="positions",
+            looked_for=canonical(request.asked["looked_for"]).decode()[:60],
+        )
 
 
 def check_text(message: str, **texts: object) -> None:

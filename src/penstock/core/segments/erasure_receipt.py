@@ -16,6 +16,9 @@ from penstock.model.segments import SegmentId
 
 FORMAT = 1
 
+BY_POSITIONS = "positions"
+"""The ``by`` of an erasure whose caller gave positions and stated no search."""
+
 NOT_SEEN = "not_seen"
 """Field of a search in a receipt: events that the search does not find although they may hold a value."""
 

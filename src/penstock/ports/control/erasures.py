@@ -32,7 +32,8 @@ class Erasures(Protocol):
         same request, or with some of its positions, changes nothing.
 
         Raises AlreadyExistsError (the id has another request; ``undecided``: how many positions of the page it does not
-        cover), ErasureWithdrawnError, InvalidArgumentError (no event begins there, or pages are missing), TruncatedError.
+        cover), ErasureWithdrawnError, InvalidArgumentError (no event begins there, pages are missing, or there are no
+        positions and ``looked_for["by"]`` names no search that found none), TruncatedError.
         """
         ...
 

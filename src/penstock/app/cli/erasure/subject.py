@@ -12,6 +12,7 @@ import typer
 
 from penstock.app.cli.common.output import say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
+from penstock.app.cli.common.whole import whole_file
 from penstock.app.cli.erasure.cases import JsonFieldOption, TargetsArgument, ValuesOption
 from penstock.app.erasure.values import values_from
 from penstock.core.cases.case import checked_targets, matcher_of
@@ -52,12 +53,12 @@ def export(
     if output.suffix not in (".jsonl", ".parquet") or output.exists() or isinstance(match, KeyedField):
         raise InvalidArgumentError("the output must be a new file, .jsonl or .parquet", output=str(output))
     rows: list[Mapping[str, Any]] = []
-    with open_target(controller, data) as store:
+    with open_target(controller, data) as store, whole_file(output) as draft:
         if output.suffix == ".parquet":
             found = store.call(lambda opened: export_subject(opened, wanted, match, rows.append))
-            _write_parquet(output, rows)
+            _write_parquet(draft, rows)
         else:
-            with output.open("x", encoding="utf-8") as file:
+            with draft.open("w", encoding="utf-8") as file:
                 found = store.call(
                     lambda opened: export_subject(opened, wanted, match, lambda row: print(_line(row), file=file))
                 )

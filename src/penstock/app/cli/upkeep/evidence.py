@@ -11,6 +11,7 @@ import typer
 from penstock.app.cli.common.options import PUBLIC_KEY, SINCE, UNTIL, ReasonOption, YesOption
 from penstock.app.cli.common.output import NOT_TRUE_STATUS, print_json, print_rows, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target
+from penstock.app.cli.common.whole import whole_file
 from penstock.app.cli.common.words import moment, parse_moment
 from penstock.app.cli.erasure.ledger import public_keys
 from penstock.core.evidence.documents import history, line
@@ -161,10 +162,8 @@ def export(
     \b
     penstock audit export audit.jsonl
     """
-    partial = file.with_name(f"{file.name}.part")
-    with open_target(controller, data) as store, partial.open("wb") as target:
+    with open_target(controller, data) as store, whole_file(file) as draft, draft.open("wb") as target:
         count = store.audit().export(target.write)
-    partial.replace(file)
     say(f"{counted(count, 'entry')} in {file}", as_json=json, entries=count, file=str(file))
 
 

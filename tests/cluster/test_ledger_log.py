@@ -233,9 +233,11 @@ def test_a_record_is_read_as_it_was_written() -> None:
     record = ContainerRecord(uid="u", owner="o", epoch=3, truncated=4, ledgers=ledgers)
     assert decode_record(encode_record(record)) == record
     assert b'"format":1' in encode_record(record), "programs that know no catalogue can read it"
-    at = CataloguePosition(run=5 << 32, included=3, batch=9, begins=((2, 0), (3, 7)))
-    published = replace(record, catalogue=at)
+    at = CataloguePosition(run=5 << 32, included=3, batch=9, upto=4, begins=((2, 0), (3, 7)))
+    published = replace(record, catalogues=((0, CataloguePosition()), (3, at)), home="h", tier="t")
     assert decode_record(encode_record(published)) == published
+    assert published.catalogue(3) == at
+    assert published.catalogue(1) is None
     with pytest.raises(VersionTooNewError):
         decode_record(encode_record(published).replace(b'"format":2', b'"format":3'))
     with pytest.raises(CorruptDataError, match="not in order"):

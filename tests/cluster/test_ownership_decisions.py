@@ -24,12 +24,14 @@ def to_core(record: Record) -> ContainerRecord:
         for one in record.listed
     )
     at = CataloguePosition(batch=record.published + 1, begins=((0, 0),)) if record.published >= 0 else None
-    return ContainerRecord(uid="u", owner=str(record.epoch), epoch=record.epoch, ledgers=listed, catalogue=at)
+    return ContainerRecord(
+        uid="u", owner=str(record.epoch), epoch=record.epoch, ledgers=listed, catalogues=((0, at),) if at else ()
+    )
 
 
 def to_model(record: ContainerRecord, version: int) -> Record:
     listed = tuple(Listed(one.ledger, -1 if one.last is None else one.last, one.first - 1) for one in record.ledgers)
-    return Record(version, record.epoch, listed, record.catalogue.batch - 1 if record.catalogue is not None else -1)
+    return Record(version, record.epoch, listed, -1 if not record.catalogues else record.catalogues[0][1].batch - 1)
 
 
 class Decided(Model):
@@ -176,7 +178,7 @@ def test_a_published_position_never_goes_back() -> None:
     for earlier in (replace(at, batch=5), replace(at, included=1)):
         with pytest.raises(InternalError, match="goes back"):
             ownership.published(record, truncated=0, catalogue=earlier)
-    assert ownership.published(record, truncated=0).catalogue == record.catalogue
+    assert ownership.published(record, truncated=0).catalogues == record.catalogues
 
 
 @given(st.lists(st.tuples(st.sampled_from(["open", "write", "publish"]), st.integers(0, 9)), max_size=40))
@@ -200,7 +202,8 @@ def test_batches_of_a_deposed_owner_never_count(steps: list[tuple[str, int]]) ->
             valid, mine = [*valid, *mine], []
             position = CataloguePosition(run=number, included=included, batch=at)
             record = ownership.published(record, truncated=0, catalogue=position)
-    if record.catalogue is not None:
-        found = {one for one in written if ownership.counts(record.catalogue, epoch=one[0], batch=one[1])}
+    at_last = record.catalogue(0)
+    if at_last is not None:
+        found = {one for one in written if ownership.counts(at_last, epoch=one[0], batch=one[1])}
         assert found == {one for one in valid if one[1] > included}
-        assert len(record.catalogue.begins) <= len(found) + 2, "what the snapshot includes is forgotten"
+        assert len(at_last.begins) <= len(found) + 2, "what the snapshot includes is forgotten"

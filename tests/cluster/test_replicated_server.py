@@ -1,7 +1,9 @@
-"""A server whose log is on real bookies, killed together with one of them."""
+"""A server whose log is on real bookies, killed together with one of them, and with its whole disk."""
 
 from __future__ import annotations
 
+import shutil
+import threading
 import time
 
 import pytest
@@ -40,3 +42,61 @@ def test_acknowledged_events_outlive_the_server_and_a_bookie(zookeeper, bookies,
         while not bookies.servers[0].running and bookies.registered(bookies.servers[0].port):
             time.sleep(0.1)
         bookies.start()
+
+
+def test_acknowledged_events_outlive_the_machine(zookeeper, bookies, tmp_path):
+    """Killed under load, and its data directory deleted: another directory continues from bookies and tier 2."""
+    tier = tmp_path / "tier2"
+    tier.mkdir()
+    options = (
+        "--log",
+        f"bookkeeper://{zookeeper.address}/penstock/elsewhere?ledgers={bookies.root}",
+        "--tier2",
+        str(tier),
+        "--take-over",
+    )
+    keys, acknowledged = ("ann", "bob", "cid"), {"ann": -1, "bob": -1, "cid": -1}
+
+    def load(address: str, ready: threading.Event) -> None:
+        """Write rounds of 50 events of each key until the server is gone."""
+        try:
+            with penstock.connect(address) as store, store.stream("shop/clicks").writer(deadline_s=5.0) as writer:
+                while True:
+                    first = acknowledged["ann"] + 1
+                    for number in range(first, first + 50):
+                        for key in keys:
+                            writer.write(f"{key} {number}".encode(), key=key)
+                    writer.flush()
+                    acknowledged.update(dict.fromkeys(keys, first + 49))
+                    if first >= 1000 and any(tier.rglob("j-*")):  # what follows needs the log and the catalogue
+                        ready.set()
+        except penstock.PenstockError:
+            ready.set()
+
+    with ServerProcess(tmp_path / "first", *options) as server:
+        with penstock.connect(server.address) as store:
+            store.create_stream("shop/clicks", segments=3, create_scope=True)
+        ready = threading.Event()
+        writing = threading.Thread(target=load, args=(server.address, ready))
+        writing.start()
+        assert ready.wait(60)
+        server.kill()
+        writing.join()
+    shutil.rmtree(tmp_path / "first")
+    assert min(acknowledged.values()) >= 1000
+    with ServerProcess(tmp_path / "second", *options) as server:
+        found = {key: [] for key in keys}
+        with penstock.connect(server.address) as store:
+            for event in store.stream("shop/clicks").reader(until_tail=True):
+                key, number = event.data.decode().split()
+                found[key].append(int(number))
+            for key in keys:
+                assert found[key] == list(range(len(found[key]))), "once, and in order"
+                assert len(found[key]) > acknowledged[key]
+            with store.stream("shop/clicks").writer() as writer:
+                writer.write(b"ann after", key="ann")
+        server.kill()
+        server.start()  # in the directory that owns the store now, the option changes nothing
+        with penstock.connect(server.address) as store:
+            last = [event.data for event in store.stream("shop/clicks").reader(until_tail=True) if b"ann" in event.data]
+        assert last[-1] == b"ann after"

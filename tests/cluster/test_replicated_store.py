@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.app import replicated_log
 from penstock.app.backup.take import take_backup
 from penstock.app.integrity.source import open_source
-from penstock.app.log_place import MARK, LogPlace, check_log_choice, parse_log_place, read_mark
+from penstock.app.replicated import replicated_log
+from penstock.app.replicated.log_place import MARK, LogPlace, check_log_choice, parse_log_place, read_mark
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import open_standalone
 from penstock.codec.store.container_record import decode_record, encode_record

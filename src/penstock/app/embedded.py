@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.app.erasure.key import erasure_key
-from penstock.app.log_place import NO_ERASURE
+from penstock.app.replicated.log_place import NO_ERASURE
 from penstock.app.restored import settle_restored
 from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedOptions, EmbeddedSettings
@@ -33,7 +33,7 @@ from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.machine.signing_keys import FileSigningKeys
 
-_PLACES = ("log_at", "tier2", "tier2_endpoint", "tier2_insecure")
+_PLACES = ("log_at", "take_over", "tier2", "tier2_endpoint", "tier2_insecure")
 """The settings that are not numbers."""
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 
 from penstock.app.integrity.start_check import StartFacts, check_start
 from penstock.app.settings import EmbeddedSettings
@@ -14,13 +14,17 @@ from penstock.net.http.http_limits import RestLimits
 from penstock.net.wire.wire_limits import WireLimits
 from penstock.ports import forks
 from penstock.ports.clock import Clock
+from penstock.ports.cluster.publications import Publications
 from penstock.ports.durable_log import DurableLog
+from penstock.ports.holds import SpaceHolds
+from penstock.ports.objects import Objects
 from penstock.ports.rng import Rng
 from penstock.ports.shared_counts import SharedCounts
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.storage.chunks.claim import reserve_tier
 from penstock.storage.log.local_log import open_local_log
 from penstock.storage.machine.disk import FileDisk
 from penstock.storage.machine.files import RealFiles
@@ -123,19 +127,61 @@ def gate_limits(settings: EmbeddedSettings, *, connections: int = _GRPC_CONNECTI
     )
 
 
-def _open_log(
-    settings: EmbeddedSettings, files: RealFiles, facts: StartFacts, *, clock: Clock, rng: Rng
-) -> AbstractAsyncContextManager[DurableLog]:
-    if settings.log_at is not None:
-        # Only here: a store with a local log needs neither the client of BookKeeper nor that of ZooKeeper.
-        from penstock.app.replicated_log import open_replicated_log
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenLog:
+    """``load``: fills the metadata of a directory that takes its store over. ``publications``: None for a local log."""
 
-        return open_replicated_log(
-            settings.log_at, settings.data, clock=clock, rng=rng, is_new=facts.is_new, epoch_min=facts.epoch_min
-        )
-    return open_local_log(
-        files, directory="wal", segment_bytes=settings.log_file_bytes, budget_bytes=settings.log_bytes, rng=rng
-    )
+    log: DurableLog
+    publications: Publications | None = None
+    load: Callable[[Objects, SqliteKeyValue], Awaitable[None]] | None = None
+
+
+@asynccontextmanager
+async def _open_log(
+    settings: EmbeddedSettings, files: RealFiles, facts: StartFacts, *, clock: Clock, rng: Rng
+) -> AsyncIterator[_OpenLog]:
+    if settings.log_at is None:
+        async with open_local_log(
+            files, directory="wal", segment_bytes=settings.log_file_bytes, budget_bytes=settings.log_bytes, rng=rng
+        ) as local:
+            yield _OpenLog(log=local)
+        return
+    # Only here: a store with a local log needs neither the client of BookKeeper nor that of ZooKeeper.
+    from penstock.app.replicated.replicated_log import open_replicated_log
+    from penstock.app.replicated.takeover import load_store
+
+    tier = None
+    if facts.tier.place is not None:
+        tier = await reserve_tier(files, place=facts.tier.place, endpoint=facts.tier.endpoint, rng=rng)
+    async with open_replicated_log(
+        settings.log_at,
+        settings.data,
+        clock=clock,
+        rng=rng,
+        is_new=facts.is_new,
+        epoch_min=facts.epoch_min,
+        tier=tier,
+    ) as log:
+
+        async def load(objects: Objects, keyvalue: SqliteKeyValue) -> None:
+            await load_store(log, settings.data, objects, keyvalue, clock=clock)
+
+        yield _OpenLog(log=log, publications=log.publications, load=load)
+
+
+async def _take_over(settings: EmbeddedSettings, *, offload: ThreadOffload, rng: Rng) -> None:
+    from penstock.app.replicated.takeover import prepare_takeover  # only here, as above
+
+    await prepare_takeover(settings, offload=offload, rng=rng)
+
+
+def _holds(settings: EmbeddedSettings, budgets: StoreSettings, *, clock: Clock) -> SpaceHolds:
+    holds = FileHolds(settings.data)
+    if settings.log_at is None:
+        return holds
+    from penstock.app.replicated.takeover import holds_of  # only here, as above
+
+    return holds_of(settings.data, holds, clock=clock, max_lease_ms=budgets.max_lease_ms)
 
 
 @asynccontextmanager
@@ -159,18 +205,22 @@ async def open_segments(
         offload = ThreadOffload()
         stack.push_async_callback(offload.close)
         total = containers or CONTAINERS
+        if settings.take_over:
+            await _take_over(settings, offload=offload, rng=rng)
         facts = await check_start(settings, offload=offload, containers=total, owned=owned)
         files = RealFiles(settings.data, offload)
         await keep_reserve(files)
-        log = await stack.enter_async_context(_open_log(settings, files, facts, clock=clock, rng=rng))
+        opened = await stack.enter_async_context(_open_log(settings, files, facts, clock=clock, rng=rng))
         await files.make_dir("metadata")
         keyvalue = await SqliteKeyValue.open(settings.data / "metadata" / "store.db", offload, checked=True)
         stack.push_async_callback(keyvalue.close)
         tier = await stack.enter_async_context(open_tier(settings, files, offload=offload, rng=rng))
+        if opened.load is not None:
+            await opened.load(tier.objects, keyvalue)
         budgets = for_tier2(store_settings(settings), settings, tier.chunks)
         segments = await stack.enter_async_context(
             open_segment_store(
-                log,
+                opened.log,
                 StoreParts(
                     keyvalue=keyvalue,
                     chunks=tier.chunks,
@@ -180,7 +230,8 @@ async def open_segments(
                     offload=offload,
                     telemetry=telemetry,
                     settings=budgets if containers is None else replace(budgets, containers=containers),
-                    holds=FileHolds(settings.data),
+                    publications=opened.publications,
+                    holds=_holds(settings, budgets, clock=clock),
                 ),
                 disk=FileDisk(files),
                 owned=owned,

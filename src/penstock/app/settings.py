@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from penstock.app.access.settings import AccessSettings
-from penstock.app.log_place import parse_log_place
 from penstock.app.logs import LogFormat
+from penstock.app.replicated.log_place import parse_log_place
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 from penstock.net.tls.settings import TlsSettings
@@ -37,6 +37,8 @@ class EmbeddedSettings:
     which code and libraries use 80; at least 64 MiB, and 96 for a server). ``log_bytes`` limits the disk space of tier 1
     (default 256 MiB, allocated as needed). ``log_file_bytes`` must hold one frame of the largest append, 17 MiB.
     ``log_at``: ``bookkeeper://ZOOKEEPER:PORT/PATH``, where tier 1 is; None: in the data directory.
+    ``take_over``: if the directory lacks the metadata of the store that has its log there, take that store over, whose own
+    directory or machine is lost.
     ``retention_cycle_ms`` is the time between retention cycles (default 60 s). ``deletion_grace_ms`` is how long a deleted
     stream can be restored and keeps its disk space (default 1 h; 0: deletions are final). ``scaling_minute_ms`` is how long
     a minute of scaling by rate is (default 60 s; shorter in tests and demonstrations).
@@ -52,6 +54,7 @@ class EmbeddedSettings:
     log_bytes: int = 256 << 20
     log_file_bytes: int = 20 << 20
     log_at: str | None = None
+    take_over: bool = False
     chunk_bytes: int = 16 << 20
     retention_cycle_ms: int = 60_000
     deletion_grace_ms: int = 3_600_000
@@ -73,6 +76,8 @@ class EmbeddedSettings:
             )
         if self.log_at is not None:
             parse_log_place(self.log_at)
+        elif self.take_over:
+            raise InvalidArgumentError("only a store whose log is on BookKeeper can be taken over: give its --log")
         if self.retention_cycle_ms < 10:
             raise InvalidArgumentError("retention cycle is under 10 ms", retention_cycle_ms=self.retention_cycle_ms)
         if self.scaling_minute_ms < 10:
@@ -105,6 +110,7 @@ class EmbeddedOptions(TypedDict, total=False):
     log_bytes: int
     log_file_bytes: int
     log_at: str | None
+    take_over: bool
     chunk_bytes: int
     retention_cycle_ms: int
     deletion_grace_ms: int

@@ -70,9 +70,10 @@ FILES = (
     ),
     Entry(
         key="wal/BOOKKEEPER",
-        value="JSON: `uid` and `url` of the log, if it is on BookKeeper ([ledger-log.md](ledger-log.md)) and not in `wal/`",
+        value="JSON, if the log is on BookKeeper ([ledger-log.md](ledger-log.md)) and not in `wal/`: `uid` and `url` of the"
+        " log; `home`, drawn for this directory; `loading`, while a takeover is not complete; `loaded_ms`, when it was",
         one_for="the store",
-        writers=("app.replicated_log",),
+        writers=("app.replicated.log_place",),
         ends="nothing",
     ),
     Entry(

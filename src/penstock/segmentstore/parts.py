@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from penstock.ports.chunks import ChunkStorage
 from penstock.ports.clock import Clock
+from penstock.ports.cluster.publications import Publications
 from penstock.ports.holds import NoHolds, SpaceHolds
 from penstock.ports.keyvalue import KeyValueStore
 from penstock.ports.objects import Objects
@@ -25,6 +26,8 @@ class StoreParts:
     settings: how the store uses memory, disk and time.
     catalogue: tier 2, where rows of metadata are repeated (``segmentstore.tiering.catalogue``). Without it tier 2 alone
         cannot restore the store.
+    publications: where the catalogue's position is noted for later owners, before anything that it named is deleted. Without
+        it, the data directory alone knows the position.
     holds: asked before space is freed. Without it, the store cannot be backed up while it runs.
     """
 
@@ -36,4 +39,5 @@ class StoreParts:
     telemetry: Telemetry
     settings: StoreSettings = field(default_factory=StoreSettings)
     catalogue: Objects | None = None
+    publications: Publications | None = None
     holds: SpaceHolds = field(default_factory=NoHolds)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.app.backup.manifest import LogPosition
-from penstock.app.log_place import refuse_replicated
+from penstock.app.replicated.log_place import refuse_replicated
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
 from penstock.codec.store.wal import EpochRecord

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.app.log_place import refuse_replicated
+from penstock.app.replicated.log_place import refuse_replicated
 from penstock.app.settings import is_loopback
 from penstock.app.tier2 import open_bucket
 from penstock.app.workers.layout import load_layout, worker_directory

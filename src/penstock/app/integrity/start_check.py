@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.app.erasure.key import check_key
-from penstock.app.log_place import MARK, check_log_choice, read_mark
+from penstock.app.replicated.log_place import MARK, check_log_choice, read_mark
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import CHUNKS, TierPlace, locate_tier
 from penstock.app.workers.layout import WorkerLayout, check_workers_there, worker_directory
@@ -92,10 +92,14 @@ async def _check_replicated(
 ) -> StartFacts:
     """The part of the check that needs no log: that one is checked when it is opened. Raises as ``check_start``."""
     data, mark = settings.data, read_mark(settings.data)
+    if mark is not None and mark.loading and not settings.take_over:
+        raise InvalidArgumentError(
+            "this directory has not taken its store over completely; start with --take-over", data=str(data)
+        )
     if look is None or look.rows[0] is None:
         if mark is None:
             await _check_birth(data, tier, None)
-        elif is_complete(data):
+        elif is_complete(data) and not mark.loading:
             raise lost_part(data, missing=METADATA, found=MARK)
         return StartFacts(is_new=True, epoch=None, image=None, tier=tier)
     if mark is None:

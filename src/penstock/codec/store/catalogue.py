@@ -128,6 +128,11 @@ def encode_batch(batch: Batch) -> bytes:
     return head + int(crc32c(head)).to_bytes(4, "big") + body
 
 
+def complete_upto(batch: bytes) -> int:
+    """The field ``complete_upto`` of an encoded batch."""
+    return int(BATCH.unpack_from(batch)[1])
+
+
 def encode_rows(rows: Iterable[Row]) -> bytes:
     """Rows back to back: the content of a snapshot."""
     parts: list[bytes] = []

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
-FORMAT: Final = 1  # version of the JSON of a record without a catalogue
-CATALOGUE_FORMAT: Final = 2  # a program that knows only 1 would drop the catalogue with its next change
+FORMAT: Final = 1  # version of the JSON of a record without a catalogue and a home
+CATALOGUE_FORMAT: Final = 2  # a program that knows only 1 would drop both with its next change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +30,14 @@ class CataloguePosition:
     """What of the catalogue in tier 2 counts: the snapshot ``run``, which includes all batches up to ``included``, and
     the batches after it up to ``batch``.
 
-    ``begins``: pairs of an epoch and the last batch before it, oldest first. A batch with a higher number that an
-    earlier epoch wrote is void.
+    ``upto``: frames up to this address are included in these rows. ``begins``: pairs of an epoch and the last batch before
+    it, oldest first. A batch with a higher number that an earlier epoch wrote is void.
     """
 
     run: int = 0
     included: int = 0
     batch: int = 0
+    upto: int = 0
     begins: tuple[tuple[int, int], ...] = ()
 
 
@@ -45,7 +46,9 @@ class ContainerRecord:
     """It changes by compare-and-set.
 
     ``uid``: drawn once, so that a store knows its log. ``owner``: drawn by each opening. ``ledgers``: in the order of
-    their frames. Frames up to ``truncated`` are no longer needed. ``catalogue``: None until something was published.
+    their frames. Frames up to ``truncated`` are no longer needed. ``catalogues``: for each container of the log that has
+    published something, in order. ``home``: the directory whose metadata belong to the log. ``tier``: the mark of the store's
+    tier 2. Both are None in a record of an earlier version; ``tier`` also if the chunks are in the home directory.
     """
 
     uid: str
@@ -53,23 +56,34 @@ class ContainerRecord:
     epoch: int = 0
     truncated: int = 0
     ledgers: tuple[ListedLedger, ...] = ()
-    catalogue: CataloguePosition | None = None
+    catalogues: tuple[tuple[int, CataloguePosition], ...] = ()
+    home: str | None = None
+    tier: str | None = None
+
+    def catalogue(self, container: int) -> CataloguePosition | None:
+        """The position of one container; None: it has published nothing."""
+        return next((at for index, at in self.catalogues if index == container), None)
+
+    @property
+    def has_format_1(self) -> bool:
+        """Whether a program that knows only format 1 can change the record."""
+        return not self.catalogues and self.home is None and self.tier is None
 
 
 def encode_record(record: ContainerRecord) -> bytes:
     """JSON, with sorted keys."""
     ledgers = [{"id": one.ledger, "first": one.first, "last": one.last} for one in record.ledgers]
     fields: dict[str, Any] = {
-        "format": FORMAT if record.catalogue is None else CATALOGUE_FORMAT,
+        "format": FORMAT if record.has_format_1 else CATALOGUE_FORMAT,
         "uid": record.uid,
         "owner": record.owner,
         "epoch": record.epoch,
         "truncated": record.truncated,
         "ledgers": ledgers,
     }
-    if record.catalogue is not None:
-        at = record.catalogue
-        fields["catalogue"] = {"run": at.run, "included": at.included, "batch": at.batch, "begins": at.begins}
+    if not record.has_format_1:
+        fields["catalogues"] = [{"container": index, **asdict(at)} for index, at in record.catalogues]
+        fields["home"], fields["tier"] = record.home, record.tier
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -88,7 +102,9 @@ def decode_record(data: bytes) -> ContainerRecord:
             epoch=int(fields["epoch"]),
             truncated=int(fields["truncated"]),
             ledgers=tuple(ledgers),
-            catalogue=_position(fields["catalogue"]) if fields["format"] >= CATALOGUE_FORMAT else None,
+            catalogues=tuple((int(one["container"]), _position(one)) for one in fields.get("catalogues", ())),
+            home=_text(fields.get("home")),
+            tier=_text(fields.get("tier")),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptDataError("record of the log cannot be read", cause=repr(error)) from error
@@ -113,4 +129,10 @@ def _listed(fields: Mapping[str, Any]) -> ListedLedger:
 def _position(fields: Mapping[str, Any]) -> CataloguePosition:
     begins = tuple((int(epoch), int(after)) for epoch, after in fields["begins"])
     run, included, batch = int(fields["run"]), int(fields["included"]), int(fields["batch"])
-    return CataloguePosition(run=run, included=included, batch=batch, begins=begins)
+    return CataloguePosition(run=run, included=included, batch=batch, upto=int(fields["upto"]), begins=begins)
+
+
+def _text(field: object) -> str | None:
+    if not isinstance(field, str | None):
+        raise ValueError("text is expected")
+    return field

@@ -13,6 +13,7 @@ from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
 
+from penstock.codec.store.catalogue import Kind, ObjectName
 from penstock.codec.store.container_record import CataloguePosition, ContainerRecord, ListedLedger
 from penstock.model.errors import InternalError
 
@@ -28,15 +29,19 @@ class Standing(Enum):
     """A later opening owns the container, or the record was deleted. Stop, and change nothing more."""
 
 
-def frozen(record: ContainerRecord, *, owner: str) -> ContainerRecord:
+def frozen(record: ContainerRecord, *, owner: str, home: str | None = None, tier: str | None = None) -> ContainerRecord:
     """Begin the next epoch, as ``owner``. Once written, no earlier owner can extend, publish or delete. Batches of the
-    catalogue that earlier epochs write from then on are void."""
-    epoch, at = record.epoch + 1, record.catalogue
-    if at is not None:
-        # An epoch that published nothing leaves no batches that count.
-        begins = [*(one for one in at.begins if one[1] < at.batch), (epoch, at.batch)]
-        at = replace(at, begins=tuple(begins))
-    return replace(record, epoch=epoch, owner=owner, catalogue=at)
+    catalogue that earlier epochs write from then on are void. ``home`` and ``tier``: None if they stay."""
+    epoch = record.epoch + 1
+    catalogues = tuple((index, _begun(at, epoch)) for index, at in record.catalogues)
+    return replace(
+        record,
+        epoch=epoch,
+        owner=owner,
+        catalogues=catalogues,
+        home=home or record.home,
+        tier=tier or record.tier,
+    )
 
 
 def unfenced(record: ContainerRecord) -> list[int]:
@@ -68,18 +73,23 @@ def extended(record: ContainerRecord, listed: ListedLedger) -> ContainerRecord:
 
 
 def published(
-    record: ContainerRecord, *, truncated: int, catalogue: CataloguePosition | None = None
+    record: ContainerRecord, *, truncated: int, container: int = 0, catalogue: CataloguePosition | None = None
 ) -> ContainerRecord:
-    """Frames up to ``truncated`` are no longer needed, because tier 2 and the catalogue up to ``catalogue`` hold what
-    they changed. Ledgers that hold only such frames are dropped, never the newest. ``catalogue``: None if it stays; its
-    ``begins`` are ignored, because the record knows them.
+    """Frames up to ``truncated`` are no longer needed, because tier 2 and the catalogues hold what they changed. Ledgers that
+    hold only such frames are dropped, never the newest. ``catalogue``: the next position of the ``container``; None if it
+    stays; its ``begins`` are ignored, because the record knows them.
 
     Raises InternalError: the position goes back. What it named may be deleted already.
     """
     truncated = max(record.truncated, truncated)
     gone = {one.ledger for one, later in pairwise(record.ledgers) if later.first - 1 <= truncated}
     ledgers = tuple(one for one in record.ledgers if one.ledger not in gone)
-    return replace(record, truncated=truncated, ledgers=ledgers, catalogue=_moved(record, catalogue))
+    after = replace(record, truncated=truncated, ledgers=ledgers)
+    if catalogue is None:
+        return after
+    others = [one for one in record.catalogues if one[0] != container]
+    moved = (container, _moved(record, record.catalogue(container), catalogue))
+    return replace(after, catalogues=tuple(sorted((*others, moved), key=lambda one: one[0])))
 
 
 def unnamed(before: ContainerRecord, after: ContainerRecord) -> list[int]:
@@ -90,9 +100,32 @@ def unnamed(before: ContainerRecord, after: ContainerRecord) -> list[int]:
 
 def counts(at: CataloguePosition, *, epoch: int, batch: int) -> bool:
     """Whether a batch of the catalogue that ``epoch`` wrote belongs to it."""
-    if not at.included < batch <= at.batch:
-        return False
-    return epoch == max(begun for begun, after in at.begins if after < batch)
+    first, last = batches_of(at, epoch)
+    return first <= batch <= last
+
+
+def batches_of(at: CataloguePosition, epoch: int) -> tuple[int, int]:
+    """The first and the last batch that count among those that ``epoch`` wrote and the snapshot does not include. The first
+    is higher than the last if none does."""
+    for number, (begun, after) in enumerate(at.begins):
+        if begun == epoch:
+            later = at.begins[number + 1 :]
+            return max(after, at.included) + 1, min(at.batch, later[0][1]) if later else at.batch
+    return 1, 0
+
+
+def counted_objects(names: Iterable[ObjectName], at: CataloguePosition) -> list[ObjectName]:
+    """The objects of a catalogue that the position names: those of its snapshot, and of the journals those batches that
+    count, as the names that these would have alone. A deposed owner may have written other objects."""
+    found: list[ObjectName] = []
+    for name in names:
+        if name.kind is Kind.SNAPSHOT:
+            found += [name] if name.run == at.run else []
+            continue
+        first, last = batches_of(at, name.epoch)
+        part = replace(name, first=max(first, name.first), last=min(last, name.last))
+        found += [part] if part.first <= part.last else []
+    return found
 
 
 def judge_change(found: ContainerRecord | None, wanted: ContainerRecord) -> Standing:
@@ -117,12 +150,17 @@ def acknowledged_upto(sent: Iterable[tuple[int, int]], last: int) -> int:
     return max((address for address, entry in sent if 0 < entry <= last), default=0)
 
 
-def _moved(record: ContainerRecord, at: CataloguePosition | None) -> CataloguePosition | None:
-    before = record.catalogue
-    if at is None:
-        return before
+def _begun(at: CataloguePosition, epoch: int) -> CataloguePosition:
+    """The position once ``epoch`` begins. An epoch that published nothing leaves no batches that count."""
+    return replace(at, begins=(*(one for one in at.begins if one[1] < at.batch), (epoch, at.batch)))
+
+
+def _moved(record: ContainerRecord, before: CataloguePosition | None, at: CataloguePosition) -> CataloguePosition:
     begins = before.begins if before is not None else ((record.epoch, 0),)  # earlier epochs published nothing
-    if before is not None and (at.batch < before.batch or at.included < before.included):
+    if before is not None and (at.batch, at.included) != (
+        max(at.batch, before.batch),
+        max(at.included, before.included),
+    ):
         raise InternalError("position of a catalogue goes back", batch=at.batch, before=before.batch)
     # Which epoch wrote a batch matters only for batches that the snapshot does not include.
     needless = [one for one, later in pairwise(begins) if later[1] <= at.included]

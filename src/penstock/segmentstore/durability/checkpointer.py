@@ -45,7 +45,8 @@ class Checkpointer:
     """Commits the changes of a container periodically, then releases log frames and files.
 
     The order matters. Chunks are synced before a row names them. Rows are durable, here and in the catalogue of tier 2,
-    before the log is truncated. Rows no longer name a chunk, durably, before its file is deleted.
+    and the catalogue's position is published, before the log is truncated. Rows no longer name a chunk, durably and in
+    the published catalogue, before its file is deleted.
     """
 
     def __init__(
@@ -205,9 +206,11 @@ class Checkpointer:
                     await catalogue.write()
                 except StorageFullError:
                     # Space comes from files that rows no longer name. The catalogue still names them, so a rebuilt
-                    # store would report damage: that is better than a disk that stays full.
-                    self._release_all()
-                    await self._reclaimer.free()
+                    # store would report damage: that is better than a disk that stays full. Where positions are
+                    # published, another owner may begin with the one that names them.
+                    if self._parts.publications is None:
+                        self._release_all()
+                        await self._reclaimer.free()
                     raise
             self._settle()
             await self.truncate_log()

@@ -2,7 +2,8 @@
 
 Each checkpoint commits its rows together with a batch that describes their changes: the outbox. From there, batches go
 to tier 2 in order, and only then may the log drop their frames. Periodically all rows are written there as a snapshot,
-and the objects that it replaces are deleted. Source: docs/design/0015-integrity.md, docs/formats/catalogue.md.
+and the objects that it replaces are deleted. Where ``parts.publications`` exist, a batch counts once it is published.
+Source: docs/design/0015-integrity.md, docs/design/0064-start-elsewhere.md, docs/formats/catalogue.md.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from penstock.codec.store import catalogue as codec
 from penstock.codec.store import rows as records
+from penstock.codec.store.container_record import CataloguePosition
+from penstock.core.cluster.ownership import counted_objects
 from penstock.model.errors import CorruptDataError, DamagedRowError, UnavailableError
 from penstock.ports.objects import Objects
 from penstock.segmentstore.metadata import MetadataRows
@@ -46,15 +50,21 @@ class Catalogue:
         self._parts = parts
         self._ask_checkpoint = ask_checkpoint
         self._objects = parts.catalogue
+        self._publications = parts.publications
         self._sequence = 0
         self._taken = 0
         """As ``_sequence``, with the batch of a commit that is under way, or whose end nobody knows."""
         self._taken_batch = b""
         self._pending: deque[tuple[int, bytes]] = deque()
         self._pending_bytes = 0
+        self._unpublished: list[int] = []
         self._obsolete: list[int] = []
         self._clearing = 0
         self._written = 0
+        self._written_upto = 0
+        """The log address up to which the rows are complete at the batch ``_written``."""
+        self._position = CataloguePosition()
+        """What was published last; its ``begins`` are those of the start of this opening."""
         self._written_at = 0.0
         self._open: list[tuple[int, bytes]] = []
         self._open_name: str | None = None
@@ -95,19 +105,33 @@ class Catalogue:
         known = records.decode_catalogue(stored[0]) if stored else None
         if known is not None:
             self._sequence = self._taken = known.sequence
+        self._written_upto = 0 if row is None else row.complete_upto
         if damaged:
             self._restart(damaged, [sequence for sequence, _ in waiting])
             return
+        published = self._published_before()
         for sequence, value in waiting:
-            self._queue(sequence, value)
+            if sequence <= published:
+                self._obsolete.append(sequence)  # only the end of the process kept it
+            else:
+                self._queue(sequence, value)
         self._written = self._pending[0][0] - 1 if self._pending else self._sequence
+        if self._pending:
+            self._written_upto = self._position.upto
         # No batch holds the rows that an earlier version changed.
         self._continues = (
             known is not None
             and row is not None
             and (known.epoch, known.complete_upto) == (row.epoch, row.complete_upto)
+            and (self._publications is None or self._written == published)
         )
         self._wanted.set()
+
+    def _published_before(self) -> int:
+        """Take up the position that earlier openings have published. Returns its batch; 0: none."""
+        if self._publications is not None:
+            self._position = self._publications.position(self._state.index) or CataloguePosition()
+        return self._position.batch
 
     def _restart(self, damaged: Sequence[bytes], waiting: Sequence[int]) -> None:
         """Start again after damage to a row of the outbox. The catalogue in tier 2 cannot be continued, but a snapshot of all
@@ -130,9 +154,15 @@ class Catalogue:
         self._journal_objects, self._journal_bytes = len(journals), sum(journals)
         self._snapshot_bytes = sum(listed.values()) - self._journal_bytes
         self._looked = True
-        if self._continues and codec.covers(listed, self._written):
+        if self._continues and codec.covers(self._counted(listed), self._written):
             self._has_snapshot = True
             self._wanted.clear()
+
+    def _counted(self, names: Iterable[codec.ObjectName]) -> list[codec.ObjectName]:
+        """The objects that count, each with the batches that count. A deposed owner may have written others."""
+        if self._publications is None:
+            return list(names)
+        return counted_objects(names, self._position)
 
     async def _listed(self) -> Mapping[codec.ObjectName, int]:
         """The objects in tier 2, and their total size."""
@@ -234,7 +264,9 @@ class Catalogue:
         """The last batch that tier 2 alone can restore, with all before it. -1: none, because there is no snapshot."""
         if self._objects is None:
             return self._sequence
-        return self._written if self._has_snapshot else -1
+        if not self._has_snapshot:
+            return -1
+        return self._written if self._publications is None else self._position.batch
 
     def is_due(self) -> bool:
         """Whether waiting batches should be written now."""
@@ -256,6 +288,7 @@ class Catalogue:
                     size += len(self._pending[count][1])
                     count += 1
                 await self._put_journal(taken, count, size)
+            await self._publish()
             await self._clear_surplus()
             self._written_at = asyncio.get_running_loop().time()
             settings = self._parts.settings
@@ -281,12 +314,27 @@ class Catalogue:
         self._open, self._open_name = taken, str(name)
         if size >= self._parts.settings.catalogue_object_bytes:
             self._open, self._open_name = [], None
-        self._written = taken[-1][0]
+        self._written, self._written_upto = taken[-1][0], codec.complete_upto(taken[-1][1])
         for _ in range(fresh):
             sequence, batch = self._pending.popleft()
             self._pending_bytes -= len(batch)
             self._journal_bytes += len(batch)
-            self._obsolete.append(sequence)
+            self._unpublished.append(sequence)
+
+    async def _publish(self) -> None:
+        """Publish what was written, once tier 2 can restore it. From here on the outbox does not need it."""
+        run, included = self._position.run, self._position.included
+        if self._complete_at is not None and self._written >= self._complete_at[1]:
+            included, _, run = self._complete_at
+        elif not self._has_snapshot and self._publications is not None:
+            return
+        if self._publications is not None:
+            at = CataloguePosition(run=run, included=included, batch=self._written, upto=self._written_upto)
+            if at != replace(self._position, begins=()):
+                await self._publications.publish(self._state.index, at)
+                self._position = replace(at, begins=self._position.begins)
+        self._obsolete += self._unpublished
+        self._unpublished = []
 
     def _new_run(self) -> int:
         self._count += 1
@@ -305,7 +353,9 @@ class Catalogue:
             self._has_snapshot = True
             self._complete_at = None
             listed = await self._listed()
-            obsolete = [name for name in listed if self._is_whole and _is_obsolete(name, first, run)]
+            # A later owner's objects are its own, even if this one does not know yet that it was deposed.
+            own = [name for name in listed if name.epoch <= self._state.log.epoch]
+            obsolete = [name for name in own if self._is_whole and _is_obsolete(name, first, run)]
             self._journal_objects = sum(name.kind is codec.Kind.JOURNAL for name in listed.keys() - set(obsolete))
             self._surplus = [str(name) for name in obsolete]
             if self._open_name in self._surplus:

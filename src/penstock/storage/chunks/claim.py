@@ -76,6 +76,30 @@ async def claim_tier(objects: Objects, files: Files, *, place: str, endpoint: st
     return await _enter(objects, files, replace(record, place=place, endpoint=endpoint), owners, rng, new=is_new)
 
 
+async def tier_mark(objects: Objects) -> str | None:
+    """The store that the mark in ``objects`` names; None: there is no mark. Raises CorruptDataError, VersionTooNewError."""
+    return await _mark(objects)
+
+
+async def adopt_tier(objects: Objects, files: Files, *, place: str, endpoint: str | None) -> None:
+    """Write a record into the data directory that lets it claim ``objects``, which has the mark of its store, from the copy
+    that was there last. The caller makes sure that this copy deletes nothing any more. Raises what ``objects`` raises."""
+    mark = await _mark(objects)
+    if mark is None:
+        raise InvalidArgumentError("tier 2 has no mark", tier2=place)
+    openings = tuple(sorted(await objects.list(OWNERS)))
+    await _save(files, TierRecord(store=mark, place=place, endpoint=endpoint, claimed=True, openings=openings))
+
+
+async def reserve_tier(files: Files, *, place: str, endpoint: str | None, rng: Rng) -> str:
+    """The mark that the store of the data directory has in its tier 2, drawn before the first claim."""
+    record = await load_record(files)
+    if record is None:
+        record = TierRecord(store=rng.uuid().hex, place=place, endpoint=endpoint, claimed=False, openings=())
+        await _save(files, record)
+    return record.store
+
+
 async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[TierRecord | None, Sequence[str], bool]:
     """Check what ``claim_tier`` checks, without a claim. Returns the record, the names of openings in ``objects``, and
     whether ``objects`` still lacks a mark. Changes nothing."""

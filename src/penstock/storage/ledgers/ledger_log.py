@@ -33,6 +33,7 @@ from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
 from penstock.storage.ledgers.log_record import HeldRecord
+from penstock.storage.ledgers.publications import HeldPublications
 from penstock.storage.ledgers.removals import Removals
 
 _log = logging.getLogger(__name__)
@@ -78,12 +79,14 @@ async def open_ledger_log(
     rng: Rng,
     uid: str | None = None,
     create: bool = True,
+    home: str | None = None,
+    tier: str | None = None,
     spec: LedgerSpec | None = None,
     limits: LedgerLogLimits | None = None,
 ) -> AsyncIterator[LedgerLog]:
-    """Open the log whose record is the node ``path`` for the duration of the block; see ``LedgerLog.open``. ``uid`` and
-    ``create``: which log is meant, and whether it may be new; raises as ``HeldRecord.take``."""
-    held = await HeldRecord.take(nodes, path, rng=rng, uid=uid, create=create)
+    """Open the log whose record is the node ``path`` for the duration of the block; see ``LedgerLog.open``. ``uid``,
+    ``create``, ``home`` and ``tier``: see ``HeldRecord.take``, which raises."""
+    held = await HeldRecord.take(nodes, path, rng=rng, uid=uid, create=create, home=home, tier=tier)
     opened = await LedgerLog.open(ledgers, held, spec=spec or LedgerSpec(), limits=limits or LedgerLogLimits())
     try:
         yield opened
@@ -107,7 +110,7 @@ class LedgerLog:
     The record of the log lists its ledgers. An opening freezes the record (a new epoch), fences the newest ledger, and
     after ``replay`` extends the list by a ledger of its own. When too few bookies are left, appends wait until another
     ledger is begun, for as long as it takes. When the ledger was fenced and the coordinator does not answer whose log it
-    is, they wait for ``fenced_s``; then the log is offline.
+    is, they wait for ``fenced_s``; then the log is offline. ``publications`` are noted in its record.
     """
 
     def __init__(self, ledgers: Ledgers, held: HeldRecord, spec: LedgerSpec, limits: LedgerLogLimits) -> None:
@@ -118,16 +121,15 @@ class LedgerLog:
         self._last = 0
         self._next = 1
         self._writer: LedgerWriter | None = None
-        self._entries = 0
-        """Entries of ours in the current ledger, behind its header."""
+        self._entries = 0  # of ours in the current ledger, behind its header
         self._ledger_bytes = 0
         self._ledger_since_s = 0.0
         self._ledger_first = 1
         self._fenced_at_s: float | None = None
         """When this opening was last known to be the owner, if another client has fenced its ledger since."""
-        self._fruitless = 0
-        """Ledgers in a row in which nothing was acknowledged."""
+        self._fruitless = 0  # ledgers in a row in which nothing was acknowledged
         self._removals = Removals(ledgers, held)
+        self.publications = HeldPublications(held)
         self._unacknowledged: deque[_Frame] = deque()
         self._in_flight_bytes = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -227,7 +229,6 @@ class LedgerLog:
         """As the port says. Ledgers that the record no longer names are deleted; if that fails, they stay as orphans."""
         if self._failure is not None or self._closing:
             raise self._offline()
-
         try:
             await self._removals.change(lambda record: ownership.published(record, truncated=upto))
         except ContainerOfflineError as error:
@@ -240,7 +241,7 @@ class LedgerLog:
         raise UnsupportedError(_NO_WIPE)
 
     async def end_wipe(self) -> bool:
-        """Raises UnsupportedError, as ``begin_wipe``."""
+        """Raises as ``begin_wipe``."""
         raise UnsupportedError(_NO_WIPE)
 
     async def close(self) -> None:
@@ -333,7 +334,6 @@ class LedgerLog:
     # --- ledgers
 
     def _ledger_age_s(self) -> float:
-        """Since its first frame."""
         return asyncio.get_running_loop().time() - self._ledger_since_s
 
     def _roll_if_due(self) -> None:

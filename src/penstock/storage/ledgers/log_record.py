@@ -36,11 +36,20 @@ class HeldRecord:
 
     @classmethod
     async def take(
-        cls, nodes: Nodes, path: str, *, rng: Rng, uid: str | None = None, create: bool = True
+        cls,
+        nodes: Nodes,
+        path: str,
+        *,
+        rng: Rng,
+        uid: str | None = None,
+        create: bool = True,
+        home: str | None = None,
+        tier: str | None = None,
     ) -> HeldRecord:
         """Begin the next epoch. From here on, no earlier opening can change the record.
 
         ``create``: make the record if it is missing, with ``uid``. ``uid``: that of the expected log; None: any log.
+        ``home`` and ``tier``: what the record names from now on; None: no change.
         Raises, before anybody is fenced: InvalidArgumentError (another log is there), NotFoundError (the record is
         missing, without ``create``), CorruptDataError, VersionTooNewError. UnavailableError: others open it all the
         time, or the coordinator does not answer: the epoch may have begun.
@@ -58,7 +67,7 @@ class HeldRecord:
             record = decode_record(data)
             if uid not in (None, record.uid):
                 raise InvalidArgumentError("another store has its log there", path=path, uid=record.uid, expected=uid)
-            held = frozen(record, owner=owner)
+            held = frozen(record, owner=owner, home=home, tier=tier)
             try:
                 return cls(nodes, path, held, await nodes.set(path, encode_record(held), version=version))
             except ConditionFailedError:

@@ -76,6 +76,14 @@ LogOption = Annotated[
         " bookkeeper://ZOOKEEPER:PORT/PATH: a log on BookKeeper, fixed when a store is created.",
     ),
 ]
+TakeOverOption = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="With a log on BookKeeper and --tier2: if the data directory is new or old, continue the store that has its"
+        " log there, from log and tier 2. The store that uses them now is stopped.",
+    ),
+]
 RetentionCycleOption = Annotated[
     str, typer.Option("--retention-cycle", metavar="DURATION", help=f"How often retention runs. {DURATIONS}")
 ]
@@ -200,6 +208,7 @@ def standalone(
     workers: WorkersOption = None,
     memory: MemoryOption = "512MiB",
     log: LogOption = "256MiB",
+    take_over: TakeOverOption = False,
     retention_cycle: RetentionCycleOption = "60s",
     deletion_grace: DeletionGraceOption = "1h",
     scaling_minute: ScalingMinuteOption = "60s",
@@ -233,6 +242,7 @@ def standalone(
         store=EmbeddedSettings(
             data=data,
             **_sizes(memory, log),
+            take_over=take_over,
             **_times(retention_cycle, deletion_grace, scaling_minute),
             **_tier2(tier2, s3_endpoint, tier2_unit, tier2_wait, insecure=insecure),
         ),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from penstock.app.log_place import MARK, LogMark, LogPlace, encode_mark, parse_log_place, read_mark
+from penstock.app.replicated.log_place import LogMark, LogPlace, parse_log_place, read_mark, write_mark
 from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError
 from penstock.ports.clock import Clock
@@ -16,15 +17,15 @@ from penstock.ports.rng import Rng
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log
 from penstock.storage.ledgers.zookeeper import open_nodes
-from penstock.storage.machine.calls import make_directories, replace_file
 
 
 @asynccontextmanager
 async def open_replicated_log(
-    url: str, data: Path, *, clock: Clock, rng: Rng, is_new: bool, epoch_min: int
+    url: str, data: Path, *, clock: Clock, rng: Rng, is_new: bool, epoch_min: int, tier: str | None = None
 ) -> AsyncIterator[LedgerLog]:
     """The log at ``url`` for the store in ``data``, which the caller holds. ``is_new``: no start of the store was complete.
-    ``epoch_min``: the newest epoch of the log that the store's metadata name.
+    ``epoch_min``: the newest epoch of the log that the store's metadata name. ``tier``: the mark of its tier 2; None: that is
+    in the directory.
 
     Raises, before any earlier owner is fenced: InvalidArgumentError (the log is another store's), CorruptDataError (the log
     was lost, or is older than the store). Raises as ``LedgerLog.open``; NotFoundError: no BookKeeper is there.
@@ -33,7 +34,7 @@ async def open_replicated_log(
     async with (
         open_nodes(place.hosts) as nodes,
         open_ledgers(nodes, root=place.ledgers_root, clock=clock, rng=rng) as ledgers,
-        bound_log(ledgers, nodes, place, url, data, rng=rng, is_new=is_new, epoch_min=epoch_min) as log,
+        bound_log(ledgers, nodes, place, url, data, rng=rng, is_new=is_new, epoch_min=epoch_min, tier=tier) as log,
     ):
         yield log
 
@@ -49,19 +50,21 @@ async def bound_log(
     rng: Rng,
     is_new: bool,
     epoch_min: int,
+    tier: str | None = None,
 ) -> AsyncIterator[LedgerLog]:
     """As ``open_replicated_log``, on a coordinator and ledgers that are open."""
     mark = read_mark(data)
-    record = await _record(nodes, place.path)
+    record = await read_record(nodes, place.path)
     check_record(record, mark, is_new=is_new, epoch_min=epoch_min, url=url)
-    if record is None:
+    if mark is None or mark.home is None:
         # The mark comes first. Of two new stores with one URL, only one creates the record; the other finds another uid.
         # A start that ends in between is repeated with the same uid.
-        mark = LogMark(uid=str(rng.uuid()) if mark is None else mark.uid, url=url)
-        make_directories((data / MARK).parent)
-        replace_file(data / MARK, encode_mark(mark))
-    uid = None if mark is None else mark.uid
-    async with open_ledger_log(ledgers, nodes, path=place.path, rng=rng, uid=uid, create=record is None) as log:
+        mark = LogMark(uid=str(rng.uuid()), url=url) if mark is None else mark
+        mark = replace(mark, home=str(rng.uuid()))
+        write_mark(data, mark)
+    async with open_ledger_log(
+        ledgers, nodes, path=place.path, rng=rng, uid=mark.uid, create=record is None, home=mark.home, tier=tier
+    ) as log:
         yield log
 
 
@@ -76,10 +79,22 @@ def check_record(
         return
     if mark is None:
         raise InvalidArgumentError(
-            "another store has its log there: give each store a path of its own", log=url, uid=record.uid
+            "another store has its log there: give each store a path of its own. If that store's machine or disk is lost,"
+            " continue it here with --take-over",
+            log=url,
+            uid=record.uid,
         )
     if record.uid != mark.uid:
         raise InvalidArgumentError("another store has its log there", log=url, uid=record.uid, expected=mark.uid)
+    if mark.loading:
+        return
+    if record.home not in (None, mark.home):
+        raise InvalidArgumentError(
+            "another directory has taken this store over, so the metadata here are old. To bring the store back here, stop"
+            " it there, and use --take-over",
+            log=url,
+            uid=record.uid,
+        )
     if record.epoch < epoch_min:
         raise CorruptDataError(
             "metadata is newer than the log: ZooKeeper has an older copy of the log's record",
@@ -89,7 +104,8 @@ def check_record(
         )
 
 
-async def _record(nodes: Nodes, path: str) -> ContainerRecord | None:
+async def read_record(nodes: Nodes, path: str) -> ContainerRecord | None:
+    """The record of the log; None: it does not exist. Raises CorruptDataError, VersionTooNewError, NotConnectedError."""
     try:
         data, _ = await nodes.read(path)
     except NotFoundError:

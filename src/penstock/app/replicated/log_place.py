@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnsupportedError
+from penstock.storage.machine.calls import make_directories, replace_file
 
 SCHEME = "bookkeeper"
 MARK = "wal/BOOKKEEPER"
@@ -26,10 +27,18 @@ class LogPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMark:
-    """``uid``: of the log that holds the store's frames; ``url``: where it was when the store was created."""
+    """``uid``: of the log that holds the store's frames; ``url``: where it was when this directory was first used.
+
+    ``home``: of this directory; the log's record names the home whose metadata count. None: of an earlier version.
+    ``loading``: the metadata are not complete yet, because the directory takes the store over from another one.
+    ``loaded_ms``: when it had done so, milliseconds since the Unix epoch; None: it never took the store over.
+    """
 
     uid: str
     url: str
+    home: str | None = None
+    loading: bool = False
+    loaded_ms: int | None = None
 
 
 def parse_log_place(url: str) -> LogPlace:
@@ -54,15 +63,23 @@ def read_mark(data: Path) -> LogMark | None:
     """The mark of a store whose log is on BookKeeper; None: its log is in its directory. Raises CorruptDataError."""
     try:
         fields = json.loads((data / MARK).read_bytes())
-        return LogMark(uid=str(fields["uid"]), url=str(fields["url"]))
+        return LogMark(
+            uid=str(fields["uid"]),
+            url=str(fields["url"]),
+            home=fields.get("home"),
+            loading=bool(fields.get("loading")),
+            loaded_ms=fields.get("loaded_ms"),
+        )
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptDataError("mark of the store's log cannot be read", file=MARK) from error
 
 
-def encode_mark(mark: LogMark) -> bytes:
-    return json.dumps({"uid": mark.uid, "url": mark.url}, sort_keys=True).encode()
+def write_mark(data: Path, mark: LogMark) -> None:
+    """Replace the mark durably. Raises StorageFullError, OSError."""
+    make_directories((data / MARK).parent)
+    replace_file(data / MARK, json.dumps(asdict(mark), sort_keys=True).encode())
 
 
 def check_log_choice(data: Path, log_at: str | None) -> None:

@@ -1,0 +1,143 @@
+"""A directory takes a store over whose own directory is lost, from the log and tier 2.
+
+Source: docs/design/0064-start-elsewhere.md.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock.app.replicated.log_place import LogMark, parse_log_place, read_mark, write_mark
+from penstock.app.replicated.replicated_log import read_record
+from penstock.app.settings import EmbeddedSettings
+from penstock.app.tier2 import locate_tier
+from penstock.codec.store.container_record import ContainerRecord
+from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.ports.clock import Clock
+from penstock.ports.holds import SpaceHolds
+from penstock.ports.objects import Objects
+from penstock.ports.offload import Offload
+from penstock.ports.rng import Rng
+from penstock.segmentstore.repair.load import load_published
+from penstock.storage.chunks.claim import adopt_tier, tier_mark
+from penstock.storage.ledgers.ledger_log import LedgerLog
+from penstock.storage.ledgers.zookeeper import open_nodes
+from penstock.storage.machine.calls import sync_directory
+from penstock.storage.machine.files import RealFiles
+from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
+
+_METADATA = "metadata"
+
+
+async def prepare_takeover(settings: EmbeddedSettings, *, offload: Offload, rng: Rng) -> None:
+    """Make the directory, which the caller holds, ready to take the store of ``settings.log_at`` over. Does nothing if the
+    directory is the store's, or if there is no store yet.
+
+    Nobody is fenced here. Metadata in the directory that do not count any more are deleted. Ended anywhere: repeat.
+
+    Raises InvalidArgumentError (another store's directory, log or tier 2; chunks that were in the lost directory),
+    CorruptDataError (the store published nothing, and the log no longer has everything), UnavailableError, OSError.
+    """
+    url, data = settings.log_at, settings.data
+    if url is None:
+        return
+    place = parse_log_place(url)
+    async with open_nodes(place.hosts) as nodes:
+        record = await read_record(nodes, place.path)
+    mark = await offload.run(lambda: read_mark(data))
+    has_metadata = (data / _METADATA / "store.db").exists()
+    if record is None or not _is_needed(record, mark, data, has_metadata=has_metadata):
+        return
+    files = RealFiles(data, offload)
+    tier = await locate_tier(settings, files, offload=offload)
+    await _check_tier(record, tier.objects, place=tier.place, url=url)
+    await offload.run(lambda: _forget_metadata(data))
+    await adopt_tier(tier.objects, files, place=str(tier.place), endpoint=tier.endpoint)
+    fresh = LogMark(uid=record.uid, url=url, home=str(rng.uuid()), loading=True)
+    await offload.run(lambda: write_mark(data, fresh))
+
+
+def _is_needed(record: ContainerRecord, mark: LogMark | None, data: Path, *, has_metadata: bool) -> bool:
+    """Whether the directory lacks the store's metadata. Raises InvalidArgumentError: it is another store's."""
+    if mark is not None and mark.uid != record.uid:
+        raise InvalidArgumentError("this directory belongs to another store", data=str(data), expected=record.uid)
+    if mark is None and (has_metadata or (data / "wal" / "EPOCH").exists()):
+        raise InvalidArgumentError("this directory belongs to another store; name a new one", data=str(data))
+    if mark is None or mark.loading:
+        return True
+    if record.home not in (None, mark.home):
+        return True
+    # A first start that was interrupted has no metadata either, and nothing to load.
+    return not has_metadata and (bool(record.catalogues) or record.truncated > 0)
+
+
+async def _check_tier(record: ContainerRecord, objects: Objects, *, place: str | None, url: str) -> None:
+    if place is None or record.tier is None:
+        raise InvalidArgumentError(
+            "a store can be taken over only if its chunks are outside its directory: give the --tier2 that it had"
+            if record.tier is not None
+            else "the chunks of this store were in its directory, so that it cannot be taken over",
+            log=url,
+        )
+    found = await tier_mark(objects)
+    if found != record.tier:
+        raise InvalidArgumentError(
+            "this is not the tier 2 of the store; check --tier2", tier2=place, store=found, expected=record.tier
+        )
+    if not record.catalogues and record.truncated:
+        raise CorruptDataError("log was truncated, and its record does not name the catalogue", log=url)
+
+
+def _forget_metadata(data: Path) -> None:
+    if (data / _METADATA).exists():
+        shutil.rmtree(data / _METADATA)
+        sync_directory(data)
+
+
+async def load_store(log: LedgerLog, data: Path, objects: Objects, keyvalue: SqliteKeyValue, *, clock: Clock) -> None:
+    """Bring the metadata of a directory that takes over to where the published catalogues end. The log was opened: from here
+    on, no earlier owner publishes. Does nothing in other directories.
+
+    Raises as ``load_published``.
+    """
+    mark = read_mark(data)
+    if mark is None or not mark.loading:
+        return
+    await load_published(objects, log.publications.positions(), keyvalue, epoch=log.epoch - 1)
+    write_mark(data, replace(mark, loading=False, loaded_ms=clock.now_ms()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldsAfterTakeover:
+    """Implements ``ports.holds.SpaceHolds``: ``holds``, and no chunk is freed before ``until_ms``.
+
+    Leases are in the metadata of the directory alone, so those of a lost one are not known. They have ended by then.
+    """
+
+    holds: SpaceHolds
+    clock: Clock
+    until_ms: int
+
+    @contextmanager
+    def chunks(self) -> Iterator[bool]:
+        """As the port says."""
+        with self.holds.chunks() as may_free:
+            yield may_free and self.clock.now_ms() >= self.until_ms
+
+    @contextmanager
+    def log(self) -> Iterator[bool]:
+        """As the port says."""
+        with self.holds.log() as may_free:
+            yield may_free
+
+
+def holds_of(data: Path, holds: SpaceHolds, *, clock: Clock, max_lease_ms: int) -> SpaceHolds:
+    """The holds of a store: after a takeover, its chunks stay for the longest time that a lease can have."""
+    mark = read_mark(data)
+    if mark is None or mark.loaded_ms is None:
+        return holds
+    return HoldsAfterTakeover(holds=holds, clock=clock, until_ms=mark.loaded_ms + max_lease_ms)

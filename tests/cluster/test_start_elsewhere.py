@@ -1,0 +1,354 @@
+"""A machine's disk vanishes at any moment: another directory continues the store with everything acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from penstock.app.embedded import LocalRuntime, open_runtime
+from penstock.app.replicated import replicated_log, takeover
+from penstock.app.replicated.log_place import read_mark
+from penstock.app.settings import EmbeddedSettings
+from penstock.client.store import AsyncStore
+from penstock.codec.store.container_record import ContainerRecord, decode_record
+from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.segmentstore.repair import load
+from penstock.storage.chunks.shared_chunks import SharedChunks, SharedObjects
+from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.ledgers.publications import HeldPublications
+from penstock.testing.bookkeeper.bookies import SimBookKeeper
+from penstock.testing.bookkeeper.nodes import MemoryNodes
+
+URL = "bookkeeper://zk1:2181/penstock/store1"
+PATH = "/penstock/store1"
+STREAM = "shop/clicks"
+KEYS = ("ann", "bob", "cid")
+CALLS = (
+    (MemoryNodes, ("set",)),
+    (SharedObjects, ("put", "delete")),
+    (SharedChunks, ("append", "append_together", "sync", "delete", "free_head")),
+)
+"""What changes the log's record or tier 2. Between two of these calls, only the lost disk changes, and the log."""
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """What users were promised. ``truncated``: events at the head of each key that may be missing."""
+
+    events: dict[str, list[bytes]] = field(default_factory=lambda: {key: [] for key in KEYS})
+    rows: dict[str, bytes] = field(default_factory=dict)
+    truncated: int = 0
+
+    def copy(self) -> Acknowledged:
+        return Acknowledged({key: list(one) for key, one in self.events.items()}, dict(self.rows), self.truncated)
+
+
+@dataclass(slots=True)
+class Image:
+    """What is left of a machine: bookies, coordinator and tier 2."""
+
+    label: str
+    bookkeeper: SimBookKeeper
+    tier: Path
+    acknowledged: Acknowledged
+
+
+@dataclass(slots=True)
+class Machines:
+    """A store on one machine, and images of what would be left if it vanished. ``wanted``: numbers of the moments."""
+
+    path: Path
+    bookkeeper: SimBookKeeper = field(default_factory=SimBookKeeper)
+    acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    wanted: Callable[[int], bool] = lambda number: True
+    images: list[Image] = field(default_factory=list)
+    moments: int = 0
+    records: bool = False
+
+    @property
+    def tier(self) -> Path:
+        return self.path / "tier2"
+
+    def moment(self, label: str) -> None:
+        self.moments += 1
+        if not self.records or not self.wanted(self.moments):
+            return
+        left = SimBookKeeper()
+        left.become(self.bookkeeper)
+        place = self.path / f"left-{self.moments}"
+        shutil.copytree(self.tier, place)
+        self.images.append(Image(label, left, place, self.acknowledged.copy()))
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Bookies and coordinator in memory, and a moment before and after each call that changes what others see."""
+
+        @asynccontextmanager
+        async def open_nodes(hosts: str) -> AsyncIterator[object]:
+            yield self.bookkeeper.nodes
+
+        def connected(nodes, **settings):
+            return open_ledgers(nodes, **settings, connect=self.bookkeeper.connect)
+
+        monkeypatch.setattr(replicated_log, "open_nodes", open_nodes)
+        monkeypatch.setattr(takeover, "open_nodes", open_nodes)
+        monkeypatch.setattr(replicated_log, "open_ledgers", connected)
+        for kind, names in CALLS:
+            for name in names:
+                monkeypatch.setattr(kind, name, self.seen(getattr(kind, name), f"{kind.__name__}.{name}"))
+
+    def seen(self, call, label):
+        async def wrapped(*args, **named):
+            self.moment(f"before {label}")
+            result = await call(*args, **named)
+            self.moment(f"after {label}")
+            return result
+
+        return wrapped
+
+    @asynccontextmanager
+    async def opened(self, name: str, *, take_over: bool = False) -> AsyncIterator[tuple[LocalRuntime, AsyncStore]]:
+        settings = EmbeddedSettings(
+            data=self.path / name, log_at=URL, tier2=str(self.tier), take_over=take_over, deletion_grace_ms=0
+        )
+        async with open_runtime(settings) as runtime:
+            yield runtime, AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
+
+    def record(self) -> ContainerRecord:
+        return decode_record(self.bookkeeper.nodes.nodes[PATH][0])
+
+
+async def write(store: AsyncStore, acknowledged: Acknowledged, number: int) -> None:
+    """Ten events of each key, and one row of a table."""
+    async with store.stream(STREAM).writer() as writer:
+        for count in range(10):
+            for key in KEYS:
+                await writer.write(b"%s %d" % (key.encode(), number * 10 + count), key=key)
+        await writer.flush()
+    for key in KEYS:
+        acknowledged.events[key] += [b"%s %d" % (key.encode(), number * 10 + count) for count in range(10)]
+    table = store.table("shop/prices")
+    name = f"p{number % 3}"
+    await table.put(name.encode(), b"%d" % number)
+    acknowledged.rows[name] = b"%d" % number
+
+
+async def check(store: AsyncStore, acknowledged: Acknowledged, label: str) -> int:
+    """Everything acknowledged is there, once, and in order per key. Returns how many events of each key there are, with
+    those that were truncated; -1: the keys differ."""
+    found: dict[str, list[int]] = {key: [] for key in KEYS}
+    if any(acknowledged.events.values()):
+        async with store.stream(STREAM).reader(until_tail=True) as reader:
+            async for event in reader:
+                key, number = event.data.decode().split()
+                found[key].append(int(number))
+    for key, expected in acknowledged.events.items():
+        first = found[key][0] if found[key] else acknowledged.truncated
+        assert first in (0, acknowledged.truncated), f"{label}: head of {key}"
+        assert found[key] == list(range(first, first + len(found[key]))), f"{label}: order of {key}"
+        assert first + len(found[key]) >= len(expected), f"{label}: events of {key}"
+    for name, value in acknowledged.rows.items():
+        entry = await store.table("shop/prices").get(name.encode())
+        assert entry is not None, f"{label}: row {name}"
+        assert int(entry.value) >= int(value), f"{label}: row {name}"
+    lengths = {found[key][-1] + 1 if found[key] else 0 for key in KEYS}
+    return lengths.pop() if len(lengths) == 1 else -1
+
+
+async def serve_and_record(machines: Machines) -> None:
+    machines.tier.mkdir(exist_ok=True)
+    async with machines.opened("first") as (runtime, store):
+        await store.create_stream(STREAM, segments=2, create_scope=True)
+        await store.create_table("shop/prices", primary_key_bytes=2)
+        machines.records = True
+        acknowledged = machines.acknowledged
+        for number in range(4):
+            await write(store, acknowledged, number)
+            if number % 2:
+                await runtime.segments.flush()
+            if number == 1:
+                cut = await store.stream(STREAM).tail()
+            if number == 2:
+                acknowledged.truncated = 20
+                await store.stream(STREAM).truncate(cut)
+        machines.records = False
+
+
+async def start_elsewhere(image: Image, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine, and after it a third one: what the second wrote to tier 2 is complete too."""
+    path.mkdir()
+    left = Machines(path, image.bookkeeper, image.acknowledged.copy())
+    image.tier.rename(left.tier)
+    left.install(monkeypatch)
+    for name in ("second", "third"):
+        async with left.opened(name, take_over=True) as (runtime, store):
+            length = await check(store, left.acknowledged, f"{image.label}, {name}")
+            if length > 0 and length % 10 == 0:
+                left.acknowledged.events = {key: [b""] * length for key in KEYS}
+                await write(store, left.acknowledged, length // 10)
+            await runtime.segments.flush()
+
+
+def run_images(tmp_path: Path, wanted: Callable[[int], bool]) -> int:
+    """Start elsewhere from each wanted moment. Returns how many moments there were."""
+    tmp_path.mkdir(exist_ok=True)
+    machines = Machines(tmp_path, wanted=wanted)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        machines.install(monkeypatch)
+        asyncio.run(serve_and_record(machines))
+    assert machines.images
+    for number, image in enumerate(machines.images):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            asyncio.run(start_elsewhere(image, tmp_path / f"elsewhere-{number}", monkeypatch))
+    return machines.moments
+
+
+def sampled(seed: int, count: int) -> Callable[[int], bool]:
+    return frozenset(random.Random(seed).sample(range(1, MOMENTS), count)).__contains__
+
+
+MOMENTS = 300
+"""At most; how many there are depends on how the store's tasks alternate."""
+
+
+def test_a_store_whose_disk_vanishes_starts_elsewhere_with_everything_acknowledged(tmp_path: Path) -> None:
+    moments = run_images(tmp_path, sampled(1, 16))
+    assert moments > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", range(6))
+def test_a_store_starts_elsewhere_from_every_moment(tmp_path: Path, share: int) -> None:
+    run_images(tmp_path, lambda number: number % 6 == share)
+
+
+# --- planted bugs
+
+
+def forgets_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def skip(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(load, "_load_batches", skip)
+
+
+def replays_from_another_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    positions = HeldPublications.positions
+    monkeypatch.setattr(
+        HeldPublications,
+        "positions",
+        lambda self: {index: replace(at, upto=at.upto + 2) for index, at in positions(self).items()},
+    )
+
+
+def publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written is deleted without a word to the record."""
+
+    async def publish(self: HeldPublications, container: int, at: object) -> None:
+        return None
+
+    monkeypatch.setattr(HeldPublications, "publish", publish)
+
+
+@pytest.mark.parametrize(
+    "bug", [forgets_batches, replays_from_another_address, publishes_nothing], ids=lambda bug: bug.__name__
+)
+def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: Callable[..., None]) -> None:
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, PenstockError)):
+        run_images(tmp_path, sampled(1, 16))
+
+
+# --- who may take over
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    """A store on a first machine, closed."""
+    made = Machines(tmp_path, wanted=lambda number: False)
+    made.install(monkeypatch)
+    asyncio.run(serve_and_record(made))
+    return made
+
+
+def test_a_new_directory_asks_for_the_take_over(machines: Machines) -> None:
+    async def start() -> None:
+        async with machines.opened("second"):
+            pass
+
+    before = machines.record()
+    with pytest.raises(InvalidArgumentError, match=r"belongs to another store|--take-over"):
+        asyncio.run(start())
+    assert machines.record() == before
+
+
+def test_the_first_directory_is_refused_afterwards_and_may_take_over_again(machines: Machines) -> None:
+    async def there_and_back() -> None:
+        async with machines.opened("second", take_over=True) as (_, store):
+            await write(store, machines.acknowledged, 4)
+        with pytest.raises(InvalidArgumentError, match=r"another copy|another directory"):
+            async with machines.opened("first"):
+                pass
+        async with machines.opened("first", take_over=True) as (_, store):
+            assert await check(store, machines.acknowledged, "back") == 50
+        async with machines.opened("first", take_over=True) as (_, store):
+            assert await check(store, machines.acknowledged, "again") == 50
+        with pytest.raises(InvalidArgumentError, match=r"another copy|another directory"):
+            async with machines.opened("second"):
+                pass
+
+    asyncio.run(there_and_back())
+    mark = read_mark(machines.path / "first")
+    assert mark is not None
+    assert mark.home == machines.record().home
+    assert not mark.loading
+
+
+def test_a_living_owner_that_is_deposed_deletes_nothing(machines: Machines) -> None:
+    """It checkpoints after another directory has taken over: the other one finds all that it loaded."""
+
+    async def rivals() -> None:
+        async with machines.opened("first") as (runtime, store):
+            await write(store, machines.acknowledged, 4)
+            await store.stream(STREAM).truncate(await store.stream(STREAM).tail())
+            machines.acknowledged.truncated = 50
+            async with machines.opened("second", take_over=True) as (_, second):
+                chunks = sorted(machines.tier.glob("chunks/*/*"))
+                assert chunks
+                with pytest.raises(PenstockError):
+                    await runtime.segments.flush()
+                left = frozenset(machines.tier.glob("chunks/*/*"))
+                assert [one for one in chunks if one not in left] == []
+                await check(second, machines.acknowledged, "second")
+        async with machines.opened("third", take_over=True) as (_, third):
+            await check(third, machines.acknowledged, "third")
+
+    asyncio.run(rivals())
+
+
+def test_a_take_over_is_refused_where_it_cannot_give_everything(machines: Machines, tmp_path: Path) -> None:
+    async def start(name: str, tier2: Path | None, log_at: str = URL) -> None:
+        settings = EmbeddedSettings(
+            data=tmp_path / name, log_at=log_at, tier2=None if tier2 is None else str(tier2), take_over=True
+        )
+        async with open_runtime(settings):
+            pass
+
+    before = machines.record()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidArgumentError, match="give the --tier2"):
+        asyncio.run(start("second", None))
+    with pytest.raises(InvalidArgumentError, match="not the tier 2 of the store"):
+        asyncio.run(start("third", tmp_path / "empty"))
+    asyncio.run(start("other", None, f"{URL}-other"))
+    with pytest.raises(InvalidArgumentError, match="belongs to another store"):
+        asyncio.run(start("other", machines.tier))
+    assert machines.record() == before
+    with pytest.raises(InvalidArgumentError, match="only a store whose log is on BookKeeper"):
+        EmbeddedSettings(data=tmp_path, take_over=True)

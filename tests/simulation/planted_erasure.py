@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,8 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tiering.import_garbage import ImportGarbage
 from penstock.segmentstore.tiering.reclaimer import Reclaimer
 from penstock.segmentstore.tiering.tail_cache import TailCache
+from penstock.storage.chunks.file_chunks import FileChunks
+from penstock.storage.chunks.object_chunks import ObjectChunks
 
 
 def _nothing() -> Any:
@@ -45,12 +48,27 @@ def copies_are_named_in_memory_alone() -> Any:
 def copies_are_not_synced() -> Any:
     """The new chunk is in the page cache when the old one goes."""
     original = Eraser._copy
+    copying = ContextVar("copying", default=False)  # per task: several erasers copy at once
 
     async def copy(self: Eraser, *arguments: Any) -> Any:
-        with patch.object(self._parts.chunks, "sync", _nothing()):
+        token = copying.set(True)
+        try:
             return await original(self, *arguments)
+        finally:
+            copying.reset(token)
 
-    return patch.object(Eraser, "_copy", copy)
+    def unless_copying(sync: Callable[..., Any]) -> Callable[..., Any]:
+        async def sync_unless_copying(self: Any, name: str) -> None:
+            if not copying.get():
+                await sync(self, name)
+
+        return sync_unless_copying
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(Eraser, "_copy", copy))
+    for kind in (FileChunks, ObjectChunks):
+        stack.enter_context(patch.object(kind, "sync", unless_copying(kind.sync)))
+    return stack
 
 
 def log_is_not_wiped() -> Any:

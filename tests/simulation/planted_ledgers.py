@@ -23,7 +23,7 @@ from penstock.storage.ledgers.takeover import Takeover
 from penstock.storage.ledgers.writer import BookKeeperWriter
 
 
-def _read_unfenced(ledger: int, entry: int, *, fence_key: bytes, flags: int) -> bytes:
+def _read_unfenced(ledger: int, entry: int, *, fence_key: bytes | None = None, flags: int = 0) -> bytes:
     return encode_read(ledger, entry, flags=flags & ~FENCE)
 
 

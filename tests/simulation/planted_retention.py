@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -11,6 +13,7 @@ from penstock.controller.grace import kept as grace
 from penstock.controller.grace import undo
 from penstock.controller.retention import facts
 from penstock.controller.retention import steps as retention_steps
+from penstock.controller.retention.audit import Audit
 from penstock.controller.retention.clock import RetentionClock
 from penstock.controller.retention.steps import Steps
 
@@ -51,13 +54,23 @@ def undo_promises_before_it_restores() -> Any:
 
 def decisions_are_not_told() -> Any:
     """A truncation without its audit entry."""
-    original = Steps._truncate
+    original, puts_of_all = Steps._truncate, Audit.puts
+    truncating = ContextVar("truncating", default=False)  # per task: several streams are truncated at once
 
     async def truncate(self: Any, cut: Any, moves: Any) -> None:
-        with patch.object(type(self._ctx.audit), "puts", lambda audit, entries: []):
+        token = truncating.set(True)
+        try:
             await original(self, cut, moves)
+        finally:
+            truncating.reset(token)
 
-    return patch.object(Steps, "_truncate", truncate)
+    def puts(self: Any, entries: Any) -> Any:
+        return [] if truncating.get() else puts_of_all(self, entries)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(Steps, "_truncate", truncate))
+    stack.enter_context(patch.object(Audit, "puts", puts))
+    return stack
 
 
 def time_to_live_counts_double() -> Any:

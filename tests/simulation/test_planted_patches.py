@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from typing import Any
 from unittest.mock import _patch
@@ -11,6 +12,7 @@ import planted_control
 import planted_core
 import planted_erasure
 import planted_heads
+import planted_ledgers
 import planted_more
 import planted_rates
 import planted_retention
@@ -23,6 +25,7 @@ MODULES = (
     planted_core,
     planted_erasure,
     planted_heads,
+    planted_ledgers,
     planted_more,
     planted_rates,
     planted_retention,
@@ -60,3 +63,29 @@ def test_a_planted_bug_fits_and_is_taken_out_again(bug, monkeypatch):
     assert changed
     for target, name, before in changed:
         assert inspect.getattr_static(target, name) is before, (target, name)
+
+
+def waits_inside_a_patch(source: str) -> list[str]:
+    """Coroutines that await something while a patch of their own is in place."""
+    found = []
+    for call in ast.walk(ast.parse(source)):
+        if not isinstance(call, ast.AsyncFunctionDef):
+            continue
+        for block in ast.walk(call):
+            if isinstance(block, ast.With) and any("patch" in ast.unparse(one.context_expr) for one in block.items):
+                inner = [one for line in block.body for one in ast.walk(line)]
+                if any(isinstance(one, ast.Await | ast.AsyncFor | ast.AsyncWith) for one in inner):
+                    found.append(call.name)
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_no_coroutine_awaits_inside_a_patch_of_its_own(module):
+    """Where two of them overlap, the first that ends takes the patch of both out, and the second leaves it behind."""
+    assert waits_inside_a_patch(inspect.getsource(module)) == []
+
+
+def test_a_wait_inside_a_patch_is_seen():
+    source = "async def copy():\n    with patch.object(a, 'b', c):\n        await d()\n"
+    assert waits_inside_a_patch(source) == ["copy"]
+    assert waits_inside_a_patch(source.replace("async def", "def").replace("await d()", "d()")) == []

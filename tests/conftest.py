@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
 
 # A law holds on a busy machine too: how long an example takes is none of a test's business.
 settings.register_profile("laws", deadline=None, max_examples=50)
 settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile("laws")
+
+SPARK = Path(__file__).parent / "spark"
+SPARK_PROCESSES = 2
+"""How many of the processes run Spark's tests: a JVM takes 30 s of CPU until it is warm, and a process has one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of Spark begin: they are the two longest pieces of work."""
+    items.sort(key=lambda item: SPARK not in item.path.parents)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """Share the tests out by file, and all of Spark's to two processes."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileAndJvm(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            if not file.startswith("tests/spark/"):
+                return file
+            return f"spark {zlib.crc32(file.encode()) % SPARK_PROCESSES}"
+
+    return ByFileAndJvm(config, log) if config.getoption("dist") == "loadfile" else None

@@ -109,3 +109,98 @@ def test_a_case_lists_a_table_that_may_have_rows_of_events_truncated_before_it(t
             defects = [item.why for item in store.cases().close(case, **WHO).defects]
             assert [TABLE in why for why in defects] == ([True] if has_table and case == "after" else [])
             stream.truncate(stream.tail())
+
+
+ORDERS = [("table", "case", "late"), ("late", "table", "case"), ("case", "table", "late")]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+@pytest.mark.parametrize("value", [SECRET.decode(), "of nobody"], ids=["found", "none"])
+def test_a_case_stays_open_while_a_deleted_stream_has_left_rows_that_it_does_not_know(tmp_path, order, value):
+    """The law: for each order of registering a table, opening a case and writing, before the stream is deleted."""
+    with penstock.open(tmp_path / "data", deletion_grace_ms=0) as store:
+        fill(store.create_stream("s/t", create_scope=True), 50)
+        store.create_stream("s/other")
+        controller = store._inner.controller
+        for step in order:
+            if step == "table":
+                store._thread.call(register(controller, "g", TABLE_PREFIX + TABLE))
+            elif step == "late":
+                fill(store.stream("s/t"), 20, start=50)
+            else:
+                store.cases().open("s", [value], case="before", **WHO)
+                store.cases().wait("before")
+        store.cases().look("before")
+        erasures = store.cases().show("before").erasures
+        store.stream("s/t").delete(seal=True)
+        store.cases().open("s", [value], case="after", **WHO)
+        store.cases().wait("after")
+        for again in (False, True):
+            if again:
+                store.create_stream("s/t")
+                for case in ("before", "after"):
+                    store.cases().look(case)
+            # It has searched all, so it knows the erasures that the table lacks, if any.
+            known = [(item.table, item.state, list(item.erasures)) for item in store.cases().show("before").tables]
+            assert known == ([(TABLE, "pending", list(erasures))] if erasures else [])
+            # This one has searched nothing, so nothing but a person can say that the table is clean.
+            unknown = [(item.table, item.state, list(item.erasures)) for item in store.cases().show("after").tables]
+            assert unknown == [(TABLE, "pending", [])]
+            with pytest.raises(ConflictError, match="tables still have rows") as caught:
+                store.cases().close("after", **WHO)
+            assert caught.value.fields["tables"] == TABLE
+        for erasure in erasures:
+            store._thread.call(controller.erasures.note_table(erasure, TABLE, rows=1))
+        assert not store.cases().close("before", **WHO).ended.tables
+        assert list(store.cases().close("after", **WHO, pending_tables=True).ended.tables) == [TABLE]
+        # An ended case says what it knew at its end, and no more.
+        assert not [item for item in store.cases().show("before").tables if item.state == "pending"]
+
+
+def test_events_after_the_last_search_of_a_deleted_stream_leave_its_table_pending(tmp_path):
+    with penstock.open(tmp_path / "data", deletion_grace_ms=0) as store:
+        fill(store.create_stream("s/t", create_scope=True), 50)
+        store.create_stream("s/other")
+        store._thread.call(register(store._inner.controller, "g", TABLE_PREFIX + TABLE))
+        store.cases().open("s", ["of nobody"], case="c", **WHO)
+        store.cases().wait("c")
+        searches = store._inner.controller.cases._search
+        searches.erase, searches.prove = nothing_found, none_left
+        fill(store.stream("s/t"), 5, start=50)
+        store.stream("s/t").delete(seal=True)
+        assert [(item.table, item.state) for item in store.cases().show("c").tables] == [(TABLE, "pending")]
+        with pytest.raises(ConflictError, match="tables still have rows"):
+            store.cases().close("c", **WHO)
+
+
+async def nothing_found(*_):
+    return 0, ()
+
+
+async def none_left(*_):
+    return 0
+
+
+def test_a_restored_stream_has_its_tables_as_subscribers_again(tmp_path):
+    with penstock.open(tmp_path / "data") as store:
+        fill(store.create_stream("s/t", create_scope=True), 50)
+        controller = store._inner.controller
+        store._thread.call(register(controller, "g", TABLE_PREFIX + TABLE))
+        store.stream("s/t").delete(seal=True)
+        store.restore_stream("s/t")
+        store.cases().open("s", ["of nobody"], case="c", **WHO)
+        assert not store.cases().wait("c").tables
+        store.stream("s/t").remove_subscriber("s/g")
+        store.stream("s/t").delete(seal=True)
+        assert not store.cases().show("c").tables
+
+
+def test_no_case_is_opened_about_a_deleted_stream_and_the_error_names_its_tables(tmp_path):
+    with penstock.open(tmp_path / "data", deletion_grace_ms=0) as store:
+        fill(store.create_stream("s/t", create_scope=True), 5)
+        store._thread.call(register(store._inner.controller, "g", TABLE_PREFIX + TABLE))
+        store.stream("s/t").delete(seal=True)
+        for target in ("s/t", "s"):
+            with pytest.raises(NotFoundError) as caught:
+                store.cases().open(target, ["x"], case="c", **WHO)
+            assert caught.value.fields["tables_of_deleted_streams"] == TABLE

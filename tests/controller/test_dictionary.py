@@ -208,6 +208,10 @@ async def erasures(controller: Controller, disks: Disks, store: SegmentStore) ->
 
 
 async def deletions(controller: Controller, disks: Disks, store: SegmentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await join(controller, "lake")
+    group, source = await controller.groups.get("s", "lake"), QuerySource(query="table delta /t", run="1")
+    cut = cut_at({seg(1, 1): 0, seg(1, 2): 0})
+    await controller.subscribers.publish("s/lake", group_id=group.id, generation=0, cut=cut, source=source)
     await controller.streams.seal(STREAM)
     await controller.streams.delete(STREAM)
     monkeypatch.setattr(numbers, "NUMBERS_KEPT", 0)

@@ -16,6 +16,7 @@ GAPS = b"audit-gap/"
 AUDIT_LOG = b"audit-log"
 GRACES = b"grace/"
 DELETED = b"deleted/"
+LEFT_TABLES = b"left-tables/"
 
 
 def bucket(number: int) -> bytes:
@@ -107,7 +108,21 @@ def deleted(name: StreamName, incarnation: int) -> bytes:
 def deleted_stream(key: bytes) -> tuple[StreamName, int]:
     """Name and incarnation in a key of ``deleted``. Raises ValueError, IndexError or InvalidNameError if it has
     none."""
-    name, incarnation = key[len(DELETED) :].decode().rsplit("/", 1)
+    return _incarnation(key[len(DELETED) :])
+
+
+def left_tables(name: StreamName, incarnation: int) -> bytes:
+    """Key of the tables that a deleted stream has left behind; it outlives the stream."""
+    return encoded(f"left-tables/{name}/{incarnation:016x}")
+
+
+def left_tables_of(key: bytes) -> tuple[StreamName, int]:
+    """As ``deleted_stream``, for a key of ``left_tables``."""
+    return _incarnation(key[len(LEFT_TABLES) :])
+
+
+def _incarnation(rest: bytes) -> tuple[StreamName, int]:
+    name, incarnation = rest.decode().rsplit("/", 1)
     return StreamName.parse(name), int(incarnation, 16)
 
 

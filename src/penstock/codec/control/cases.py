@@ -101,3 +101,19 @@ class CaseStreamRecord(JsonRecord):
         list[str],
         Field("tables that may have rows of events that were truncated before the first search", optional=True),
     ] = field(default_factory=list)
+    ended: Annotated[
+        list[int],
+        Field("deleted streams of this name, by incarnation, that the case had searched to their end", optional=True),
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftTablesRecord(JsonRecord):
+    """The tables with rows of a deleted stream, and the bytes that it had. The rows stay when the stream is freed."""
+
+    KIND = "left tables"
+    tables: Annotated[list[str], Field("tables that were subscribers of the stream when it was deleted, sorted")]
+    bounds: Annotated[
+        Searched,
+        Field("by segment, the start and end of its bytes then", dump=dump_searched, load=load_searched),
+    ]

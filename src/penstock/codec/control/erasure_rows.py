@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.codec.control.cases import CaseRecord, CaseStreamRecord
+from penstock.codec.control.cases import CaseRecord, CaseStreamRecord, LeftTablesRecord
 from penstock.codec.control.erasures import (
     ErasureChainRecord,
     ErasureChunksRecord,
@@ -79,5 +79,12 @@ ERASURE_ROWS = (
         one_for="each stream that a case has searched",
         writers=("controller.erasure.case_search",),
         ends="nothing",
+    ),
+    Entry(
+        key="left-tables/{scope}/{stream}/{incarnation}",
+        value=LeftTablesRecord,
+        one_for="each deleted stream that had tables as subscribers; it outlives the stream",
+        writers=("controller.grace.left_tables",),
+        ends="the stream is restored; else nothing",
     ),
 )

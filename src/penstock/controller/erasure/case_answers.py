@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from msgspec import UNSET, convert
 
@@ -12,9 +13,10 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.case_search import holds_of_erasure
 from penstock.controller.erasure.erasures import Erasures
+from penstock.controller.grace.left_tables import all_left_tables
 from penstock.controller.metadata import stored
-from penstock.core.cases.case import is_overdue, matcher_of
-from penstock.core.cases.progress import erasure_id
+from penstock.core.cases.case import concerns, is_overdue, matcher_of
+from penstock.core.cases.progress import erasure_id, is_searched
 from penstock.model.answers.erasure import CaseDefect, CaseEnd, CaseHold, CaseProgress, CaseTable, ErasureCase
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.names import StreamName
@@ -62,7 +64,7 @@ class CaseAnswers:
         for name, item in streams.items():
             if item.pending and not record.state.is_final:
                 holds += await self._holds(name, item.pending)
-        tables = [one for name, item in streams.items() if with_tables for one in await self._tables(case, name, item)]
+        tables = await self._all_tables(case, record, streams) if with_tables else ()
         return ErasureCase(
             case=case,
             state=record.state.value,
@@ -94,6 +96,37 @@ class CaseAnswers:
         except NotFoundError:
             return []
 
+    async def _all_tables(
+        self, case: str, record: CaseRecord, streams: Mapping[StreamName, CaseStreamRecord]
+    ) -> Sequence[CaseTable]:
+        """The tables with copies of the case's streams, and (until it has ended) those that deleted streams have left
+        behind unsearched."""
+        found = {
+            (one.stream, one.table): one
+            for name, item in streams.items()
+            for one in await self._tables(case, name, item)
+        }
+        if not record.state.is_final:
+            async for name, incarnation, left in all_left_tables(self._ctx):
+                if not concerns(record.targets, name):
+                    continue
+                if is_searched(await self._settled(streams.get(name)), incarnation, left):
+                    continue
+                for table in left.tables:
+                    known = found.get((str(name), table))
+                    lacking = () if known is None else known.erasures
+                    one = CaseTable(stream=str(name), table=table, state="pending", erasures=lacking)
+                    found[one.stream, table] = one
+        return [found[place] for place in sorted(found)]
+
+    async def _settled(self, item: CaseStreamRecord | None) -> CaseStreamRecord | None:
+        """The record with the erasure under way, if that is done. No pass settles it once the stream is deleted."""
+        if item is None or not item.pending or item.reached is None:
+            return item
+        found = (await self._ctx.metadata.get(keys.erasure(item.pending), ErasureRecord)).value
+        is_done = found is not None and found.state is ErasureState.DONE
+        return replace(item, searched=item.reached) if is_done else item
+
     async def _tables(self, case: str, name: StreamName, record: CaseStreamRecord) -> Sequence[CaseTable]:
         """The tables with copies of the stream, and of deleted streams of its name. Without an erasure none has to
         change."""
@@ -113,10 +146,9 @@ class CaseAnswers:
             for table, lacking in sorted(lacks.items())
         ]
 
-    async def pending_tables(self, case: str) -> Sequence[str]:
-        """The tables that lack an erasure of the case."""
-        streams = await self._by_stream(case)
-        found = [one for name, item in streams.items() for one in await self._tables(case, name, item)]
+    async def pending_tables(self, case: str, record: CaseRecord) -> Sequence[str]:
+        """The tables that lack an erasure of the case, or have rows of a deleted stream that it has not searched."""
+        found = await self._all_tables(case, record, await self._by_stream(case))
         return [one.table for one in found if one.state == "pending"]
 
     async def _erasures_of(self, case: str, name: StreamName, record: CaseStreamRecord) -> Sequence[str]:

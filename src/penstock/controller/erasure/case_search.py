@@ -19,11 +19,12 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.erasure.subjects import tables_of
+from penstock.controller.grace.left_tables import left_tables
 from penstock.controller.metadata import Stored
 from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.tails import head_positions
 from penstock.core.cases.matching import Matcher
-from penstock.core.cases.progress import erasure_id, extended, unsearched
+from penstock.core.cases.progress import erasure_id, extended, is_searched, unsearched
 from penstock.core.cuts.order import segments_to_delete
 from penstock.core.segments.erasure import Range
 from penstock.model.answers.erasure import CaseHold, Erasure
@@ -130,6 +131,7 @@ class CaseSearch:
                 bytes=0 if before is None else before.bytes,
                 late=0 if before is None else before.late,
                 unreached=await self._unreached(view),
+                ended=[] if before is None else await self._ended(view.name, before),
             )
             if fresh.unreached:
                 # Written even if there is nothing to search.
@@ -137,6 +139,12 @@ class CaseSearch:
                 return replace(found, value=fresh, version=versions[0])
             return replace(found, value=fresh)
         return found
+
+    async def _ended(self, name: StreamName, before: CaseStreamRecord) -> list[int]:
+        """The deleted streams of the name that were searched to their end, now that a new one takes the record."""
+        left = await left_tables(self._ctx, name, before.incarnation)
+        is_ended = left is not None and is_searched(before, before.incarnation, left)
+        return [*before.ended, before.incarnation] if is_ended else before.ended
 
     async def _unreached(self, view: StreamView) -> list[str]:
         """The tables that may have rows of events that are not in the stream any more: no erasure finds those events."""

@@ -223,7 +223,7 @@ class Cases:
             waits_for = await restorable(self._ctx, record.targets)
             if waits_for:
                 raise ConflictError(waits_for, case=case)
-            tables = await self._answers.pending_tables(case)
+            tables = await self._answers.pending_tables(case, record)
             if tables and not pending_tables:
                 raise ConflictError(
                     "tables still have rows of the case's events; erase them there (penstock spark erase --tables), "

@@ -13,6 +13,7 @@ from penstock.codec.control.streams import HIDDEN
 from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.subjects import ID_MAX, tables_of
+from penstock.controller.grace.left_tables import left_tables
 from penstock.controller.metadata import changing
 from penstock.model.answers.erasure import ErasureTable
 from penstock.model.errors import InvalidArgumentError, NotFoundError
@@ -28,13 +29,16 @@ class ErasedTables:
 
     async def names(self, record: ErasureRecord) -> Sequence[str]:
         """The tables that are subscribers of the stream of the erasure, sorted. If it was deleted, even if a new stream has
-        its name: those that were subscribers when the erasure was decided or done."""
-        view = await self._ctx.streams.find(StreamName.parse(record.stream))
+        its name: those that were subscribers when the erasure was decided or done, or when the stream was deleted."""
+        stream = StreamName.parse(record.stream)
+        view = await self._ctx.streams.find(stream)
         if view is not None and view.record.incarnation == record.incarnation and view.record.state not in HIDDEN:
             return await tables_of(self._ctx, view)
         # Earlier versions have them in the receipt only.
         remains = [] if record.receipt is None else record.receipt["remains"]
-        return sorted({*record.known_tables, *(str(item["table"]) for item in remains if "table" in item)})
+        left = await left_tables(self._ctx, stream, record.incarnation)
+        known = [*record.known_tables, *(() if left is None else left.tables)]
+        return sorted({*known, *(str(item["table"]) for item in remains if "table" in item)})
 
     async def of(self, record: ErasureRecord) -> Sequence[ErasureTable]:
         """How an erasure stands in each table of its stream, and in those that have left it since."""

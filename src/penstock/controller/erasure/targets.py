@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
+from penstock.controller.grace.left_tables import all_left_tables
 from penstock.core.cases.case import EVERYTHING, concerns
 from penstock.model.errors import ScopeNotFoundError, StreamNotFoundError
 from penstock.model.names import StreamName
@@ -20,9 +21,20 @@ async def check_exist(ctx: Context, targets: Sequence[str]) -> None:
     for name, entry in zip(names, await ctx.metadata.entries(wanted), strict=True):
         if entry.version == KEY_ABSENT:
             missing = StreamNotFoundError if "/" in name else ScopeNotFoundError
-            raise missing("no such stream or scope; no case was opened", target=name)
+            left = await _left(ctx, [name])
+            raise missing("no such stream or scope; no case was opened", target=name, **left)
     if not await concerned(ctx, targets) and not await restorable(ctx, targets):
-        raise StreamNotFoundError("the targets have no stream; no case was opened", targets=" ".join(targets)[:120])
+        raise StreamNotFoundError(
+            "the targets have no stream; no case was opened",
+            targets=" ".join(targets)[:120],
+            **await _left(ctx, targets),
+        )
+
+
+async def _left(ctx: Context, targets: Sequence[str]) -> dict[str, str]:
+    """Fields of an error: the tables that still have rows of deleted streams, which no case can search."""
+    found = [table async for name, _, left in all_left_tables(ctx) if concerns(targets, name) for table in left.tables]
+    return {"tables_of_deleted_streams": ", ".join(dict.fromkeys(found))[:500]} if found else {}
 
 
 async def concerned(ctx: Context, targets: Sequence[str]) -> Sequence[StreamName]:

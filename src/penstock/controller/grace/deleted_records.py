@@ -20,6 +20,7 @@ from penstock.codec.control.streams import CounterRecord, EpochEntry, HeadRecord
 from penstock.codec.control.truncations import DeletedRecord, DeletedState
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
+from penstock.controller.grace.left_tables import forget_left_tables
 from penstock.controller.groups.moved_subscribers import why_left
 from penstock.controller.metadata import CHUNK, Stored, changing, overwrite, stored
 from penstock.controller.segments import create_segments, delete_segments
@@ -198,6 +199,7 @@ async def finish_restoration(ctx: Context, view: StreamView, dropped: list[str] 
     lost = await _restore_subscribers(ctx, name)
     if dropped is not None:
         dropped += lost
+    await forget_left_tables(ctx, view)
     # The idle time starts again, so that an idle stream is not deleted again at once.
     puts = [overwrite(keys.left(name), CounterRecord(value=ctx.clock.now_ms()))]
     record = replace(view.record, state=StreamState.SEALED)

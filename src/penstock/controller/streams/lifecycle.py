@@ -16,6 +16,7 @@ from penstock.codec.control.streams import (
 from penstock.controller import keys, retention_keys
 from penstock.controller.context import Context
 from penstock.controller.grace.deleted_records import delete_data, hide_data, keep_rows, mark_stream, to_be_kept
+from penstock.controller.grace.left_tables import note_left_tables
 from penstock.controller.metadata import create, overwrite
 from penstock.controller.segments import create_segments
 from penstock.controller.stream_view import StreamView
@@ -103,6 +104,7 @@ async def finish_deletion(ctx: Context, view: StreamView) -> None:
     The number of the next segment stays, so that no stream created under this name uses the name of a segment again.
     """
     name = view.name
+    await note_left_tables(ctx, view)
     is_kept = await to_be_kept(ctx, view)
     if is_kept:
         await hide_data(ctx, name, view.record.incarnation)

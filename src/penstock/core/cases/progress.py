@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from penstock.codec.control.cases import Searched
+from penstock.codec.control.cases import CaseStreamRecord, LeftTablesRecord, Searched
 from penstock.core.segments.erasure import Range
 from penstock.model.names import StreamName
 from penstock.model.segments import SegmentId
@@ -26,6 +26,16 @@ def unsearched(searched: Searched, bounds: Bounds) -> dict[SegmentId, list[Range
         if rest:
             found[segment] = rest
     return found
+
+
+def is_searched(record: CaseStreamRecord | None, incarnation: int, left: LeftTablesRecord) -> bool:
+    """Whether a case has searched all bytes that a deleted stream had at its end: then it knows all events that tables
+    may have rows of."""
+    if record is None:
+        return False
+    if record.incarnation != incarnation:
+        return incarnation in record.ended
+    return not unsearched(record.searched, left.bounds)
 
 
 def extended(searched: Searched, segment: SegmentId, gap: Range) -> dict[SegmentId, Range]:

@@ -149,7 +149,8 @@ class CaseHold(Struct, frozen=True, kw_only=True):
 
 
 class CaseTable(Struct, frozen=True, kw_only=True):
-    """A table with copies of a stream's events. ``state``: ``done``, or ``pending``: it lacks the ``erasures``."""
+    """A table with copies of a stream's events. ``state``: ``done``, or ``pending``: it lacks the ``erasures``, or has rows
+    of a deleted stream that the case has not searched to its end."""
 
     stream: str
     table: str

@@ -18,7 +18,7 @@ from penstock.app.replicated.log_place import read_mark
 from penstock.app.settings import EmbeddedSettings
 from penstock.client.store import AsyncStore
 from penstock.codec.store.container_record import ContainerRecord, decode_record
-from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
 from penstock.segmentstore.repair import load
 from penstock.storage.chunks.shared_chunks import SharedChunks, SharedObjects
 from penstock.storage.ledgers.bookkeeper import open_ledgers
@@ -330,6 +330,28 @@ def test_a_living_owner_that_is_deposed_deletes_nothing(machines: Machines) -> N
             await check(third, machines.acknowledged, "third")
 
     asyncio.run(rivals())
+
+
+def test_an_old_copy_of_the_metadata_is_refused(machines: Machines) -> None:
+    """Its rows lack what was published: frames behind them are gone from the log."""
+    shutil.copytree(machines.path / "first" / "metadata", machines.path / "old")
+
+    async def write_more() -> None:
+        async with machines.opened("first") as (runtime, store):
+            await write(store, machines.acknowledged, 4)
+            await runtime.segments.flush()
+
+    async def start() -> None:
+        async with machines.opened("first"):
+            pass
+
+    asyncio.run(write_more())
+    shutil.rmtree(machines.path / "first" / "metadata")
+    (machines.path / "old").rename(machines.path / "first" / "metadata")
+    before = machines.record().catalogues
+    with pytest.raises(CorruptDataError, match="old copy of the directory"):
+        asyncio.run(start())
+    assert [at.batch for _, at in machines.record().catalogues] == [at.batch for _, at in before]
 
 
 def test_a_take_over_is_refused_where_it_cannot_give_everything(machines: Machines, tmp_path: Path) -> None:

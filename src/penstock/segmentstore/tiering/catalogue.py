@@ -91,7 +91,8 @@ class Catalogue:
         return self._objects is not None
 
     async def recover(self, row: records.ContainerRecord | None) -> None:
-        """Continue where an earlier opening stopped. ``row``: the container's checkpoint."""
+        """Continue where an earlier opening stopped. ``row``: the container's checkpoint. Raises CorruptDataError: it was
+        published that there were later batches."""
         state = self._state
         if self._objects is None:
             return
@@ -110,6 +111,14 @@ class Catalogue:
             self._restart(damaged, [sequence for sequence, _ in waiting])
             return
         published = self._published_before()
+        if published > self._sequence:
+            raise CorruptDataError(
+                "metadata are older than what the store has published: this is an old copy of the directory. Use the newest"
+                " one, or take the store over in a new directory",
+                container=state.index,
+                batch=self._sequence,
+                published=published,
+            )
         for sequence, value in waiting:
             if sequence <= published:
                 self._obsolete.append(sequence)  # only the end of the process kept it

@@ -12,9 +12,9 @@ pytest.importorskip("kazoo")
 
 from kazoo.exceptions import ConnectionLoss
 
+from penstock.storage.cluster import nodes
 from penstock.storage.cluster.kazoo_line import new_client
 from penstock.storage.cluster.zookeeper import ZooKeeperCoordination
-from penstock.storage.ledgers import zookeeper as ledgers_zookeeper
 
 
 def test_after_a_long_absence_of_zookeeper_a_client_is_back_within_a_second(monkeypatch) -> None:
@@ -25,11 +25,11 @@ def test_after_a_long_absence_of_zookeeper_a_client_is_back_within_a_second(monk
         made.append(new_client(hosts, session_s=session_s))
         raise ConnectionLoss  # it need not start
 
-    monkeypatch.setattr("penstock.storage.cluster.kazoo_line.new_client", note)
+    monkeypatch.setattr("penstock.storage.cluster.nodes.new_client", note)
 
     async def open_and_end() -> None:
         with pytest.raises(ConnectionLoss):
-            async with ledgers_zookeeper.open_nodes("127.0.0.1:1"):
+            async with nodes.open_nodes("127.0.0.1:1"):
                 pass
 
     asyncio.run(open_and_end())

@@ -14,9 +14,9 @@ from penstock.ports.clock import Clock
 from penstock.ports.cluster.ledgers import Ledgers
 from penstock.ports.cluster.nodes import Nodes
 from penstock.ports.rng import Rng
+from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log
-from penstock.storage.ledgers.zookeeper import open_nodes
 
 
 @asynccontextmanager

@@ -24,8 +24,8 @@ from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.segmentstore.repair.load import load_published
 from penstock.storage.chunks.claim import adopt_tier, tier_mark
+from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.ledgers.ledger_log import LedgerLog
-from penstock.storage.ledgers.zookeeper import open_nodes
 from penstock.storage.machine.calls import sync_directory
 from penstock.storage.machine.files import RealFiles
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue

@@ -1,8 +1,9 @@
 """The engines of a cluster: ZooKeeper, by ``kazoo``. Importing this without the extra ``cluster`` raises
 MissingExtraError.
 
-``zookeeper`` implements ``ports.cluster.coordination``; ``namespace`` creates and checks a cluster's root;
-``kazoo_line`` brings kazoo's threads to the event loop. Start reading at ``zookeeper``.
+``zookeeper`` implements ``ports.cluster.coordination``; ``namespace`` creates and checks a cluster's root; ``nodes``
+implements ``ports.cluster.nodes`` for ledgers. ``kazoo_line`` brings kazoo's threads to the event loop, for all of them.
+Start reading at ``zookeeper``.
 """
 
 from penstock.model.errors import missing_extra

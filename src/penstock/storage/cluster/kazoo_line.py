@@ -1,4 +1,4 @@
-"""Wraps one session of kazoo, which uses threads, as awaitable calls on one event loop."""
+"""Wraps kazoo, which uses threads, as awaitable calls on one event loop. Nobody else starts, awaits or closes a client."""
 
 from __future__ import annotations
 
@@ -37,6 +37,29 @@ def new_client(address: str, *, session_s: float) -> KazooClient:
     pauses grow to an hour, so that it would stay away for as long again as ZooKeeper was."""
     retry = KazooRetry(max_tries=-1, delay=_RETRY_FIRST_S, max_delay=_RETRY_MAX_S)
     return KazooClient(address, timeout=session_s, connection_retry=retry, logger=_log)
+
+
+def close_client(client: KazooClient) -> None:
+    """End the session and the threads. Blocks."""
+    client.stop()
+    client.close()
+
+
+def post_to(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *values: Any) -> None:
+    """Call back on the event loop; from any thread. Ignored when the loop is closed: nobody waits any more."""
+    try:
+        loop.call_soon_threadsafe(callback, *values)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+async def answer_of(result: Any) -> Any:
+    """What kazoo's result holds, once one of kazoo's threads has set it; raises its error. Cancelled: it may still happen."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+    result.rawlink(lambda done: post_to(loop, _settle, answer, done))
+    return await answer
 
 
 class KazooLine:
@@ -110,11 +133,9 @@ class KazooLine:
         """Send a request and wait for its answer. Raises LostAnswerError, SessionEndedError, and errors of kazoo that
         are answers. Cancelled: it may still be sent."""
         self.check_open()
-        answer: asyncio.Future[Any] = self._loop.create_future()
         try:
             async with asyncio.timeout_at(deadline):
-                request(self._client).rawlink(lambda done: self.post(_settle, answer, done))
-                return await answer
+                return await answer_of(request(self._client))
         except (ConnectionLoss, ConnectionClosedError, TimeoutError) as error:
             self.check_open()
             raise LostAnswerError(str(error)) from error
@@ -124,12 +145,8 @@ class KazooLine:
             raise InternalError("a session ended and is open") from None
 
     def post(self, callback: Callable[..., object], *values: Any) -> None:
-        """Call back on the event loop; from any thread. Ignored when the loop is closed: nobody waits any more."""
-        try:
-            self._loop.call_soon_threadsafe(callback, *values)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
+        """As ``post_to`` the line's own loop."""
+        post_to(self._loop, callback, *values)
 
     def watcher(self, changed: asyncio.Event) -> Callable[[WatchedEvent], None]:
         """A watch for kazoo that sets the event. kazoo calls it once: for a change, or a lost connection."""
@@ -138,12 +155,7 @@ class KazooLine:
     async def close(self) -> None:
         """End the session and the threads. ZooKeeper deletes its registrations at once if it hears of it."""
         self.end()
-
-        def stop() -> None:
-            self._client.stop()
-            self._client.close()
-
-        await self._offload.run(stop)
+        await self._offload.run(lambda: close_client(self._client))
 
     def _note(self, state: str) -> None:
         if state == KazooState.LOST:

@@ -1,4 +1,8 @@
-"""The nodes of a ZooKeeper, through kazoo: a session of its own, whose calls run on kazoo's thread."""
+"""The nodes of a ZooKeeper as BookKeeper uses them: by absolute paths, and across sessions.
+
+Unlike ``zookeeper``, nothing here depends on a session: after an expiry kazoo begins another one, and calls go on. So a
+log outlives an absence of ZooKeeper. A lost answer is the caller's to resolve.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from kazoo import exceptions
+from kazoo.client import KazooClient
+
 from penstock.model.errors import (
     AlreadyExistsError,
     ConditionFailedError,
@@ -15,6 +22,7 @@ from penstock.model.errors import (
     NotConnectedError,
     NotFoundError,
 )
+from penstock.storage.cluster.kazoo_line import answer_of, close_client, new_client
 
 SESSION_S = 10.0
 _CALL_S = 10.0  # seconds that one call may take; then its outcome is unknown
@@ -23,14 +31,13 @@ _HOSTS = re.compile(r"[^\s,/]+:\d+(,[^\s,/]+:\d+)*")
 
 @asynccontextmanager
 async def open_nodes(hosts: str, *, timeout_s: float = _CALL_S) -> AsyncIterator[ZooKeeperNodes]:
-    """A session with the ZooKeeper at ``hosts``: ``host:port``, several with commas.
+    """The nodes of the ZooKeeper at ``hosts``: ``host:port``, several with commas.
 
-    Raises: InvalidArgumentError, MissingExtraError, NotConnectedError: nobody answers there.
+    Raises: InvalidArgumentError, NotConnectedError: nobody answers there. MissingExtraError, at import: ``kazoo`` is not
+    installed.
     """
     if not _HOSTS.fullmatch(hosts):
         raise InvalidArgumentError("ZooKeeper's address is not host:port,host:port", address=hosts)
-    from penstock.storage.cluster.kazoo_line import new_client  # only here: it needs the extra
-
     client = new_client(hosts, session_s=SESSION_S)
     loop = asyncio.get_running_loop()
     try:
@@ -38,18 +45,13 @@ async def open_nodes(hosts: str, *, timeout_s: float = _CALL_S) -> AsyncIterator
             raise NotConnectedError("ZooKeeper does not answer", address=hosts, waited_s=timeout_s)
         yield ZooKeeperNodes(client, hosts, timeout_s)
     finally:
-        await loop.run_in_executor(None, _close, client)
-
-
-def _close(client: Any) -> None:
-    client.stop()
-    client.close()
+        await loop.run_in_executor(None, close_client, client)
 
 
 class ZooKeeperNodes:
     """Implements ``ports.cluster.nodes.Nodes``."""
 
-    def __init__(self, client: Any, hosts: str, timeout_s: float) -> None:
+    def __init__(self, client: KazooClient, hosts: str, timeout_s: float) -> None:
         self._client = client
         self._hosts = hosts
         self._timeout_s = timeout_s
@@ -84,28 +86,10 @@ class ZooKeeperNodes:
         return sorted(await self._done(path, self._client.get_children_async(path)))
 
     async def _done(self, path: str, result: Any) -> Any:
-        """What kazoo's result holds once its thread has set it, with its errors as ours."""
-        from kazoo import exceptions
-
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not answered.done():
-                answered.set_result(None)
-
-        def hand_over(_: Any) -> None:  # on kazoo's thread
-            try:
-                loop.call_soon_threadsafe(wake)
-            except RuntimeError:
-                if not loop.is_closed():
-                    raise
-
-        result.rawlink(hand_over)
+        """What kazoo answers, with its errors as ours."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                await answered
-            return result.get_nowait()
+                return await answer_of(result)
         except exceptions.NoNodeError as error:
             raise NotFoundError("node does not exist", path=path) from error
         except exceptions.NodeExistsError as error:

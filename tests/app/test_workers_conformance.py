@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from workers_world import LAYOUT, WorkersWorld
+from workers_world import LAYOUT, NAMES, PATIENCE_S, STREAM, WorkersWorld, by_worker, run_in_world
 
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.workers.layout import settle_layout
@@ -30,9 +30,6 @@ from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.erasure import ErasureLaws
 from penstock.testing.conformance.segments import SegmentLaws
 
-PATIENCE_S = 30.0
-STREAM = "scope/stream"
-NAMES = [f"{STREAM}/{number}.#epoch.0" for number in range(4)]
 WRITER = UUID(int=9)
 
 
@@ -95,30 +92,11 @@ def test_all_laws_of_segments_over_two_processes(law: str, tmp_path: Path) -> No
     run_in_processes(law, tmp_path)
 
 
-def run(body) -> None:
-    async def main() -> None:
-        world = WorkersWorld()
-        try:
-            async with asyncio.timeout(PATIENCE_S), world.open():
-                await body(world)
-        finally:
-            world.close()
-
-    asyncio.run(main())
-
-
 async def append(segments, name: str, data: bytes, number: int, previous: int) -> Appended | PenstockError:
     answer: asyncio.Future = asyncio.get_running_loop().create_future()
     request = Append(segment=name, writer=WRITER, data=data, event_number=number, previous=previous)
     segments.submit_append(request, answer.set_result)
     return await answer
-
-
-def by_worker(segments) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-    for name in NAMES:
-        found.setdefault(segments.worker_of(name), []).append(name)
-    return found
 
 
 def test_a_limit_bounds_segments_of_several_workers_together() -> None:
@@ -143,7 +121,7 @@ def test_a_limit_bounds_segments_of_several_workers_together() -> None:
         await segments.limit_appends([AppendLimit(stream=STREAM, segments=())])
         assert isinstance(await append(segments, NAMES[0], b"x" * 100, 9, await last_of(segments, NAMES[0])), Appended)
 
-    run(body)
+    run_in_world(body)
 
 
 async def last_of(segments, name: str) -> int:
@@ -172,7 +150,7 @@ def test_a_worker_that_comes_back_knows_the_limits_and_what_it_holds(dies: int) 
             assert list(await segments.limits_reached()) == [STREAM], "and the caller that sets limits checks again"
         assert isinstance(await append(segments, first, b"12", 3, 1), Appended)
 
-    run(body)
+    run_in_world(body)
 
 
 def test_calls_wait_for_a_worker_that_is_away_and_the_other_goes_on() -> None:
@@ -210,7 +188,7 @@ def test_calls_wait_for_a_worker_that_is_away_and_the_other_goes_on() -> None:
         assert b"".join((await parked).parts) == b"abc", "a reader that waited waits on"
         assert not (await segments.changed_segments(found.mark)).complete, "a restart forgets what had changed"
 
-    run(body)
+    run_in_world(body)
 
 
 def test_what_must_not_be_repeated_says_that_it_may_have_happened() -> None:
@@ -228,7 +206,7 @@ def test_what_must_not_be_repeated_says_that_it_may_have_happened() -> None:
         (entry,) = await segments.table_get(table, [b"k"])
         assert entry.value in (b"1", b"2")
 
-    run(body)
+    run_in_world(body)
 
 
 def test_a_worker_that_does_not_come_back_fails_its_calls_at_last() -> None:
@@ -246,7 +224,7 @@ def test_a_worker_that_does_not_come_back_fails_its_calls_at_last() -> None:
             await waiting
         await world.workers[1].start(segments)
 
-    run(body)
+    run_in_world(body)
 
 
 def test_a_worker_serves_its_own_containers_alone() -> None:
@@ -263,4 +241,4 @@ def test_a_worker_serves_its_own_containers_alone() -> None:
         owned = [container.index for worker in world.workers for container in worker.store.containers]
         assert sorted(owned) == list(range(LAYOUT.containers))
 
-    run(body)
+    run_in_world(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from penstock.app.workers.layout import WorkerLayout
@@ -18,6 +18,9 @@ from penstock.storage.machine.shared_counts import CountsMemory, WorkerCounts
 from penstock.testing.fakes import SeededRng
 from penstock.testing.world import World
 
+PATIENCE_S = 30.0
+STREAM = "scope/stream"
+NAMES = [f"{STREAM}/{number}.#epoch.0" for number in range(4)]
 LAYOUT = WorkerLayout(workers=2, containers=4)
 
 
@@ -90,3 +93,25 @@ class WorkersWorld:
 
     def close(self) -> None:
         self.counts.close()
+
+
+def run_in_world(body: Callable[[WorkersWorld], Awaitable[None]]) -> None:
+    """Run the test with two open workers."""
+
+    async def main() -> None:
+        world = WorkersWorld()
+        try:
+            async with asyncio.timeout(PATIENCE_S), world.open():
+                await body(world)
+        finally:
+            world.close()
+
+    asyncio.run(main())
+
+
+def by_worker(segments: WorkerSegments) -> dict[int, list[str]]:
+    """By worker, segments of one stream that it owns."""
+    found: dict[int, list[str]] = {}
+    for name in NAMES:
+        found.setdefault(segments.worker_of(name), []).append(name)
+    return found

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
-from penstock.core.segments.append_rules import fits_int64, is_text
+from penstock.core.segments.append_rules import is_text
 from penstock.core.segments.placement import container_of
 from penstock.model.errors import (
     ContainerOfflineError,
@@ -43,8 +43,8 @@ from penstock.ports.durable_log import DurableLog
 from penstock.ports.integrity import SCRUB_MAX_BYTES, ScrubPage
 from penstock.ports.shared_counts import SharedCounts
 from penstock.segmentstore.append_limits import AppendLimits
+from penstock.segmentstore.calls import leases, tables
 from penstock.segmentstore.calls import segments as segment_calls
-from penstock.segmentstore.calls import tables
 from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.container import Container
 from penstock.segmentstore.durability.recovery import recover
@@ -319,30 +319,7 @@ class SegmentStore:
             await wipe_log(self, self._shared_log, self.containers[0].index, self._parts.clock.now_ms())
 
     async def lease_chunks(self, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = "") -> Leased:
-        if not fits_int64(until_ms) or not is_text(holder):
-            raise InvalidArgumentError("lease has an end or a holder that cannot be stored", until_ms=until_ms)
-        granted: list[str] = []
-        refused: list[str] = []
-        taken: dict[int, list[int]] = {}
-        for name in names:
-            # A name that is refused must leave no lease on those before it: nobody would know to release them.
-            container = self._container(name)
-            container.leases.check(until_ms, holder)
-            with suppress(SegmentNotFoundError):
-                (await container.segments.find_visible(name)).require_plain()
-        for name in names:
-            container = self._container(name)
-            with suppress(SegmentNotFoundError):
-                segment = (await container.segments.find_visible(name)).require_plain()
-                # No await in between: the segment must not be deleted after it was found.
-                if container.leases.take(segment.uid, lease.int, until_ms, holder):
-                    granted.append(name)
-                    taken.setdefault(container.index, []).append(segment.uid)
-                else:
-                    refused.append(name)
-        for index, uids in taken.items():
-            await self._by_index[index].leases.durable([(lease.int, uid) for uid in uids])
-        return Leased(granted=tuple(granted), refused=tuple(refused))
+        return await leases.take(self.containers, self._container, names, lease.int, until_ms=until_ms, holder=holder)
 
     async def release_lease(self, lease: UUID) -> None:
         for container in self.containers:

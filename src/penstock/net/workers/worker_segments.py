@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -32,6 +33,8 @@ from penstock.ports.data.tables import (
     TablePut,
     TableRemoval,
 )
+
+log = logging.getLogger(__name__)
 
 _ALWAYS = 0  # mark before every change
 
@@ -210,13 +213,31 @@ class WorkerSegments:
         return found
 
     async def lease_chunks(self, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = "") -> Leased:
-        found: Sequence[Leased] = await self._split("lease_chunks", names, lease, until_ms, holder)
+        calls = self._calls_of("lease_chunks", names, lease, until_ms, holder)
+        # Not ``together``: a worker whose call is cancelled may take the lease, and would not be asked to release it.
+        answers = await asyncio.gather(*calls.values(), return_exceptions=True)
+        found: list[Leased] = [item for item in answers if not isinstance(item, BaseException)]
+        failed = [item for item in answers if isinstance(item, BaseException)]
+        if failed:
+            new = [worker for worker, item in zip(calls, answers, strict=True) if _is_new(item)]
+            await self._release(new, lease)
+            raise failed[0]
         granted = {name for part in found for name in part.granted}
         refused = {name for part in found for name in part.refused}
         return Leased(
             granted=tuple(name for name in names if name in granted),
             refused=tuple(name for name in names if name in refused),
+            renewed=any(part.renewed for part in found),
         )
+
+    async def _release(self, workers: Sequence[int], lease: UUID) -> None:
+        """Undo a new lease in these workers. One that cannot be reached keeps it until its end time."""
+        calls = [self._lines[worker].call("release_lease", lease, repeat=True) for worker in workers]
+        for failure in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(failure, PenstockError):
+                log.warning("lease could not be undone; it ends by time", extra={"error": str(failure)})
+            elif isinstance(failure, BaseException):
+                raise failure
 
     async def release_lease(self, lease: UUID) -> None:
         await together([line.call("release_lease", lease, repeat=True) for line in self._lines])
@@ -249,11 +270,14 @@ class WorkerSegments:
 
     async def _split(self, method: str, names: Sequence[str], *rest: Any) -> Sequence[Any]:
         """The answers to a call about many segments: each worker gets the names of its own."""
+        return await together(list(self._calls_of(method, names, *rest).values()))
+
+    def _calls_of(self, method: str, names: Sequence[str], *rest: Any) -> dict[int, Coroutine[Any, Any, Any]]:
+        """By worker, the call about its own segments of these."""
         parts: dict[int, list[str]] = {}
         for name in names:
             parts.setdefault(self.worker_of(name), []).append(name)
-        calls = [self._lines[worker].call(method, part, *rest, repeat=True) for worker, part in parts.items()]
-        return await together(calls)
+        return {worker: self._lines[worker].call(method, part, *rest, repeat=True) for worker, part in parts.items()}
 
     # Pairs come back from a worker as lists.
 
@@ -421,3 +445,8 @@ class WorkerSegments:
             else:
                 return found
         return SegmentChanges(mark=after, names=(), complete=after != _ALWAYS)
+
+
+def _is_new(answer: Leased | BaseException) -> bool:
+    """Whether the worker had no part of the lease before it answered."""
+    return isinstance(answer, Leased) and not answer.renewed

@@ -59,10 +59,11 @@ class Lease:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leased:
     """The segments whose chunks a lease holds, and those for which the store had no lease left. Each is in the order of
-    the call. Segments that do not exist are in neither."""
+    the call. Segments that do not exist are in neither. ``renewed``: the store had the lease already."""
 
     granted: Sequence[str] = ()
     refused: Sequence[str] = ()
+    renewed: bool = False
 
 
 class LeasedChunks(Protocol):
@@ -78,8 +79,9 @@ class LeasedChunks(Protocol):
 
         ``holder``: who takes the lease, shown in reports of what holds space; if empty, the earlier one stays. A lease
         counts once, however many segments it holds. A store with too many leases refuses segments in its answer and
-        grants the others. Raises InvalidArgumentError (longer than a store allows, or ``HOLDER_MAX_BYTES``). Cancelled:
-        any of the segments may be leased; ``release_lease`` ends that."""
+        grants the others. Raises InvalidArgumentError (longer than a store allows, or ``HOLDER_MAX_BYTES``). After an error
+        a new lease holds nothing, except in a worker that has died meanwhile, until its end time; a lease from before
+        may hold more. Cancelled: any of the segments may be leased; ``release_lease`` ends that."""
         ...
 
     async def release_lease(self, lease: UUID) -> None: ...

@@ -20,7 +20,7 @@ Key = tuple[int, int]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Held:
+class HeldLease:
     """End of a lease by the wall clock and by the event loop, so that a clock jump frees nothing."""
 
     until_ms: int
@@ -47,7 +47,7 @@ class Leases:
         self._clock = clock
         self._settings = settings
         self._ask_checkpoint = ask_checkpoint
-        self._held: dict[Key, _Held] = {}
+        self._held: dict[Key, HeldLease] = {}
         self._old: dict[Key, None] = {}
         self._segments_of: dict[int, int] = {}
         """How many segments each lease holds."""
@@ -67,7 +67,7 @@ class Leases:
         for key, value in [*rows, *((key, longest) for key in damaged)]:
             row = records.decode_lease(value)
             loop_until = now + max(0, row.until_ms - now_ms) / 1000
-            held = _Held(until_ms=row.until_ms, loop_until=loop_until, holder=row.holder)
+            held = HeldLease(until_ms=row.until_ms, loop_until=loop_until, holder=row.holder)
             self._hold(records.parse_lease_key(key), held)
         self._old = dict.fromkeys(self._held)
         return damaged
@@ -88,7 +88,7 @@ class Leases:
 
     def on(self, uids: Mapping[int, object]) -> Sequence[Lease]:
         """The leases on any of the segments, each once, the one with the latest end first."""
-        found: dict[int, _Held] = {}
+        found: dict[int, HeldLease] = {}
         for (lease, uid), held in self._held.items():
             if uid in uids and (lease not in found or found[lease].until_ms < held.until_ms):
                 found[lease] = held
@@ -121,8 +121,25 @@ class Leases:
         until_ms = max(until_ms, held.until_ms if held else 0)
         loop_until = asyncio.get_running_loop().time() + max(0, until_ms - self._clock.now_ms()) / 1000
         holder = holder or (held.holder if held is not None else "")
-        self._put(key, _Held(until_ms=until_ms, loop_until=loop_until, holder=holder))
+        self._put(key, HeldLease(until_ms=until_ms, loop_until=loop_until, holder=holder))
         return True
+
+    def has(self, lease: int) -> bool:
+        """Whether the lease holds any segment."""
+        return lease in self._segments_of
+
+    def held(self, uid: int, lease: int) -> HeldLease | None:
+        """How the lease holds the segment now, for ``put_back``."""
+        return self._held.get((lease, uid))
+
+    def put_back(self, lease: int, before: Mapping[int, HeldLease | None]) -> None:
+        """Undo ``take``: by segment, how the lease held it before. At once; durable with the next checkpoint."""
+        for uid, held in before.items():
+            if held is not None:
+                self._put((lease, uid), held)
+            elif (lease, uid) in self._held:
+                self._drop((lease, uid))
+        self._ask_checkpoint()
 
     async def release(self, lease: int) -> None:
         """End a lease on all segments. It ends at once, and durably when this returns."""
@@ -155,11 +172,11 @@ class Leases:
         for key in [key for key, held in self._held.items() if held.until_ms <= now_ms and held.loop_until <= now]:
             self._drop(key)
 
-    def _put(self, key: Key, held: _Held) -> None:
+    def _put(self, key: Key, held: HeldLease) -> None:
         self._hold(key, held)
         self._state.rows.put(records.lease_key(self._state.index, *key), held.encoded())
 
-    def _hold(self, key: Key, held: _Held) -> None:
+    def _hold(self, key: Key, held: HeldLease) -> None:
         if key not in self._held:
             self._segments_of[key[0]] = self._segments_of.get(key[0], 0) + 1
         self._held[key] = held

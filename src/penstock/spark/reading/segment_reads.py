@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from uuid import UUID
 
-from penstock.model.errors import CorruptDataError, SegmentNotFoundError, UnavailableError, UnsupportedError
+from penstock.model.errors import (
+    CorruptDataError,
+    PenstockError,
+    SegmentNotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
 from penstock.ports.data.chunks import ChunkRange, Leased, LeasedChunks
 from penstock.ports.data.segments import READ_MAX_BYTES, SegmentInfo, Segments
 from penstock.spark.connect import RETRY_S, Services
@@ -31,12 +38,20 @@ async def segment_infos(segments: Segments, names: Sequence[str]) -> Mapping[str
 async def lease_segments(
     segments: LeasedChunks, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = ""
 ) -> Leased:
-    """As ``LeasedChunks.lease_chunks``, for any number of segments."""
-    parts = [await segments.lease_chunks(page, lease, until_ms=until_ms, holder=holder) for page in _pages(names)]
-    return Leased(
-        granted=tuple(name for part in parts for name in part.granted),
-        refused=tuple(name for part in parts for name in part.refused),
-    )
+    """As ``LeasedChunks.lease_chunks``, for any number of segments. After an error a new lease holds nothing."""
+    granted, refused, renewed = list[str](), list[str](), None
+    try:
+        for page in _pages(names):
+            part = await segments.lease_chunks(page, lease, until_ms=until_ms, holder=holder)
+            granted += part.granted
+            refused += part.refused
+            renewed = part.renewed if renewed is None else renewed
+    except PenstockError:
+        if renewed is False:
+            with suppress(PenstockError):  # The lease ends by time; the first failure says more.
+                await segments.release_lease(lease)
+        raise
+    return Leased(granted=tuple(granted), refused=tuple(refused), renewed=bool(renewed))
 
 
 def _pages(names: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -7,13 +7,14 @@ cheaper than ``spark.read`` into ``df.write``. Source: docs/reference/spark.md, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 from penstock.model.cuts import StreamCut
-from penstock.model.errors import ConflictError, InvalidArgumentError, InvalidCutError, NotFoundError
+from penstock.model.errors import ConflictError, InvalidArgumentError, InvalidCutError, NotFoundError, PenstockError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.spark.connect import Connector, Services, dial, link
@@ -236,7 +237,12 @@ class _Export:
                 with_times=self._request.clock == APPEND_TIME,
             )
 
-        found, shares = self._ask(plan)
+        try:
+            found, shares = self._ask(plan)
+        except PenstockError:
+            with suppress(PenstockError):  # Segments that are leased already would be kept until the lease ends.
+                self._ask(lambda services: services.segments.release_lease(lease))
+            raise
         say(self._options.stream, found.lost)
         job = {
             "request": self._request.identity(),

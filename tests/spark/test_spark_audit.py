@@ -23,6 +23,8 @@ import penstock
 from penstock.app.cli.main import main
 from penstock.client.blocking.stores import Store
 from penstock.codec.audit import AuditEntry, AuditKind, encode_entry
+from penstock.core.access.refusals import Reason, Refusal, RefusalSum
+from penstock.model.callers import Caller
 from penstock.model.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -31,6 +33,7 @@ from penstock.model.errors import (
     InvalidNameError,
     NotFoundError,
 )
+from penstock.model.identity import Identity
 from penstock.spark.jobs.audit.files import AuditDirectory
 from penstock.spark.jobs.audit.job import AuditReport, AuditRequest, audit, audit_frame, entries, read_audit
 from penstock.spark.jobs.audit.rows import ALL, KINDS, SCHEMA, UNREADABLE, Choice, batches, row_of
@@ -355,6 +358,7 @@ VALUES = st.recursive(
 FIELDS = (
     *("at_ms", "target", "rule", "policy", "before", "after", "cut", "bytes", "events", "subscribers", "subscriber"),
     *("would", "holds", "hold", "owner", "reason", "who", "by", "why", "entries", "truncated_at_ms", "unreadable"),
+    *("identity", "via", "peer", "caller"),
 )
 
 
@@ -368,6 +372,28 @@ def test_whatever_stands_in_an_entry_it_becomes_one_row(kind: str, fields: dict[
     assert row is not None
     (again,) = pa.RecordBatch.from_pylist([row], schema=SCHEMA).to_pylist()
     assert (again["position"], again["entry"]) == (12, event.decode())
+
+
+CALLER = Caller(who="ann", why="a", via="grpc", peer="10.0.0.7", identity=Identity(name="ann@site", proof="password"))
+REFUSED = Refusal(
+    reason=Reason.RIGHT, identity="eve@site", peer="10.0.0.9", via="wire", call="read", needs="read on s/t"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "expected"),
+    [
+        (AuditKind.TRUNCATE, {"caller": CALLER.as_fields()}, ("ann@site", "grpc", "10.0.0.7")),
+        (AuditKind.ERASE, {"who": "ann", "identity": "ann@site"}, ("ann@site", None, None)),
+        (AuditKind.CASE_CLOSED, {"identity": "ann@site", "caller": {"via": "http"}}, ("ann@site", "http", None)),
+        (AuditKind.REFUSED, RefusalSum(REFUSED, 1, 1).as_fields(), ("eve@site", "wire", "10.0.0.9")),
+        (AuditKind.TRUNCATE, {"rule": "age"}, (None, None, None)),
+    ],
+)
+def test_a_row_has_the_verified_identity_and_the_door(kind, fields, expected) -> None:
+    row = row_of(encode_entry(AuditEntry(kind=kind, target="s/t", fields=fields), at_ms=5), 0)
+    assert row is not None
+    assert tuple(row[name] for name in ("identity", "via", "peer")) == expected
 
 
 @given(st.binary(max_size=40))

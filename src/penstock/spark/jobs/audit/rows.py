@@ -50,6 +50,9 @@ SCHEMA = pa.schema(
         ("holds", pa.list_(pa.struct([("hold", pa.string()), ("owner", pa.string()), ("reason", pa.string())]))),
         ("who", pa.string()),
         ("why", pa.string()),
+        ("identity", pa.string()),
+        ("via", pa.string()),
+        ("peer", pa.string()),
         ("truncated_at", _TIME),
         ("missing", pa.int64()),
         ("error", pa.string()),
@@ -163,6 +166,8 @@ def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
         "holds": _holds(kind, fields),
         "who": _text(fields.get("who") or fields.get("by") or asked.get("who")),
         "why": _text(fields.get("why") or fields.get("unreadable") or fields.get("reason") or asked.get("why")),
+        # The entry's own identity first: of an erasure it is that of the requester, whoever's call decided it.
+        **{name: _text(fields.get(name) or asked.get(name)) for name in ("identity", "via", "peer")},
         "truncated_at": _micros(fields.get("truncated_at_ms")),
         "missing": _whole(fields.get("entries")) or 0 if kind == AuditKind.GAP.value else 0,
     }

@@ -198,7 +198,7 @@ class World:
             active = await services.controller.layout.current(stream)
             router = Router([item.keys for item in active])
             for index, item in enumerate(active):
-                mine = [e for e in events if router.index_of(e.split(b":")[0].decode()) == index]
+                mine = [e for e in events if router.index_of(e.split(b":")[0].decode(errors="replace")) == index]
                 for first in range(0, len(mine), block):
                     await self._append(services, segment_name(stream, item.segment), mine[first : first + block])
 

@@ -303,6 +303,7 @@ BAD: list[tuple[dict[str, Any], type[PenstockError], str]] = [
     ({"offsets": {SegmentId(0): (0, 9)}, "read": {"end_stream_cut": "latest"}}, InvalidArgumentError, "not both"),
     ({"read": {"stream": "none"}}, StreamNotFoundError, "none"),
     ({"read": {"maxBytes": "3"}}, InvalidArgumentError, "there is no such option"),
+    ({"read": {"event_format": "record"}}, InvalidArgumentError, "as they are"),
     ({"after": Path("/nowhere")}, NotFoundError, "no finished export"),
     ({"output": Path("/nowhere/at/all")}, InvalidArgumentError, "the directory for the output does not exist"),
     ({"output": Path("/")}, InvalidArgumentError, "a directory of its own"),

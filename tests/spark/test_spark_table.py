@@ -191,6 +191,7 @@ def test_what_cannot_be_a_table_is_refused_with_the_reason(
             "the directory for the table does not exist",
         ),
         (replace(request, buckets=0), InvalidArgumentError, "buckets"),
+        (replace(request, read={**request.read, "event_format": "record"}), InvalidArgumentError, "lake --record"),
         (replace(request, keep=0), InvalidArgumentError, "at least one version"),
         (replace(request, key=" "), InvalidArgumentError, "expression for its key"),
         (replace(request, subscriber="a/b"), InvalidArgumentError, "name"),

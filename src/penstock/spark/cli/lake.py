@@ -71,6 +71,14 @@ StartOption = Annotated[
     str | None,
     typer.Option("--from", metavar="POSITION", help=f"{FROM} For a new table only.", show_default=False),
 ]
+RecordOption = Annotated[
+    bool,
+    typer.Option(
+        "--record",
+        help="The events are records: their key, value, headers and timestamp are columns, and --schema describes the JSON "
+        "of the value.",
+    ),
+]
 SubscriberOption = Annotated[str | None, subscriber_option("lake-STREAM-TABLE")]
 
 
@@ -79,6 +87,7 @@ def lake(
     table: TableArgument,
     format_: FormatOption,
     schema: SchemaOption = None,
+    record: RecordOption = False,
     partition: PartitionOption = None,
     time: TimeOption = "append_time",
     key: KeyOption = None,
@@ -118,9 +127,11 @@ def lake(
         raise InvalidArgumentError(
             "--follow cannot be combined with --dry-run, and its pause must not be negative", every=every
         )
-    cuts = {} if start is None else {"start_stream_cut": start}
+    given = {} if start is None else {"start_stream_cut": start}
+    if record:
+        given["event_format"] = "record"
     request = LakeRequest(
-        read=source_options(stream, controller or default_controller(), option, **cuts),
+        read=source_options(stream, controller or default_controller(), option, **given),
         address=TableAddress(
             format=format_, target=table, storage=pairs(storage, "--storage"), catalog=pairs(catalog, "--catalog")
         ).checked(),

@@ -6,12 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.spark.connect import Connector, Services, link
+from penstock.spark.options import ReadOptions
 from penstock.spark.reading.planning import now_ms
 from penstock.spark.reading.scan import Erased, Fetch
 from penstock.spark.reading.segment_reads import erased_ranges, lease_segments, read_bytes
+
+
+def check_plain(options: ReadOptions) -> None:
+    """Raise InvalidArgumentError if the options ask for records, which a job that takes events as bytes would ignore."""
+    if options.records:
+        raise InvalidArgumentError(
+            "this job takes events as they are; use penstock spark lake --record, or a query, for the parts of records",
+            option="event_format",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

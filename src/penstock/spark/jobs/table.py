@@ -17,6 +17,7 @@ from penstock.model.names import StreamName, check_name
 from penstock.spark.connect import Connector, Services, dial, link
 from penstock.spark.jobs.job_files import literal
 from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
+from penstock.spark.jobs.reading import check_plain
 from penstock.spark.jobs.table_files import TableDirectory, TableState
 from penstock.spark.jobs.table_subscriber import TableRun, publish_table
 from penstock.spark.options import parse_read
@@ -118,7 +119,9 @@ def update_table(
     request = request.checked()
     directory = TableDirectory(request.directory)
     state = directory.state()
-    stream = parse_read(request.read).stream
+    options = parse_read(request.read)
+    check_plain(options)
+    stream = options.stream
     identity = request.identity(stream)
     if state is not None and state.request != identity:
         differing = ", ".join(name for name, value in identity.items() if state.request.get(name) != value)

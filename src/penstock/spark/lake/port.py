@@ -45,6 +45,7 @@ class TableDefinition:
     partition: ``day``, ``hour`` or None; of the timestamp in the column ``time``.
     key: an expression; the table has the latest event of each key, in the column ``key`` too. None: all events.
     delete_when: a condition; an event for which it is true deletes its key.
+    event_format: ``record``: the events are records; None: they are plain.
     """
 
     stream: str
@@ -54,10 +55,11 @@ class TableDefinition:
     time: str = APPEND_TIME
     key: str | None = None
     delete_when: str | None = None
+    event_format: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, with the version of their meaning."""
-        names = ("stream", "subscriber", "schema", "partition", "time", "key", "delete_when")
+        names = ("stream", "subscriber", "schema", "partition", "time", "key", "delete_when", "event_format")
         return {"version": 1, **{name: getattr(self, name) for name in names}}
 
 

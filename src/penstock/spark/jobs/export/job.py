@@ -23,7 +23,7 @@ from penstock.spark.jobs.export.files import ExportDirectory
 from penstock.spark.jobs.export.task import RESULT, ExportTask
 from penstock.spark.jobs.job_files import OWN, read_versioned
 from penstock.spark.jobs.progress import Progress, ProgressCallback, ignore_progress, repeat_in_background
-from penstock.spark.jobs.reading import Place, renew
+from penstock.spark.jobs.reading import Place, check_plain, renew
 from penstock.spark.options import ReadOptions, parse_read
 from penstock.spark.reading.losses import say
 from penstock.spark.reading.planning import batch_ranges, holder_of, left_of, plan_shares, resolve, shares_for
@@ -160,6 +160,7 @@ def export(
     """
     request = request.checked()
     options = parse_read(request.read_options())
+    check_plain(options)
     directory = ExportDirectory(request.output)
     found = directory.manifest()
     if found is not None:

@@ -19,7 +19,8 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, PenstockError, UnsupportedError
 from penstock.model.names import StreamName, check_name
 from penstock.spark.connect import Connector, Services, dial, link
-from penstock.spark.jobs.lake.keys import DELETED, check_names, check_times, latest_of_keys, with_keys
+from penstock.spark.jobs.lake.events import columns_to_read, event_rows
+from penstock.spark.jobs.lake.keys import DELETED, check_times, latest_of_keys, with_keys
 from penstock.spark.jobs.lake.task import BAD, RESULT, LakeTask, files_of, on_spark
 from penstock.spark.jobs.progress import ProgressCallback, ignore_progress, repeat_in_background, task_progress
 from penstock.spark.jobs.table_subscriber import TableRun, publish_table
@@ -46,7 +47,6 @@ BAD_EVENTS = ("fail", "null")
 _PROGRESS_S = 1.0
 _LOST_MAX = 5
 """Steps in a row that lose to other commits: then another run appends to the table, and one of them must stop."""
-_READ = ("event", *POSITION)
 _MOMENTS = ("start_timestamp", "end_timestamp")
 """Options that the job has resolved to cuts before it reads."""
 
@@ -55,8 +55,10 @@ _MOMENTS = ("start_timestamp", "end_timestamp")
 class LakeRequest:
     """What to append, and where.
 
-    read: options of the source: ``controller``, ``stream``, …; ``start_stream_cut`` for the first run.
-    schema: Spark's DDL of the events' JSON, whose columns the table has. None: the table has the binary column ``event``.
+    read: options of the source: ``controller``, ``stream``, …; ``start_stream_cut`` for the first run; ``event_format``:
+        with ``record``, each event is a record, and its value is what a schema describes.
+    schema: Spark's DDL of the events' JSON, whose columns the table has. None: the table has the binary column ``event``,
+        or the columns of records.
     partition: ``day`` or ``hour`` of the timestamp in the column ``time``; None: no partitions.
     key: an expression over the columns; the table has the latest event of each key. Events with equal keys must have equal
         routing keys, because only then do they have an order. None: the table has all events.
@@ -97,7 +99,7 @@ class LakeRequest:
             raise InvalidArgumentError("only a table of keys has deletions; give a key")
         return self
 
-    def definition(self, stream: StreamName) -> TableDefinition:
+    def definition(self, stream: StreamName, *, records: bool = False) -> TableDefinition:
         """What all runs of the table have in common. Raises InvalidNameError if the table's name gives no subscriber."""
         name = self.address.target.rstrip("/").rpartition("/")[2].replace(".", "-")
         return TableDefinition(
@@ -108,6 +110,7 @@ class LakeRequest:
             time=self.time,
             key=self.key,
             delete_when=self.delete_when,
+            event_format="record" if records else None,
         )
 
 
@@ -187,7 +190,7 @@ class _Run:
         self._request = request
         self._options = parse_read(request.read)
         self._connector = connector
-        self._definition = request.definition(self._options.stream)
+        self._definition = request.definition(self._options.stream, records=self._options.records)
         self._table = open_table(request.address)
         self._settled: TableState | None = None
         """The last commit that is known to be durable and complete."""
@@ -254,26 +257,11 @@ class _Run:
 
     def _typed(self, start: StreamCut, end: StreamCut) -> tuple[Any, pa.Schema]:
         """The rows with the table's columns and ``BAD``, and the schema of the data files."""
-        from pyspark.sql import functions as fn
         from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StringType, StructType, TimestampType
+        from pyspark.sql.types import StructType, TimestampType
 
-        request = self._request
-        events = self._read(start, end)
-        if request.schema is None:
-            rows = events.withColumn(BAD, fn.lit(False))
-            names = ["event"]
-        else:
-            fields = StructType.fromDDL(request.schema)
-            names = fields.fieldNames()
-            check_names(names, key=request.key)
-            whole = StructType([*fields.fields]).add(BAD, StringType())
-            # Spark puts the text of an event that does not fit into this column.
-            value = fn.from_json(fn.col("event").cast("string"), whole, {"columnNameOfCorruptRecord": BAD})
-            parsed = events.select(value.alias("_value"), *POSITION)
-            columns = [fn.col("_value").getField(name).alias(name) for name in names]
-            bad = fn.col("_value").isNull() | fn.col("_value").getField(BAD).isNotNull()
-            rows = parsed.select(*columns, *POSITION, bad.alias(BAD))
+        request, records = self._request, self._options.records
+        rows, names = event_rows(self._read(start, end), request.schema, key=request.key, records=records)
         time_field = next((item for item in rows.schema if item.name == request.time), None)
         is_key = request.key is not None and request.time == KEY
         if time_field is None or is_key or not isinstance(time_field.dataType, TimestampType):
@@ -283,6 +271,8 @@ class _Run:
         if request.key is not None:
             rows = with_keys(rows, request.key, request.delete_when)
             names = [KEY, *(name for name in names if name != KEY)]
+        kept = {*names, *POSITION, BAD, *([] if request.key is None else [DELETED])}
+        rows = rows.drop(*(name for name in rows.columns if name not in kept))
         plain = StructType([rows.schema[name] for name in [*names, *POSITION]])
         schema = to_arrow_schema(plain, timezone="UTC")
         return rows, pa.schema([item.with_nullable(True) for item in schema])
@@ -291,7 +281,7 @@ class _Run:
         ours = {
             "start_stream_cut": start.to_text(),
             "end_stream_cut": end.to_text(),
-            "columns": ",".join(_READ),
+            "columns": ",".join(columns_to_read(records=self._options.records)),
         }
         plain = {name.replace("_", "") for name in (*ours, *_MOMENTS)}
         given = {

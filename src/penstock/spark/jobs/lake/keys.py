@@ -38,11 +38,16 @@ def check_times(rows: Any, name: str) -> Any:
 
 
 def with_keys(rows: Any, key: str, delete_when: str | None) -> Any:
-    """The rows with the columns ``key``, null where the event has none, and ``DELETED``."""
+    """The rows with the columns ``key``, null where the event has none, and ``DELETED``. An event with a key that is no
+    text does not fit the schema."""
     from pyspark.sql import functions as fn
 
     deleted = fn.coalesce(fn.expr(delete_when or "false"), fn.lit(False))
-    return rows.withColumn(DELETED, deleted).withColumn(KEY, fn.expr(key).cast("string"))
+    found = fn.expr(key).cast("string")
+    # Bytes may be no text. A replacement for such a key could be that of another one.
+    is_text = fn.coalesce(fn.is_valid_utf8(found), fn.lit(True))
+    rows = rows.withColumn(DELETED, deleted).withColumn(BAD, fn.col(BAD) | ~is_text)
+    return rows.withColumn(KEY, fn.when(is_text, found))
 
 
 def latest_of_keys(rows: Any, *, bad_first: bool) -> Any:

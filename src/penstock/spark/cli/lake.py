@@ -127,11 +127,8 @@ def lake(
         raise InvalidArgumentError(
             "--follow cannot be combined with --dry-run, and its pause must not be negative", every=every
         )
-    given = {} if start is None else {"start_stream_cut": start}
-    if record:
-        given["event_format"] = "record"
     request = LakeRequest(
-        read=source_options(stream, controller or default_controller(), option, **given),
+        read=source_options(stream, controller or default_controller(), option, **_named(start, record=record)),
         address=TableAddress(
             format=format_, target=table, storage=pairs(storage, "--storage"), catalog=pairs(catalog, "--catalog")
         ).checked(),
@@ -145,6 +142,12 @@ def lake(
         compact_at=compact_at,
     ).checked()
     _run(request, every if follow else None, master=master, conf=conf, dry_run=dry_run, as_json=json)
+
+
+def _named(start: str | None, *, record: bool) -> dict[str, str]:
+    """Options of the source that options of this command set."""
+    cuts = {} if start is None else {"start_stream_cut": start}
+    return cuts | ({"event_format": "record"} if record else {})
 
 
 def _run(

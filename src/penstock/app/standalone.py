@@ -275,7 +275,7 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
             )
         )
         await settle_restored(settings.store.data, controller)
-        await stack.enter_async_context(workers.serving(controller.client_removal))
+        await stack.enter_async_context(workers.serving(controller.client_removal, controller.record_refusals))
         security = await stack.enter_async_context(_securing(settings, telemetry, controller))
         runtime = Runtime(
             segments=workers.segments,

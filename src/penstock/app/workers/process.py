@@ -20,6 +20,7 @@ from typing import Any
 
 import uvloop
 
+from penstock.app.access.refusal_audit import RefusalAudit
 from penstock.app.descriptors import connections_allowed, raise_limit
 from penstock.app.logs import LogFormat, log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
@@ -199,7 +200,13 @@ class WorkerProcess:
             tls = await self._wire.enter_async_context(
                 ServerTls(TlsSettings.from_plain(plain_tls), clock=RealClock(), telemetry=self._telemetry)
             )
-        verifier = None if token_key is None else Verifier(token_key, RealClock())
+        verifier = refused = None
+        if token_key is not None:
+            verifier = Verifier(token_key, RealClock())
+            # Before the port: what its last connections were refused is sent after it has closed.
+            refused = await self._wire.enter_async_context(
+                RefusalAudit(lambda entries: link.call("refusals", list(entries)), RealClock())
+            )
         wire = await self._wire.enter_async_context(
             WireServer(
                 store,
@@ -209,7 +216,7 @@ class WorkerProcess:
                 telemetry=self._telemetry,
                 limits=wire_limits(settings, connections=connections_allowed()),
                 guard=removal_guard(link),
-                security=Security(tls=tls, verifier=verifier),
+                security=Security(tls=tls, verifier=verifier, refused=refused),
             )
         )
         await self._wire.enter_async_context(

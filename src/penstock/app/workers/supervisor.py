@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from penstock.app.access.refusal_audit import Record
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.tier2 import tier2_of_worker
 from penstock.app.workers.layout import WorkerLayout, check_workers_there, worker_directory
@@ -279,6 +280,7 @@ class Workers:
         )
         self._patience = patience
         self._guard: Guard | None = None
+        self._record: Record | None = None
         self._serving = False
         self._stopping = False
         self._watching: list[asyncio.Task[None]] = []
@@ -312,7 +314,17 @@ class Workers:
         return [worker.endpoint for worker in self.workers if worker.endpoint is not None]
 
     def _handlers(self) -> Mapping[str, Callable[..., Awaitable[Any]]]:
-        return {"limits_reached": self.segments.note_reached, "rates_reported": self.segments.note_rates}
+        return {
+            "limits_reached": self.segments.note_reached,
+            "rates_reported": self.segments.note_rates,
+            "refusals": self._record_refusals,
+        }
+
+    async def _record_refusals(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Write what a worker's port has refused. Raises UnavailableError: the worker logs it then."""
+        if self._record is None:
+            raise UnavailableError("the controller is not open")
+        await self._record(entries)
 
     def _removal(self, segment: str, offset: int | None) -> AbstractAsyncContextManager[None]:
         if self._guard is None:
@@ -402,9 +414,10 @@ class Workers:
     # --- serving ------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def serving(self, guard: Guard) -> AsyncIterator[Sequence[Endpoint]]:
-        """Accept clients until the block ends. ``guard`` is called before their requests remove bytes."""
-        self._guard = guard
+    async def serving(self, guard: Guard, record: Record | None = None) -> AsyncIterator[Sequence[Endpoint]]:
+        """Accept clients until the block ends. ``guard`` is called before their requests remove bytes. ``record`` writes
+        what the workers' ports refuse, also while the block ends."""
+        self._guard, self._record = guard, record
         self._serving = True
         await together([worker.serve(link) for worker in self.workers if (link := worker.line.link) is not None])
         yield self.endpoints

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    from xdist.scheduler import LoadFileScheduling
 
 # A law holds on a busy machine too: how long an example takes is none of a test's business.
 settings.register_profile("laws", deadline=None, max_examples=50)
@@ -28,13 +25,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
     """Share the tests out by file, and all of Spark's to two processes."""
     from xdist.scheduler import LoadFileScheduling
 
-    class ByFileAndJvm(LoadFileScheduling):
+    class ByFileAndJvm(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
+            file = str(super()._split_scope(nodeid))
             if not file.startswith("tests/spark/"):
                 return file
             return f"spark {zlib.crc32(file.encode()) % SPARK_PROCESSES}"

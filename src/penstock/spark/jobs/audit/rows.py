@@ -166,7 +166,7 @@ def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
         "holds": _holds(kind, fields),
         "who": _text(fields.get("who") or fields.get("by") or asked.get("who")),
         "why": _text(fields.get("why") or fields.get("unreadable") or fields.get("reason") or asked.get("why")),
-        # The entry's own identity first: of an erasure it is that of the requester, whoever's call decided it.
+        # The entry's own identity first: for an erasure it is the requester's, even if another caller decided it.
         **{name: _text(fields.get(name) or asked.get(name)) for name in ("identity", "via", "peer")},
         "truncated_at": _micros(fields.get("truncated_at_ms")),
         "missing": _whole(fields.get("entries")) or 0 if kind == AuditKind.GAP.value else 0,

@@ -30,6 +30,16 @@ def filled(table: CommittedTable, commits: int = 3) -> TableState:
     return state
 
 
+def test_a_directory_that_deltas_library_cannot_read_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="as an escape"):
+        open_table(TableAddress(format="delta", target=str(tmp_path / "a%20b" / "t")))
+    assert not list(tmp_path.iterdir())
+    for name in ("a b", "a#b", "a?b", "ä"):
+        table = open_table(TableAddress(format="delta", target=str(tmp_path / name / "t")))
+        state = table.create(DEFINITION, SCHEMA, cut_at(0))
+        assert table.state() == state
+
+
 def test_deltas_log_may_lose_its_old_entries(tmp_path: Path) -> None:
     table = table_of("delta", tmp_path)
     state = filled(table)

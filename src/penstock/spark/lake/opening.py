@@ -37,7 +37,12 @@ class TableAddress:
         if self.format == "iceberg":
             check_table_name(self.target)
         else:
-            place_of(self.target, self.storage)
+            place = place_of(self.target, self.storage)
+            if self.format == "delta" and place.directory is not None and "%" in place.url:
+                raise InvalidArgumentError(
+                    "the library of Delta Lake reads % in the name of a directory as an escape; choose another directory",
+                    table=place.url,
+                )
         return self
 
     def registered(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.app.backup.take import take_backup
 from penstock.app.integrity.source import open_source
-from penstock.app.replicated import replicated_log
+from penstock.app.replicated import replicated_log, takeover
 from penstock.app.replicated.log_place import MARK, LogPlace, check_log_choice, parse_log_place, read_mark
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import open_standalone
@@ -38,6 +38,7 @@ def put_in_place(simulated: SimBookKeeper, monkeypatch: pytest.MonkeyPatch) -> N
         return open_ledgers(nodes, **settings, connect=simulated.connect)
 
     monkeypatch.setattr(replicated_log, "open_nodes", open_nodes)
+    monkeypatch.setattr(takeover, "open_nodes", open_nodes)
     monkeypatch.setattr(replicated_log, "open_ledgers", connected)
 
 

@@ -35,6 +35,7 @@ WIPE = "law_a_wipe_ends_once_what_came_before_is_truncated"
 @pytest.fixture
 def world(zookeeper, bookies):
     """Three bookies that serve, before and after the test."""
+    bookies.start()  # on a busy machine, a bookie can lose its session, and registers again
     yield World(zookeeper.address, bookies)
     for server in bookies.servers:
         # A killed bookie stays registered until its session ends: registered does not mean that the new one serves.

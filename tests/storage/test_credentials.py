@@ -271,7 +271,7 @@ async def test_a_name_in_a_certificate_is_known_by_its_kind(tmp_path):
 async def test_guessing_slows_the_guesser_down_and_locks_nobody_out(tmp_path, monkeypatch):
     desk = Desk(tmp_path)
     await desk.who(basic("ann", PASSWORD), peer="10.0.0.2")
-    monkeypatch.setattr(module, "matches", lambda _, password: password == PASSWORD)
+    monkeypatch.setattr(module, "matches", lambda _, password, _rounds: password == PASSWORD)
     refusals = []
     for number in range(80):
         with pytest.raises((UnauthenticatedError, ThrottledError)) as caught:

@@ -21,7 +21,7 @@ from penstock.ports.access.authenticator import CREDENTIALS_MAX, Presented
 from penstock.ports.clock import Clock
 from penstock.ports.telemetry import Telemetry
 from penstock.storage.access.bearer import ProviderTokens, StoreTokens, header_of
-from penstock.storage.access.passwords import PASSWORD_MAX, PasswordHash, matches
+from penstock.storage.access.passwords import PASSWORD_MAX, PasswordHash, matches, rounds_of
 from penstock.storage.access.plan_tokens import PlanTokens, is_plan
 from penstock.storage.access.users_file import User, Users, certificate_name, load_users
 
@@ -76,6 +76,7 @@ class StoreAuthenticator:
         self._clock = clock
         self._telemetry = telemetry
         self._users: Users = {}
+        self._rounds = rounds_of(())
         self._by_certificate: Mapping[str, User] = {}
         self._stamp: object = _UNREAD
         self._is_read = False
@@ -181,7 +182,7 @@ class StoreAuthenticator:
         self._waiting += 1
         try:
             async with self._hashing:
-                return await asyncio.to_thread(matches, stored, password)
+                return await asyncio.to_thread(matches, stored, password, self._rounds)
         finally:
             self._waiting -= 1
 
@@ -245,4 +246,5 @@ class StoreAuthenticator:
     def _take(self, users: Users, stamp: object) -> None:
         self._stamp, self._users, self._is_read = stamp, users, False
         self._known.clear()
+        self._rounds = rounds_of(user.password for user in users.values() if user.password is not None)
         self._by_certificate = {certificate_name(name): user for user in users.values() for name in user.certificates}

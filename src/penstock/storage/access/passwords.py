@@ -1,13 +1,15 @@
 """Hashes of passwords: argon2id, and Pravega's PBKDF2 inside it.
 
-A hash imported from Pravega is hashed again with argon2id, so what is stored is as slow to guess as our own, and both
-take the same time.
+A hash imported from Pravega is hashed again with argon2id, so what is stored is as slow to guess as our own. Each check
+takes as many rounds of PBKDF2 as the slowest stored hash, so its time does not show whether a name exists, or of which
+kind its hash is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -60,19 +62,30 @@ def import_pravega(text: str) -> PasswordHash:
     return PasswordHash(argon2=_hasher().hash(found[3]), salt=found[2], rounds=int(found[1]))
 
 
-def matches(stored: PasswordHash | None, password: str) -> bool:
-    """Whether the password is the stored one. None, an unknown user, takes as long and is False."""
+def rounds_of(stored: Iterable[PasswordHash]) -> int:
+    """The rounds of PBKDF2 of the slowest of these hashes: each check takes as many."""
+    return max((one.rounds for one in stored), default=0) or _ROUNDS
+
+
+def matches(stored: PasswordHash | None, password: str, rounds: int = _ROUNDS) -> bool:
+    """Whether the password is the stored one. None, an unknown user, takes as long and is False. ``rounds``: of
+    ``rounds_of``."""
     from argon2.exceptions import InvalidHashError, VerificationError
 
     one = stored or _nobody()
-    derived = hashlib.pbkdf2_hmac(
-        "sha256", password.encode(), bytes.fromhex(one.salt), one.rounds or _ROUNDS, _DERIVED_BYTES
-    ).hex()
+    own = one.rounds or rounds
+    derived = _derived(password, bytes.fromhex(one.salt), own)
+    if own < rounds:
+        _derived(password, b"", rounds - own)
     try:
         _hasher().verify(one.argon2, derived if one.rounds else password)
     except (VerificationError, InvalidHashError):
         return False
     return stored is not None
+
+
+def _derived(password: str, salt: bytes, rounds: int) -> str:
+    return hashlib.pbkdf2_hmac("sha256", password.encode(), salt, rounds, _DERIVED_BYTES).hex()
 
 
 @cache

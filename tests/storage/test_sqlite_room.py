@@ -220,7 +220,7 @@ def test_a_store_without_space_for_room_opens_and_reports_it(
     monkeypatch.setattr(sqlite_room, "allocate", without_room)
     opened(path, {b"a": b"1"})
     assert opened(path) == {b"a": b"1"}
-    assert "metadata has no room of its own" in caplog.text
+    assert "no space is reserved for metadata" in caplog.text
 
 
 @pytest.mark.parametrize("room", [MADE_BYTES, ROOM_BYTES])

@@ -129,7 +129,7 @@ def gate_limits(settings: EmbeddedSettings, *, connections: int = _GRPC_CONNECTI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenLog:
-    """``load``: fills the metadata of a directory that takes its store over. ``publications``: None for a local log."""
+    """``load``: fills the metadata of a directory that takes over a store. ``publications``: None for a local log."""
 
     log: DurableLog
     publications: Publications | None = None
@@ -146,7 +146,7 @@ async def _open_log(
         ) as local:
             yield _OpenLog(log=local)
         return
-    # Only here: a store with a local log needs neither the client of BookKeeper nor that of ZooKeeper.
+    # Imported here: a store with a local log needs neither the client of BookKeeper nor that of ZooKeeper.
     from penstock.app.replicated.replicated_log import open_replicated_log
     from penstock.app.replicated.takeover import load_store
 

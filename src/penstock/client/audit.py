@@ -43,15 +43,15 @@ class AsyncAuditLog:
         return await self._controller.evidence.checkpoints()
 
     async def consistency(self, checkpoint: str) -> EvidenceDocument:
-        """The proof that the log of now continues that of an earlier checkpoint, given as its note.
+        """The proof that the current log extends the log of an earlier checkpoint, given as its note.
 
-        Raises CorruptDataError (it is no checkpoint, or the log of now contradicts it), InvalidArgumentError (it is of
-        another log, or the log is smaller).
+        Raises CorruptDataError (it is not a checkpoint, or the current log contradicts it), InvalidArgumentError (it
+        belongs to another log, or the log is smaller).
         """
         earlier = parse_checkpoint(checkpoint)
         origin = (await self.log()).origin
         if earlier.origin != origin:
-            raise InvalidArgumentError("the checkpoint is of another log", origin=earlier.origin, log=origin)
+            raise InvalidArgumentError("the checkpoint belongs to another log", origin=earlier.origin, log=origin)
         found = await self._controller.evidence.consistency(earlier.size)
         # The store was given only the size. It proves its own checkpoint of that size, which may be another one.
         if parse_checkpoint(json.loads(found.text)["checkpoints"][0]).root != earlier.root:

@@ -140,7 +140,7 @@ class AsyncCases:
         return await retrying(lambda: self._controller.cases.withdraw(case, who=who, why=why), self._rng)
 
     async def subject(self, case: str, *, with_values: bool = False) -> Mapping[str, Any]:
-        """The matcher of a case for a ledger outside of the store. Keyed digests stand for values where possible.
+        """The matcher of a case, for a ledger outside of the store. Keyed digests replace values where possible.
 
         ``with_values``: the values themselves, as far as the store has them. Raises NotFoundError.
         """
@@ -153,8 +153,8 @@ class AsyncCases:
         are replaced by keyed digests, and values searched for in whole payloads are left out. With ``--auth`` it needs the
         right ``erase`` on the whole store.
 
-        Raises ConflictError (the store erases all the time), PermissionDeniedError, NotFoundError (the store has no private
-        key), UnavailableError.
+        Raises ConflictError (erasures keep changing the ledger), PermissionDeniedError, NotFoundError (the store has no
+        private key), UnavailableError.
         """
         for _ in range(_EXPORTS - 1):
             with suppress(ConflictError):

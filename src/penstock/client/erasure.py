@@ -276,7 +276,7 @@ class AsyncErasures:
             if again is None:
                 raise
             raise NotFoundError(
-                "this store is a copy; it has repeated the erasure under another id, verify that one",
+                "this store is a copy; it has repeated the erasure under another id; verify that one",
                 erasure=erasure,
                 repeated_as=again,
             ) from error
@@ -311,7 +311,7 @@ class AsyncErasures:
         return scan.result(erasure)
 
     async def _again(self, erasure: str) -> str | None:
-        """The id under which this copy of the store has repeated an erasure of its original, by a ledger."""
+        """The id under which this copy of the store repeated an erasure of the original from a ledger."""
         for item in await self._controller.erasures.list(None):
             looked_for = item.asked.get("looked_for") or {}
             if (looked_for.get("by"), looked_for.get("erasure")) == ("ledger", erasure):

@@ -224,8 +224,8 @@ class AsyncStream:
         event, other clients get the zeros. No cache, chunk or log file holds the old bytes when this returns.
 
         Args:
-            positions: The events as they were read, or (segment, offset) pairs, or offsets by segment. None at all is
-                refused, unless ``looked_for`` states the search that found none.
+            positions: The events as they were read, or (segment, offset) pairs, or offsets by segment. An empty list
+                is refused, unless ``looked_for`` states the search that found none.
             who: For the receipt: who requests it, in free text.
             why: For the receipt: the reason, in free text.
             erasure: Its id. A repeat of the same request, or of some of its events, returns the receipt. None: a new id.

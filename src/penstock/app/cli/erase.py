@@ -22,7 +22,7 @@ from penstock.app.cli.common.target import (
     open_target,
     owner_of,
 )
-from penstock.app.cli.common.words import by_whom, moment
+from penstock.app.cli.common.words import moment, requester_words
 from penstock.app.erasure.values import find_values, positions_from, values_from
 from penstock.codec.answers import as_json
 from penstock.core.segments.erasure_receipt import NOT_EXAMINED
@@ -158,7 +158,7 @@ def _row(item: Erasure) -> list[object]:
     when = item.asked_ms if receipt is None else receipt["finished_ms"]
     state = state_of(item)
     asked = item.asked
-    who = by_whom(asked["who"], item.identity)
+    who = requester_words(asked["who"], item.identity)
     return [item.erasure, item.stream, state, events, size, who, asked["why"], moment(when)]
 
 
@@ -169,7 +169,7 @@ def state_of(item: Erasure) -> str:
         return f"{deferred_by(holds)} since {moment(item.deferred.since_ms)}"
     if item.withdrawn is not UNSET:
         withdrawn = item.withdrawn
-        return f"withdrawn by {by_whom(withdrawn.who, withdrawn.identity)}: {withdrawn.why}"
+        return f"withdrawn by {requester_words(withdrawn.who, withdrawn.identity)}: {withdrawn.why}"
     return item.state if item.waits_for is UNSET else f"waiting: {item.cause}; {item.waits_for}"
 
 
@@ -296,7 +296,7 @@ def print_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
     where = receipt["where"]
     print(f"erased {counted(where['events'], 'event')} of {receipt['stream']}, {format_size(where['bytes'])}")
     print(f"  erasure   {receipt['erasure']}")
-    print(f"  by        {by_whom(receipt['who'], receipt.get('identity', UNSET))}: {receipt['why']}")
+    print(f"  by        {requester_words(receipt['who'], receipt.get('identity', UNSET))}: {receipt['why']}")
     print(f"  finished  {moment(receipt['finished_ms'])}")
     print(f"  chunks    {receipt['chunks']['count']} written anew")
     print(f"  receipt   {receipt['sequence']}, sha256 {receipt['sha256']}")
@@ -311,7 +311,7 @@ def print_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def not_examined(looked_for: Mapping[str, Any]) -> str:
-    """Which events could not be searched, in words; empty: all could."""
+    """A text that lists the events that could not be searched; empty: there are none."""
     found = looked_for.get(NOT_EXAMINED)
     if not found:
         return ""

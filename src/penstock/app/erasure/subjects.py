@@ -40,8 +40,8 @@ async def export_subject(
     ``erasure`` (None: not erased). Erased events are those that an erasure with the same search has blanked; their
     values are gone, so other erasures cannot be compared.
 
-    Raises ScopeNotFoundError, StreamNotFoundError (also if the targets have no stream), InvalidArgumentError (the search
-    can find nothing), and what reading raises.
+    Raises ScopeNotFoundError, StreamNotFoundError (also if the targets contain no stream), InvalidArgumentError (the
+    search can find nothing), and what reading raises.
     """
     check_can_match(match)
     found = SubjectExport()
@@ -93,7 +93,9 @@ async def _streams(store: AsyncStore, targets: Sequence[str]) -> list[StreamName
             raise missing("no such stream or scope; nothing was exported", target=target)
     found = sorted((name for name in every if concerns(targets, name)), key=str)
     if not found:
-        raise StreamNotFoundError("the targets have no stream; nothing was exported", targets=" ".join(targets)[:120])
+        raise StreamNotFoundError(
+            "the targets contain no stream; nothing was exported", targets=" ".join(targets)[:120]
+        )
     return found
 
 

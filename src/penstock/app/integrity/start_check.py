@@ -94,7 +94,7 @@ async def _check_replicated(
     data, mark = settings.data, read_mark(settings.data)
     if mark is not None and mark.loading and not settings.take_over:
         raise InvalidArgumentError(
-            "this directory has not taken its store over completely; start with --take-over", data=str(data)
+            "the takeover of the store by this directory is not complete; start with --take-over", data=str(data)
         )
     if look is None or look.rows[0] is None:
         if mark is None:

@@ -29,9 +29,9 @@ class LogPlace:
 class LogMark:
     """``uid``: of the log that holds the store's frames; ``url``: where it was when this directory was first used.
 
-    ``home``: of this directory; the log's record names the home whose metadata count. None: of an earlier version.
-    ``loading``: the metadata are not complete yet, because the directory takes the store over from another one.
-    ``loaded_ms``: when it had done so, milliseconds since the Unix epoch; None: it never took the store over.
+    ``home``: of this directory; the log's record names the home whose metadata is valid. None: of an earlier version.
+    ``loading``: the metadata is not complete yet, because the directory is taking over the store from another one.
+    ``loaded_ms``: when the takeover was complete, milliseconds since the Unix epoch; None: there was no takeover.
     """
 
     uid: str

@@ -24,8 +24,8 @@ async def open_replicated_log(
     url: str, data: Path, *, clock: Clock, rng: Rng, is_new: bool, epoch_min: int, tier: str | None = None
 ) -> AsyncIterator[LedgerLog]:
     """The log at ``url`` for the store in ``data``, which the caller holds. ``is_new``: no start of the store was complete.
-    ``epoch_min``: the newest epoch of the log that the store's metadata name. ``tier``: the mark of its tier 2; None: that is
-    in the directory.
+    ``epoch_min``: the newest epoch of the log that the store's metadata names. ``tier``: the mark of its tier 2; None: it
+    is in the directory.
 
     Raises, before any earlier owner is fenced: InvalidArgumentError (the log is another store's), CorruptDataError (the log
     was lost, or is older than the store). Raises as ``LedgerLog.open``; NotFoundError: no BookKeeper is there.
@@ -79,7 +79,7 @@ def check_record(
         return
     if mark is None:
         raise InvalidArgumentError(
-            "another store has its log there: give each store a path of its own. If that store's machine or disk is lost,"
+            "another store has its log there: use a separate path for each store. If that store's machine or disk is lost,"
             " continue it here with --take-over",
             log=url,
             uid=record.uid,
@@ -90,8 +90,8 @@ def check_record(
         return
     if record.home not in (None, mark.home):
         raise InvalidArgumentError(
-            "another directory has taken this store over, so the metadata here are old. To bring the store back here, stop"
-            " it there, and use --take-over",
+            "another directory has taken over this store, so the metadata here is out of date. To bring the store back here,"
+            " stop it there and use --take-over",
             log=url,
             uid=record.uid,
         )

@@ -1,4 +1,4 @@
-"""A directory takes a store over whose own directory is lost, from the log and tier 2.
+"""Continue a store whose own directory is lost in another directory, from its log and tier 2.
 
 Source: docs/design/0064-start-elsewhere.md.
 """
@@ -34,10 +34,10 @@ _METADATA = "metadata"
 
 
 async def prepare_takeover(settings: EmbeddedSettings, *, offload: Offload, rng: Rng) -> None:
-    """Make the directory, which the caller holds, ready to take the store of ``settings.log_at`` over. Does nothing if the
+    """Prepare the directory, which the caller has locked, to take over the store of ``settings.log_at``. Does nothing if the
     directory is the store's, or if there is no store yet.
 
-    Nobody is fenced here. Metadata in the directory that do not count any more are deleted. Ended anywhere: repeat.
+    No server is fenced here. Outdated metadata in the directory is deleted. After an interruption, call it again.
 
     Raises InvalidArgumentError (another store's directory, log or tier 2; chunks that were in the lost directory),
     CorruptDataError (the store published nothing, and the log no longer has everything), UnavailableError, OSError.
@@ -66,7 +66,7 @@ def _is_needed(record: ContainerRecord, mark: LogMark | None, data: Path, *, has
     if mark is not None and mark.uid != record.uid:
         raise InvalidArgumentError("this directory belongs to another store", data=str(data), expected=record.uid)
     if mark is None and (has_metadata or (data / "wal" / "EPOCH").exists()):
-        raise InvalidArgumentError("this directory belongs to another store; name a new one", data=str(data))
+        raise InvalidArgumentError("this directory belongs to another store; use a new one", data=str(data))
     if mark is None or mark.loading:
         return True
     if record.home not in (None, mark.home):
@@ -80,7 +80,7 @@ async def _check_tier(record: ContainerRecord, objects: Objects, *, place: str |
         raise InvalidArgumentError(
             "a store can be taken over only if its chunks are outside its directory: give the --tier2 that it had"
             if record.tier is not None
-            else "the chunks of this store were in its directory, so that it cannot be taken over",
+            else "the chunks of this store were in its directory, so it cannot be taken over",
             log=url,
         )
     found = await tier_mark(objects)
@@ -99,8 +99,8 @@ def _forget_metadata(data: Path) -> None:
 
 
 async def load_store(log: LedgerLog, data: Path, objects: Objects, keyvalue: SqliteKeyValue, *, clock: Clock) -> None:
-    """Bring the metadata of a directory that takes over to where the published catalogues end. The log was opened: from here
-    on, no earlier owner publishes. Does nothing in other directories.
+    """Load the metadata of a directory that takes over a store, up to the end of the published catalogues. The log is open,
+    so no earlier owner can publish any more. Does nothing in other directories.
 
     Raises as ``load_published``.
     """
@@ -115,7 +115,7 @@ async def load_store(log: LedgerLog, data: Path, objects: Objects, keyvalue: Sql
 class HoldsAfterTakeover:
     """Implements ``ports.holds.SpaceHolds``: ``holds``, and no chunk is freed before ``until_ms``.
 
-    Leases are in the metadata of the directory alone, so those of a lost one are not known. They have ended by then.
+    Leases are stored only in a directory's metadata, so those of a lost directory are unknown. By then they have ended.
     """
 
     holds: SpaceHolds

@@ -42,7 +42,7 @@ class NotedTimes:
     async def note(self, time_ms: int) -> None:
         """Note the time; every event written before must be durable. Raises as ``AsyncWriter.note_time``."""
         checked_time("time_ms", time_ms)
-        # Kept before the call: if its answer is lost, the store may have the note, and another name would be another writer.
+        # Set before the call: if its answer is lost, the store may have the note, and another id would be another writer.
         writer = self._writer = self._writer or self._rng.uuid().hex
         await retrying(lambda: self._layout.note_time(writer, time_ms), self._rng)
 

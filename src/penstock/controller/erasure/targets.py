@@ -25,7 +25,7 @@ async def check_exist(ctx: Context, targets: Sequence[str]) -> None:
             raise missing("no such stream or scope; no case was opened", target=name, **left)
     if not await concerned(ctx, targets) and not await restorable(ctx, targets):
         raise StreamNotFoundError(
-            "the targets have no stream; no case was opened",
+            "the targets contain no stream; no case was opened",
             targets=" ".join(targets)[:120],
             **await _left(ctx, targets),
         )

@@ -201,7 +201,9 @@ class Evidence:
         # Nobody can prove what will not be removed.
         end_ms = now_ms if to_ms is None else min(to_ms, now_ms)
         if not 0 <= from_ms < end_ms:
-            raise InvalidArgumentError("the times are not ordered, or in the future", from_ms=from_ms, to_ms=end_ms)
+            raise InvalidArgumentError(
+                "the times are not in order, or they are in the future", from_ms=from_ms, to_ms=end_ms
+            )
         return await self._evidence(
             d.DISPOSAL,
             lambda entry: d.is_removal(entry, name, from_ms, end_ms),

@@ -351,7 +351,7 @@ class Approvals:
             )
         if state is ApprovalState.APPROVED:
             if not self._may_perform():
-                raise UnavailableError("the store is starting; approve the request again", request=request)
+                raise UnavailableError("the store is still starting; approve the request again later", request=request)
             self._check_requester(record)
             facts = await self._facts(record.action, target, record.arguments)
             if request_digest(record.action, record.target, record.arguments, facts) != record.digest:

@@ -35,7 +35,7 @@ def check_can_match(matcher: Matcher) -> None:
     check_parts(matcher)
     wanted = matcher.digests if isinstance(matcher, KeyedField) else matcher.values
     if not wanted or (not isinstance(matcher, KeyedField) and not all(value.strip("\0") for value in matcher.values)):
-        raise InvalidArgumentError("a search needs values, and none of them empty", values=len(wanted))
+        raise InvalidArgumentError("a search needs values, and none of them may be empty", values=len(wanted))
     if not isinstance(matcher, Contains) and not all(matcher.path.split(".")):
         raise InvalidArgumentError("the field must be a name, or names joined by dots", field=ascii(matcher.path)[:60])
 

@@ -34,7 +34,7 @@ class Presenting:
 
     @property
     def file(self) -> Path | None:
-        """The file with the token; None: it is no file."""
+        """The file that contains the token; None: the token is not from a file."""
         return self._credentials.file
 
     async def header(self) -> str:
@@ -61,7 +61,7 @@ class Presenting:
             self._header = bearer_header(token)
         except InvalidArgumentError as error:
             named = {} if self.file is None else {"path": str(self.file)}
-            raise UnauthenticatedError("the supplied token is not one word of text", **named) from error
+            raise UnauthenticatedError("the supplied token is not a single word of text", **named) from error
         expires_ms = expiry_ms(token)
         if expires_ms is None:
             self._renew_at_ms = now_ms + _UNKNOWN_MS

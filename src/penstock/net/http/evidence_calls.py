@@ -42,7 +42,7 @@ async def list_checkpoints(control: ControlPlane, given: Given) -> Sequence[Audi
     query=[Parameter("before", Kind.WHOLE, "How many entries the earlier checkpoint has", needed=True)],
 )
 async def prove_consistency(control: ControlPlane, given: Given) -> EvidenceDocument:
-    """The proof that the log of now continues that of an earlier checkpoint."""
+    """The proof that the current log extends the log of an earlier checkpoint."""
     return await control.evidence.consistency(given["before"])
 
 

@@ -235,7 +235,7 @@ class WorkerSegments:
         calls = [self._lines[worker].call("release_lease", lease, repeat=True) for worker in workers]
         for failure in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(failure, PenstockError):
-                log.warning("lease could not be undone; it ends by time", extra={"error": str(failure)})
+                log.warning("lease could not be released; it will expire", extra={"error": str(failure)})
             elif isinstance(failure, BaseException):
                 raise failure
 
@@ -273,7 +273,7 @@ class WorkerSegments:
         return await together(list(self._calls_of(method, names, *rest).values()))
 
     def _calls_of(self, method: str, names: Sequence[str], *rest: Any) -> dict[int, Coroutine[Any, Any, Any]]:
-        """By worker, the call about its own segments of these."""
+        """For each worker, the call for its own segments among these."""
         parts: dict[int, list[str]] = {}
         for name in names:
             parts.setdefault(self.worker_of(name), []).append(name)

@@ -1,4 +1,4 @@
-"""How much of each container's catalogue in tier 2 counts, as all machines know it."""
+"""Which part of each container's catalogue in tier 2 is valid, as all machines see it."""
 
 from __future__ import annotations
 

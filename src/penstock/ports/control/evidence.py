@@ -33,7 +33,7 @@ class Evidence(Protocol):
         ...
 
     async def consistency(self, before: int) -> EvidenceDocument:
-        """The proof that the log of now continues that of the first ``before`` entries. Raises InvalidArgumentError: the
+        """The proof that the current log extends the log of the first ``before`` entries. Raises InvalidArgumentError: the
         log is smaller."""
         ...
 

@@ -354,7 +354,7 @@ class LedgerLog:
                     await self._until_done(self._check_owner, "log's record cannot be read")
                 await self._rest_if_fruitless()
                 header = encode_header(LedgerHeader(epoch=self.epoch, first=self._last + 1))
-                spare = await self._until_done(lambda: self._create(header), "no ledger can be begun")
+                spare = await self._until_done(lambda: self._create(header), "no ledger can be created")
                 self._writer = None
                 last = await self._until_done(lambda: self._end_ledger(writer), "ledger cannot be closed")
                 sent = ((frame.address, frame.entry) for frame in self._unacknowledged)

@@ -91,7 +91,7 @@ def keep_room(writer: sqlite3.Connection, path: Path) -> None:
             return
         _fill_and_free(writer, path)
     except StorageFullError:
-        _log.warning("disk is full, metadata has no room of its own", extra={"file": str(path)})
+        _log.warning("disk is full; no space is reserved for metadata", extra={"file": str(path)})
 
 
 def _allocate_log(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Files that a command writes whole, or not at all."""
+"""Files that a command writes in full or not at all."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A draft beside ``path``, which takes the place of ``path`` at the end. If the block fails, no file is left: a file
-    without all its lines would look like an answer. Raises OSError."""
+    """A temporary file beside ``path`` that replaces ``path`` at the end of the block. If the block fails, it is deleted:
+    an incomplete file would look like a complete answer. Raises OSError."""
     draft = path.with_name(f"{path.name}.part")
     try:
         yield draft

@@ -338,6 +338,6 @@ def fields_words(fields: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def by_whom(who: str, identity: str | UnsetType) -> str:
+def requester_words(who: str, identity: str | UnsetType) -> str:
     """Who made a request, as stated, and the verified identity if the server has verified one."""
     return who if identity is UNSET else f"{who} (verified: {identity})"

@@ -13,7 +13,7 @@ from penstock.app.cli.common.loss import FINAL, Loss, confirm, lost_fields
 from penstock.app.cli.common.options import ID, VALUES, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, print_facts, print_json, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target, owner_of
-from penstock.app.cli.common.words import by_whom, moment, parse_moment
+from penstock.app.cli.common.words import moment, parse_moment, requester_words
 from penstock.app.erasure.values import values_from
 from penstock.codec.answers import as_json as as_json_of
 from penstock.core.units import counted, format_size
@@ -151,7 +151,7 @@ def _print_table(found: Sequence[ErasureCase]) -> None:
             item.events,
             item.late,
             " ".join(item.targets),
-            by_whom(item.who, item.identity),
+            requester_words(item.who, item.identity),
             item.why,
         ]
         table.add_row(*(Text(str(cell)) for cell in cells), style="red" if item.is_overdue else None)
@@ -251,7 +251,7 @@ def _print(found: ErasureCase, *, as_json: bool, loss: Loss | None = None) -> No
         "case": found.case,
         "state": state_of(found),
         "due": moment(found.due_ms) + (" OVERDUE" if found.is_overdue else ""),
-        "opened": f"{moment(found.opened_ms)} by {by_whom(found.who, found.identity)}: {found.why}",
+        "opened": f"{moment(found.opened_ms)} by {requester_words(found.who, found.identity)}: {found.why}",
         "targets": list(found.targets),
         "erased": f"{_erased(found)}, {format_size(found.bytes)}",
         "receipts": list(found.erasures) or "none",
@@ -266,7 +266,7 @@ def _print(found: ErasureCase, *, as_json: bool, loss: Loss | None = None) -> No
         facts["not searched"] = [item.why for item in found.defects]
     if found.ended is not None:
         facts["ended"] = (
-            f"{moment(found.ended.at_ms)} by {by_whom(found.ended.who, found.ended.identity)}: {found.ended.why}"
+            f"{moment(found.ended.at_ms)} by {requester_words(found.ended.who, found.ended.identity)}: {found.ended.why}"
         )
         if found.ended.tables:
             facts["pending at its end"] = list(found.ended.tables)

@@ -58,10 +58,10 @@ def _key_in(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except FileNotFoundError as error:
-        raise InvalidArgumentError("there is no such file with a public key", file=str(file)) from error
+        raise InvalidArgumentError("public key file does not exist", file=str(file)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(
-            "the file with a public key cannot be read", file=str(file), reason=type(error).__name__
+            "public key file cannot be read", file=str(file), reason=type(error).__name__
         ) from error
 
 
@@ -83,7 +83,7 @@ def export(
     Run it after each erasure, and keep FILE apart from the store. It holds positions and digests. It holds values only
     with --with-values; without them, cases that look anywhere in payloads are applied by position only. The store signs
     FILE with the key of its audit log. A restore refuses a ledger that was changed or cut, or that another store wrote.
-    At a server with --auth it needs the right erase on /.
+    If the server uses --auth, the export needs the right erase on /.
 
     \b
     penstock erase ledger export /safe/erasures.ledger

@@ -80,8 +80,8 @@ TakeOverOption = Annotated[
     bool,
     typer.Option(
         "--take-over",
-        help="With a log on BookKeeper and --tier2: if the data directory is new or old, continue the store that has its"
-        " log there, from log and tier 2. The store that uses them now is stopped.",
+        help="With a log on BookKeeper and --tier2: if the data directory is new or out of date, continue the store from"
+        " its log and tier 2. A server that still runs this store is stopped.",
     ),
 ]
 RetentionCycleOption = Annotated[

@@ -327,7 +327,10 @@ class _Run:
         try:
             plan.drop()
         except PenstockError as error:
-            log.warning("files of a failed run are left", extra={"table": self._table.place.url, "error": str(error)})
+            log.warning(
+                "files of a failed run could not be deleted",
+                extra={"table": self._table.place.url, "error": str(error)},
+            )
 
     def _compact(self) -> int:
         request = self._request

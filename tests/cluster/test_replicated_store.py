@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,33 +11,16 @@ import pytest
 import penstock
 from penstock.app.backup.take import take_backup
 from penstock.app.integrity.source import open_source
-from penstock.app.replicated import replicated_log, takeover
 from penstock.app.replicated.log_place import MARK, LogPlace, check_log_choice, parse_log_place, read_mark
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.standalone import open_standalone
 from penstock.codec.store.container_record import decode_record, encode_record
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, UnsupportedError
-from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.machine.offload import ThreadOffload
 from penstock.testing.bookkeeper.bookies import SimBookKeeper
+from tests.cluster.replicated_kit import URL, put_in_place
 
-URL = "bookkeeper://zk1:2181,zk2:2181/penstock/store1"
 PATH = "/penstock/store1"
-
-
-def put_in_place(simulated: SimBookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bookies and coordinator in memory, where a store expects the real ones."""
-
-    @asynccontextmanager
-    async def open_nodes(hosts: str) -> AsyncIterator[object]:
-        yield simulated.nodes
-
-    def connected(nodes, **settings):
-        return open_ledgers(nodes, **settings, connect=simulated.connect)
-
-    monkeypatch.setattr(replicated_log, "open_nodes", open_nodes)
-    monkeypatch.setattr(takeover, "open_nodes", open_nodes)
-    monkeypatch.setattr(replicated_log, "open_ledgers", connected)
 
 
 @pytest.fixture

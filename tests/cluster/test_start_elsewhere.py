@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from penstock.app.embedded import LocalRuntime, open_runtime
-from penstock.app.replicated import replicated_log, takeover
 from penstock.app.replicated.log_place import read_mark
 from penstock.app.settings import EmbeddedSettings
 from penstock.client.store import AsyncStore
@@ -21,12 +20,11 @@ from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError
 from penstock.segmentstore.repair import load
 from penstock.storage.chunks.shared_chunks import SharedChunks, SharedObjects
-from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.ledgers.publications import HeldPublications
 from penstock.testing.bookkeeper.bookies import SimBookKeeper
 from penstock.testing.bookkeeper.nodes import MemoryNodes
+from tests.cluster.replicated_kit import URL, put_in_place
 
-URL = "bookkeeper://zk1:2181/penstock/store1"
 PATH = "/penstock/store1"
 STREAM = "shop/clicks"
 KEYS = ("ann", "bob", "cid")
@@ -89,16 +87,7 @@ class Machines:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Bookies and coordinator in memory, and a moment before and after each call that changes what others see."""
 
-        @asynccontextmanager
-        async def open_nodes(hosts: str) -> AsyncIterator[object]:
-            yield self.bookkeeper.nodes
-
-        def connected(nodes, **settings):
-            return open_ledgers(nodes, **settings, connect=self.bookkeeper.connect)
-
-        monkeypatch.setattr(replicated_log, "open_nodes", open_nodes)
-        monkeypatch.setattr(takeover, "open_nodes", open_nodes)
-        monkeypatch.setattr(replicated_log, "open_ledgers", connected)
+        put_in_place(self.bookkeeper, monkeypatch)
         for kind, names in CALLS:
             for name in names:
                 monkeypatch.setattr(kind, name, self.seen(getattr(kind, name), f"{kind.__name__}.{name}"))

@@ -12,7 +12,7 @@ from penstock.app.embedded import embedded_settings, open_runtime
 from penstock.client.store import AsyncStore
 from penstock.model.errors import PenstockError
 from penstock.testing.bookkeeper.bookies import SimBookKeeper
-from tests.cluster.test_replicated_store import URL, put_in_place
+from tests.cluster.replicated_kit import URL, put_in_place
 from tests.storage.s3_world import S3Server, running
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]

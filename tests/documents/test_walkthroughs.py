@@ -32,6 +32,7 @@ PAGES = (
     "how-to/replay.md",
     "how-to/retention-for-gdpr.md",
     "how-to/size-a-server.md",
+    "how-to/transactions.md",
     pytest.param("tutorials/first-spark-pipeline.md", marks=pytest.mark.spark),
 )
 OLD_STREAM = """

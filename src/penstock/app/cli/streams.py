@@ -322,7 +322,7 @@ def delete(
         with suppress(CorruptDataError):
             if not seal and not handle.describe().sealed:
                 raise StreamNotSealedError(
-                    "the stream is not sealed; add --seal to seal it once its deletion is allowed", stream=stream
+                    "the stream is not sealed; --seal seals it once its deletion is allowed", stream=stream
                 )
         confirm(loss, yes=yes, as_json=json)
         handle.delete(seal=seal)

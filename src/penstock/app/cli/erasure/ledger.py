@@ -58,7 +58,7 @@ def _key_in(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except FileNotFoundError as error:
-        raise InvalidArgumentError("public key file does not exist", file=str(file)) from error
+        raise InvalidArgumentError("no such file with a public key", file=str(file)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(
             "public key file cannot be read", file=str(file), reason=type(error).__name__

@@ -15,7 +15,7 @@ from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
 from penstock.codec.wire import table_commands as t
 from penstock.codec.wire.layout import AttributeUpdate, WireEntry, WireHead, WireKey
-from penstock.model.errors import WriterForgottenError
+from penstock.model.errors import PermissionDeniedError, WriterForgottenError
 from penstock.model.names import StreamName
 from penstock.model.policies import StreamConfig
 from penstock.net.native.calls import control_calls
@@ -617,3 +617,10 @@ def test_a_forgotten_writer_is_told_so_with_the_floor():
     error = error_of(reply, "s/t/0.#epoch.0")
     assert type(error) is WriterForgottenError
     assert error.fields == {"segment": "s/t/0.#epoch.0", "writer": "ab", "floor_ms": 17}
+
+
+def test_a_refused_token_reports_which_right_is_missing():
+    error = error_of(c.AuthTokenCheckFailed(3, "", 0), "s/t/0.#epoch.0")
+    assert type(error) is PermissionDeniedError
+    assert "reading needs the action read" in str(error)
+    assert "writing needs write" in str(error)

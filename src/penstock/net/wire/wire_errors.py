@@ -166,7 +166,8 @@ def error_of(reply: Command, segment: str) -> PenstockError:
         case c.AuthTokenCheckFailed(code=code) if code == TOKEN_EXPIRED:
             error = UnauthenticatedError("the token has expired", segment=segment, expired=True)
         case c.AuthTokenCheckFailed():
-            error = PermissionDeniedError("the store refuses the token for this segment", segment=segment)
+            reason = "the store refuses this caller; reading needs the action read on the stream, writing needs write"
+            error = PermissionDeniedError(reason, segment=segment)
         case c.ErrorMessage(message=message, code=0):
             error = InvalidArgumentError("store refused the request", reason=message, segment=segment)
         case c.ErrorMessage(message=message, code=64):

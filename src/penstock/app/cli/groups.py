@@ -53,7 +53,7 @@ ResetToOption = Annotated[
     typer.Option(
         "--to",
         metavar="POSITION",
-        help=f'{TO} {TIME_TOO} "-100 events" goes back from its present position.',
+        help=f'{TO} {TIME_TOO} "-100 events" goes back from its current position.',
         show_default=False,
     ),
 ]

@@ -73,7 +73,7 @@ WhereOption = Annotated[
 TablesOption = Annotated[
     bool,
     typer.Option(
-        "--tables", help="Then also delete the events from all tables that penstock spark lake made of the stream."
+        "--tables", help="Also delete the events from all tables that penstock spark lake created from the stream."
     ),
 ]
 

@@ -65,7 +65,8 @@ DeleteWhenOption = Annotated[str | None, delete_when_option(" Needs --key-by.")]
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help=f"{FOLLOW} Runs until it is interrupted.")]
 EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", help="Pause between commits, with --follow.")]
 CompactOption = Annotated[
-    int, typer.Option("--compact-at", metavar="N", help="Merge small files when there are so many; 0: never.")
+    int,
+    typer.Option("--compact-at", metavar="N", help="Merge small files when there are at least this many; 0: never."),
 ]
 StartOption = Annotated[
     str | None,

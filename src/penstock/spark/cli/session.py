@@ -55,7 +55,8 @@ StorageOption = Annotated[
     typer.Option(
         "--storage",
         metavar="NAME=VALUE",
-        help="Setting of the object store, as aws_region=eu-west-1; repeatable. The environment (AWS_…) has the others.",
+        help="Setting of the object store, such as aws_region=eu-west-1; repeatable. The environment (AWS_…) has the"
+        " others.",
         show_default=False,
     ),
 ]
@@ -64,7 +65,8 @@ CatalogOption = Annotated[
     typer.Option(
         "--catalog",
         metavar="NAME=VALUE",
-        help="Property of the Iceberg catalog, as type=sql, uri=… or warehouse=…; repeatable. Without it: .pyiceberg.yaml.",
+        help="Property of the Iceberg catalog, such as type=sql, uri=… or warehouse=…; repeatable. Without it:"
+        " .pyiceberg.yaml.",
         show_default=False,
     ),
 ]

@@ -32,7 +32,7 @@ def _option(name: str, metavar: str, variable: str, text: str) -> Any:
     )
 
 
-_CA = "Authorities to trust with a tls:// address, in PEM, instead of the system's."
+_CA = "CA certificates to trust with a tls:// address, in PEM, instead of the system's."
 TlsCaOption = Annotated[str | None, _option("--tls-ca", "FILE", TLS_CA, _CA)]
 CertOption = Annotated[
     str | None, _option("--client-cert", "FILE", CLIENT_CERT, "Certificate to show to the server, in PEM.")

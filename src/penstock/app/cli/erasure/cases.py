@@ -74,8 +74,8 @@ def request(
 ) -> None:
     """Open a case: erase all events of a person, now and until the case is closed, and verify it by a second search.
 
-    The store does all steps by itself, also after a crash. It waits while a hold keeps events (exit status 10), and goes
-    on when the hold ends. Matching events that arrive later are erased within seconds, until the case is closed.
+    The store does all steps by itself, even after a crash. It waits while a hold keeps events (exit status 10), and
+    continues when the hold ends. Matching events that arrive later are erased within seconds, until the case is closed.
 
     \b
     penstock erase request demo/clicks --json-field user.id --values-from ids.txt --reason "request 17" --id r17
@@ -200,7 +200,7 @@ def close(
     case: CaseArgument,
     reason: ReasonOption,
     pending_tables: Annotated[
-        bool, typer.Option("--pending-tables", help="Close it also while tables have rows of its events.")
+        bool, typer.Option("--pending-tables", help="Close it even if tables still have rows of its events.")
     ] = False,
     owner: OwnerOption = None,
     controller: ControllerOption = None,

@@ -121,7 +121,7 @@ TlsCertOption = Annotated[
     typer.Option(
         "--tls-cert",
         metavar="FILE",
-        help="Certificate of the server and its issuers, in PEM: all ports use TLS. New files are taken without a"
+        help="Certificate of the server and its issuers, in PEM: all ports use TLS. New files are loaded without a"
         " restart.",
         show_default=False,
     ),
@@ -135,7 +135,7 @@ TlsClientCaOption = Annotated[
     typer.Option(
         "--tls-client-ca",
         metavar="FILE",
-        help="Accept clients with certificates of these authorities, in PEM (mutual TLS).",
+        help="Accept clients with certificates from these CAs, in PEM (mutual TLS).",
         show_default=False,
     ),
 ]

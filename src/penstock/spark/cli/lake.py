@@ -76,8 +76,8 @@ RecordOption = Annotated[
     bool,
     typer.Option(
         "--record",
-        help="The events are records: their key, value, headers and timestamp are columns, and --schema describes the JSON "
-        "of the value.",
+        help="Events are records. Their key, value, headers and timestamp are columns, and --schema describes the JSON of"
+        " the value.",
     ),
 ]
 SubscriberOption = Annotated[str | None, subscriber_option("lake-STREAM-TABLE")]

@@ -49,7 +49,8 @@ def test_refusals_of_every_door_are_in_the_audit_stream(tmp_path):
         assert (right["count"], right["peer"]) == (1, "127.0.0.1")
         assert right["identity"]
         assert right["needs"]
-        assert found["credentials", "wire"]["call"] == "GetStreamSegmentInfo"
+        wire = found["credentials", "wire"]
+        assert (wire["call"], wire["peer"]) == ("GetStreamSegmentInfo", "127.0.0.1")
         assert len(found) == 4, "a call without credentials is counted elsewhere"
         assert "Bearer" not in json.dumps(list(found.values()))
 

@@ -61,13 +61,19 @@ class RefusalSum:
 
 
 class RefusalSums:
-    """The refusals since the last ``take``, by reason, identity and address. Never more than 2 * ``NAMED_MAX`` + 1 sums."""
+    """The refusals since the last ``take``, by reason, identity, address and door. Never more than 2 * ``NAMED_MAX`` + 1
+    sums."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[Reason, str, str] | None, RefusalSum] = {}
+        self._sums: dict[tuple[Reason, str, str, str] | None, RefusalSum] = {}
 
     def add(self, refusal: Refusal, now_ms: int) -> None:
-        key: tuple[Reason, str, str] | None = (refusal.reason, refusal.identity[:TEXT_MAX], refusal.peer[:TEXT_MAX])
+        key: tuple[Reason, str, str, str] | None = (
+            refusal.reason,
+            refusal.identity[:TEXT_MAX],
+            refusal.peer[:TEXT_MAX],
+            refusal.via[:TEXT_MAX],
+        )
         if key not in self._sums and self._known(is_named=bool(refusal.identity)) >= NAMED_MAX:
             key = None
         found = self._sums.get(key)

@@ -61,7 +61,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             reply_bytes=max(_REPLY_LEAST_BYTES, min(REPLY_BYTES, share.limits.replies_bytes)),
         )
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._permits = permits_of(share, self._appends.expire)
+        self._permits = permits_of(share, self._appends.expire, lambda: self._transport)
         self._reads = ReadSide(self, share, self._permits)
         self._held_bytes = 0
         self._requests = 0

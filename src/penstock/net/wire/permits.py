@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop, BaseTransport, TimerHandle
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -33,8 +33,11 @@ class Permits:
         telemetry: Telemetry,
         expire: Callable[[bytes, int], bool],
         refused: Callable[[Refusal], None] | None = None,
+        peer_of: Callable[[], str] = str,
     ) -> None:
+        """``peer_of`` returns the address of the peer; empty: it has none."""
         self.telemetry = telemetry
+        self._peer_of = peer_of
         self._refused = refused
         self._verifier = verifier
         self._loop = loop
@@ -67,6 +70,7 @@ class Permits:
             Refusal(
                 reason=Reason.EXPIRED if error.fields.get("expired") else reason,
                 identity=str(error.fields.get("identity", "")),
+                peer=self._peer_of(),
                 via="wire",
                 call=type(command).__name__,
             )
@@ -107,9 +111,19 @@ class Shared(Protocol):
     refused: Callable[[Refusal], None] | None
 
 
-def permits_of(share: Shared, expire: Callable[[bytes, int], bool]) -> Permits | None:
+def permits_of(
+    share: Shared, expire: Callable[[bytes, int], bool], transport: Callable[[], BaseTransport | None]
+) -> Permits | None:
     """The check of a new connection; None where commands need no tokens."""
-    return None if share.tokens is None else (Permits(share.tokens, share.loop, share.telemetry, expire, share.refused))
+    if share.tokens is None:
+        return None
+    return Permits(share.tokens, share.loop, share.telemetry, expire, share.refused, lambda: address_of(transport()))
+
+
+def address_of(transport: BaseTransport | None) -> str:
+    """The peer's address without its port. Empty: there is none, as with a pair of sockets."""
+    peer = None if transport is None else transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
 
 
 def admitted(permits: Permits | None, command: Command, refuse: Callable[[Any, Command], None]) -> Command | None:

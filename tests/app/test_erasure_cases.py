@@ -215,6 +215,8 @@ def test_the_commands_open_show_and_close_a_case_and_overdue_ones_are_marked(
     assert "yes" in str(refused.exception)
     deferred = run(*asked, "--id", here, "--yes", "--due", "1s")
     assert deferred.exit_code == 10, deferred.output
+    assert f"erasures  {here}." in deferred.output, "what is deferred has an erasure, and no receipt yet"
+    assert "receipts" not in deferred.output
     give_up_s = time.monotonic() + 20
     while "OVERDUE" not in (listed := run("erase", "cases")).output:
         assert time.monotonic() < give_up_s, listed.output

@@ -254,7 +254,7 @@ def _print(found: ErasureCase, *, as_json: bool, loss: Loss | None = None) -> No
         "opened": f"{moment(found.opened_ms)} by {requester_words(found.who, found.identity)}: {found.why}",
         "targets": list(found.targets),
         "erased": f"{_erased(found)}, {format_size(found.bytes)}",
-        "receipts": list(found.erasures) or "none",
+        "erasures": list(found.erasures) or "none",
     }
     if found.verified_ms is not None:
         facts["verified"] = moment(found.verified_ms)

@@ -274,6 +274,37 @@ def test_going_offline_answers_what_is_in_flight_once() -> None:
     asyncio.run(gated(body))
 
 
+def test_a_close_makes_no_checkpoint_once_the_log_has_ended_under_it() -> None:
+    async def body(world: GatedWorld) -> None:
+        store = world.store
+        await store.create_segment(SEGMENT)
+        one = await Writer(store, SEGMENT).setup()
+        await world.hold()
+        results: list = []
+        one.submit(b"in flight", results)
+        await world.log.waiting.wait()
+        container = store._container(SEGMENT)
+        checkpoints = 0
+        original = container.checkpointer.last
+
+        async def last() -> None:
+            nonlocal checkpoints
+            checkpoints += 1
+            await original()
+
+        container.checkpointer.last = last
+        closing = asyncio.ensure_future(container.close(checkpoint=True))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        container.go_offline("no bookie answers", ValueError("cause"))
+        world.log.gate.set()
+        await closing
+        assert [type(result) for result in results] == [ContainerOfflineError]
+        assert checkpoints == 0
+
+    asyncio.run(gated(body))
+
+
 def test_parked_appends_are_answered_when_the_container_goes_offline() -> None:
     async def body(world: World) -> None:
         store = world.store

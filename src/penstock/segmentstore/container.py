@@ -175,7 +175,8 @@ class Container:
         """Refuse new calls and parked reads, answer the queued calls, and checkpoint if ``checkpoint``."""
         if checkpoint and self._offline is None:
             await self.drain()
-            await self.checkpointer.last()
+            if self._offline is None:  # the log may have ended while what was queued waited for it
+                await self.checkpointer.last()
         await self._tasks.cancel()
         self.go_offline("container is closed", None)
 

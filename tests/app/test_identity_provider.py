@@ -61,7 +61,7 @@ class Site:
         try:
             self.connect(Credentials.bearer(token)).close()
         except UnauthenticatedError:
-            return status != 200
+            return False
         return status == 200
 
     def refuses(self, token: str) -> bool:

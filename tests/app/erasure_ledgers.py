@@ -154,6 +154,8 @@ class History:
         stream = store.stream(self.rng.choice(STREAMS))
         async with stream.reader(until_tail=True) as reader:
             events = [event async for event in reader]
+        if not events:
+            return  # refused: it would prove nothing
         some = self.rng.sample(events, min(len(events), 3))
         with suppress(ErasureDeferredError):
             await stream.erase(some, **WHO)

@@ -239,3 +239,18 @@ def test_a_name_that_is_no_text_is_refused_with_its_type(stream, store, call, na
     with pytest.raises(InvalidNameError, match=f"name must be text. type={type(name).__name__}"):
         call(store, name)
     assert (store.scopes(), store.streams("a"), store.reader_groups("a")) == (["a"], ["s"], [])
+
+
+@pytest.mark.parametrize("segments", [0, -1, 10_001, 10**9, 2**70, 1.5, float("nan"), "2", True, [2]])
+def test_a_number_of_segments_outside_the_limits_is_refused_before_any_range_is_made(stream, segments, monkeypatch):
+    monkeypatch.setattr("penstock.client.stream.even_ranges", lambda count: pytest.fail(f"made {count} ranges"))
+    with pytest.raises(InvalidArgumentError, match="segments"):
+        stream.scale(segments)
+    assert stream.describe().epoch == 0
+
+
+@pytest.mark.parametrize("ranges", [[1], ["0-1"], [None], [(0.0, 1.0)]])
+def test_ranges_of_another_type_are_refused(stream, ranges):
+    with pytest.raises(InvalidArgumentError, match="new_ranges must be KeyRange objects"):
+        stream.scale(sealed=[0], new_ranges=ranges)
+    assert stream.describe().epoch == 0

@@ -31,6 +31,7 @@ from penstock.client.serializing.serializer import Serializer
 from penstock.client.serializing.typed_reader import AsyncTypedReader
 from penstock.client.serializing.typed_transactions import AsyncTypedTransaction
 from penstock.client.serializing.typed_writer import AsyncTypedWriter
+from penstock.client.tables.entries import whole
 from penstock.client.transaction_report import describe_transaction, txn_of
 from penstock.client.writing.layout import StreamLayout
 from penstock.client.writing.settings import TransactionOptions, WriterOptions, WriterSettings
@@ -42,7 +43,7 @@ from penstock.model.answers.transactions import TransactionDescription
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
-from penstock.model.policies import RetentionPolicy, ScalingPolicy, StreamConfig
+from penstock.model.policies import SEGMENTS_MAX, RetentionPolicy, ScalingPolicy, StreamConfig
 from penstock.model.segments import KeyRange, SegmentId, even_ranges
 from penstock.ports.clock import Clock
 from penstock.ports.control.layout import ScaleResult, ScaleStatus
@@ -154,14 +155,21 @@ class AsyncStream:
     ) -> ScaleResult:
         """Replace all active segments by ``segments`` equal ones, or the ``sealed`` ones by ``new_ranges``.
 
-        Returns once the old segments are sealed. Raises ScaleConflictError, InvalidArgumentError, StreamSealedError.
+        Returns once the old segments are sealed. Raises ScaleConflictError, StreamSealedError and InvalidArgumentError:
+        other than 1 to 10,000 segments, fewer than the stream's minimum, or ranges that do not match the sealed segments.
         """
         if (segments is None) == (not sealed):
             raise InvalidArgumentError("give either a number of segments, or the segments to seal and the new ranges")
         if segments is not None:
+            # Checked here: the ranges are made in this process, and a number such as 10**9 takes all of its memory.
+            if whole("segments", segments, least=1) > SEGMENTS_MAX:
+                raise InvalidArgumentError(f"a stream must have 1 to {SEGMENTS_MAX} segments", segments=segments)
             current = await self._controller.layout.current(self.name)
             sealed = [item.segment for item in current]
             new_ranges = even_ranges(segments)
+        for keys in new_ranges:
+            if not isinstance(keys, KeyRange):
+                raise InvalidArgumentError("new_ranges must be KeyRange objects", given=repr(keys)[:60])
         result = await self._controller.layout.scale(self.name, sealed=sealed, new_ranges=new_ranges)
         backoff = Backoff(self.rng)
         while await self._controller.layout.scale_status(self.name, result.epoch_before) is ScaleStatus.IN_PROGRESS:

@@ -10,6 +10,7 @@ from penstock.model.cuts import StreamCut
 from penstock.model.errors import GenerationMismatchError, InvalidArgumentError, InvalidCutError, InvalidNameError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from penstock.net.grpc.mapping import config_message
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 
@@ -254,3 +255,20 @@ def test_ranges_of_another_type_are_refused(stream, ranges):
     with pytest.raises(InvalidArgumentError, match="new_ranges must be KeyRange objects"):
         stream.scale(sealed=[0], new_ranges=ranges)
     assert stream.describe().epoch == 0
+
+
+@pytest.mark.parametrize("number", [{"target_rate": 2**31, "factor": 2}, {"target_rate": 1, "factor": 2**31}])
+def test_a_rate_that_pravega_clients_could_not_read_is_refused(store, stream, number):
+    policy = ScalingPolicy(type="events", **number)
+    with pytest.raises(InvalidArgumentError, match="does not fit in 32 bits"):
+        store.create_stream("a/rate", scaling=policy)
+    with pytest.raises(InvalidArgumentError, match="does not fit in 32 bits"):
+        stream.update(scaling=policy)
+    assert not store.stream("a/rate").exists()
+    assert stream.config().scaling.target_rate == 0
+
+
+def test_the_largest_rate_and_factor_reach_pravega_clients(stream):
+    stream.update(scaling=ScalingPolicy(type="events", target_rate=2**31 - 1, factor=2**31 - 1))
+    message = config_message(stream.name, stream.config())
+    assert (message.scalingPolicy.targetRate, message.scalingPolicy.scaleFactor) == (2**31 - 1, 2**31 - 1)

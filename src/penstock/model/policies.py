@@ -10,6 +10,7 @@ from penstock.model.errors import InvalidArgumentError
 
 E = TypeVar("E", bound=enum.Enum)
 
+INT_MAX = (1 << 31) - 1  # largest signed 32-bit number: rates and factors in Pravega's messages
 LONG_MAX = (1 << 63) - 1  # largest signed 64-bit number: what segments and protocols carry
 SEGMENTS_MAX = 10_000
 
@@ -144,7 +145,9 @@ class StreamConfig:
             )
 
     def check_storable(self) -> None:
-        """Raises InvalidArgumentError if a number does not fit in 64 bits, as segments and protocols require.
+        """Raises InvalidArgumentError if a number does not fit where segments and protocols keep it.
+
+        That is 32 bits for a target rate and a factor, 64 bits for the others.
 
         Checked when a stream is created or updated, not on construction: records of earlier versions must stay
         readable.
@@ -152,17 +155,19 @@ class StreamConfig:
         numbers = {
             "rollover_bytes": self.rollover_bytes,
             "timestamp_aggregation_ms": self.timestamp_aggregation_ms,
-            "target_rate": self.scaling.target_rate,
-            "factor": self.scaling.factor,
         }
+        narrow = {"target_rate": self.scaling.target_rate, "factor": self.scaling.factor}
         if self.retention is not None:
             numbers |= {"minimum": self.retention.minimum, "maximum": self.retention.maximum or 0}
         _check_whole("a field of a stream's configuration", **numbers)
-        for name, value in numbers.items():
-            if not -LONG_MAX <= value <= LONG_MAX:
-                raise InvalidArgumentError(
-                    "a number of a stream's configuration does not fit in 64 bits", field=name, value=str(value)[:60]
-                )
+        for bits, limit, given in ((64, LONG_MAX, numbers), (32, INT_MAX, narrow)):
+            for name, value in given.items():
+                if not -limit <= value <= limit:
+                    raise InvalidArgumentError(
+                        f"a number of a stream's configuration does not fit in {bits} bits",
+                        field=name,
+                        value=str(value)[:60],
+                    )
 
 
 class ReaderGroupRetention(enum.Enum):

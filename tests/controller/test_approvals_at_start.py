@@ -56,7 +56,7 @@ async def test_nothing_approved_is_performed_while_the_rights_are_not_known_yet(
         await controller.sweep()
         assert (await controller.approvals.get(request)).state == "approved"
         assert await head_of(controller) == head
-        with by("bea"), pytest.raises(UnavailableError, match="is starting"):
+        with by("bea"), pytest.raises(UnavailableError, match="still starting"):
             await controller.approvals.approve(other)
         controller.use_rights(NoRights())
         await controller.sweep()

@@ -552,7 +552,9 @@ def test_a_lease_counts_once_whatever_it_holds() -> None:
         assert (await store.lease_chunks([names[3]], writer(2), until_ms=until_ms)).granted
         assert await store.lease_chunks([names[4]], writer(3), until_ms=until_ms) == Leased(refused=(names[4],))
         renewed = await store.lease_chunks([names[4], "s/none/0.#epoch.0", names[0]], writer(1), until_ms=until_ms)
-        assert renewed == Leased(granted=(names[0],), refused=(names[4],)), "what is held is renewed beside a refusal"
+        assert renewed == Leased(granted=(names[0],), refused=(names[4],), renewed=True), (
+            "what is held is renewed beside a refusal"
+        )
         store = await world.crash()
         await store.release_lease(writer(1))
         assert (await store.lease_chunks([names[4]], writer(3), until_ms=until_ms)).granted

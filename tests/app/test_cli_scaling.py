@@ -52,7 +52,7 @@ def test_a_stream_by_rate_is_created_described_explained_and_made_fixed_again(pe
         (["--events-per-s", "10", "--factor", "1"], "factor of at least 2"),
         (["--events-per-s", "10", "--kbytes-per-s", "10"], "not both"),
         (["--events-per-s", "10", "--segments", "10001"], "1 to 10000 segments"),
-        (["--events-per-s", "99999999999999999999"], "64 bits"),
+        (["--events-per-s", "99999999999999999999"], "32 bits"),
         (["--factor", "3"], "--factor needs a rate"),
     ],
 )

@@ -1,0 +1,127 @@
+"""What the nodes of a cluster hold. Source: docs/design/0065-cluster.md, "Nodes"."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Protocol, TypeVar
+
+from penstock.model.errors import CorruptDataError, VersionTooNewError
+
+FORMAT: Final = 1  # version of the JSON of all these nodes
+
+CONFIG: Final = "config"
+WISHES: Final = "wishes"
+ASSIGNMENT: Final = "assignment"
+STORES: Final = "stores"
+CONTROLLERS: Final = "controllers"
+CONTAINERS: Final = "containers"
+HELD: Final = "held"
+LEADER: Final = "leader"
+TERM: Final = "term"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """``cluster``: id of the cluster. ``containers``: their fixed number. ``ledgers``: BookKeeper's root in ZooKeeper.
+    ``tier2``: URL or path of tier 2, which all stores reach; ``endpoint``: of a bucket, if it is not the default."""
+
+    cluster: str
+    containers: int
+    ledgers: str
+    tier2: str
+    endpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """``drained``: names of stores that the operator wants to be empty, sorted."""
+
+    drained: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """``owners``: the store of each container that has one. ``moved_at_ms``: when a container of a live store was last
+    moved. ``losses_ms``: for each store when its registration was lost, oldest first. ``known``: the stores that were
+    registered, sorted. Times in milliseconds since the Unix epoch."""
+
+    owners: Mapping[int, str] = field(default_factory=dict)
+    moved_at_ms: int = 0
+    losses_ms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    known: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreEntry:
+    """A store that lives. ``clients`` and ``links``: ``HOST:PORT`` for clients and for controllers. ``pid``: for
+    operators."""
+
+    store: str
+    clients: str
+    links: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerEntry:
+    """A controller that lives. ``grpc`` and ``http``: ``HOST:PORT``; a standby listens there only when it is active."""
+
+    controller: str
+    grpc: str
+    http: str
+    active: bool
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldContainer:
+    """Who holds a container. ``serving``: it is open; before, it is being taken over. ``clients`` and ``links``: as in
+    ``StoreEntry``."""
+
+    store: str
+    clients: str
+    links: str
+    serving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """``term``: number of the last election, from 1 on. ``controller``: who was elected."""
+
+    term: int
+    controller: str
+
+
+class _Fields(Protocol):
+    __dataclass_fields__: Any
+
+
+_N = TypeVar("_N", bound=_Fields)
+
+
+def encode_node(node: _Fields) -> bytes:
+    """JSON, with sorted keys."""
+    return json.dumps({"format": FORMAT, **asdict(node)}, sort_keys=True).encode()  # type: ignore[call-overload]
+
+
+def decode_node(kind: type[_N], data: bytes) -> _N:
+    """The node of this kind. Raises CorruptDataError, VersionTooNewError."""
+    try:
+        parts = json.loads(data)
+        version = parts["format"]
+        if not isinstance(version, int) or version > FORMAT:
+            raise VersionTooNewError("node of the cluster has a newer format", found=version, supported=FORMAT)
+        known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+        return kind(**{name: _plain(name, value) for name, value in parts.items() if name in known})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptDataError("node of the cluster cannot be read", kind=kind.__name__, reason=str(error)) from error
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "owners":
+        return {int(number): str(store) for number, store in value.items()}
+    if name == "losses_ms":
+        return {str(store): tuple(int(one) for one in losses) for store, losses in value.items()}
+    return tuple(value) if isinstance(value, list) else value

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.app.settings import EmbeddedSettings
+from penstock.app.settings import EmbeddedSettings, is_loopback
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.urls import url_parts
 from penstock.ports.chunks import ChunkStorage
@@ -157,6 +157,15 @@ def tier2_of_worker(settings: EmbeddedSettings, worker: int) -> str | None:
     return str(own)
 
 
+def shared_objects(place: str, endpoint: str | None, *, insecure: bool, offload: Offload) -> Objects:
+    """The objects of a tier 2 that several machines reach. ``insecure``: plain HTTP beyond loopback is allowed. Makes no
+    request. Raises InvalidArgumentError."""
+    if url_parts(place).scheme:
+        _check_url(endpoint, lambda host: insecure or is_loopback(host))
+        return open_bucket(place, endpoint)
+    return FileObjects(RealFiles(_existing_directory(place), offload))
+
+
 def open_bucket(url: str, endpoint: str | None) -> Objects:
     """The objects below the prefix in the URL. Raises InvalidArgumentError if the library for it is missing."""
     try:
@@ -169,24 +178,33 @@ def open_bucket(url: str, endpoint: str | None) -> Objects:
 
 
 def _check_endpoint(endpoint: str | None, settings: EmbeddedSettings) -> None:
+    _check_url(endpoint, settings.plain_http_allowed)
+
+
+def _check_url(endpoint: str | None, plain_http_allowed: Callable[[str], bool]) -> None:
     """Raises InvalidArgumentError if this is no URL, or if it would send data without TLS."""
     if endpoint is None:
         return
     parts = url_parts(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or "@" in endpoint:
         raise InvalidArgumentError("the S3 endpoint must have the form https://host[:port]", endpoint=endpoint)
-    if parts.scheme == "http" and not settings.plain_http_allowed(parts.hostname):
+    if parts.scheme == "http" and not plain_http_allowed(parts.hostname):
         raise InvalidArgumentError("refusing S3 without TLS beyond loopback; --insecure allows it", endpoint=endpoint)
 
 
 def _checked_directory(place: str, data: Path) -> Path:
     """The directory, which must exist: a missing path is probably not mounted."""
-    directory, own = Path(place).absolute(), Path(data).absolute()
-    if not directory.is_dir():
-        raise InvalidArgumentError("the directory of tier 2 does not exist", tier2=place)
+    directory, own = _existing_directory(place), Path(data).absolute()
     real, own = directory.resolve(), own.resolve()
     if real.is_relative_to(own) or own.is_relative_to(real):
         raise InvalidArgumentError(
             "tier 2 and the data directory must not contain each other", tier2=place, data=str(data)
         )
+    return directory
+
+
+def _existing_directory(place: str) -> Path:
+    directory = Path(place).absolute()
+    if not directory.is_dir():
+        raise InvalidArgumentError("the directory of tier 2 does not exist", tier2=place)
     return directory

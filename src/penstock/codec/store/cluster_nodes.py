@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
@@ -88,14 +88,14 @@ class HeldContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """``term``: number of the last election, from 1 on. ``controller``: who was elected."""
+    """``term``: number of the last election, from 1 on; 0: there was none. ``controller``: who was elected."""
 
     term: int
     controller: str
 
 
 class _Fields(Protocol):
-    __dataclass_fields__: Any
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 _N = TypeVar("_N", bound=_Fields)
@@ -103,7 +103,7 @@ _N = TypeVar("_N", bound=_Fields)
 
 def encode_node(node: _Fields) -> bytes:
     """JSON, with sorted keys."""
-    return json.dumps({"format": FORMAT, **asdict(node)}, sort_keys=True).encode()  # type: ignore[call-overload]
+    return json.dumps({"format": FORMAT, **asdict(node)}, sort_keys=True).encode()
 
 
 def decode_node(kind: type[_N], data: bytes) -> _N:
@@ -113,7 +113,7 @@ def decode_node(kind: type[_N], data: bytes) -> _N:
         version = parts["format"]
         if not isinstance(version, int) or version > FORMAT:
             raise VersionTooNewError("node of the cluster has a newer format", found=version, supported=FORMAT)
-        known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+        known = {one.name for one in fields(kind)}
         return kind(**{name: _plain(name, value) for name, value in parts.items() if name in known})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError("node of the cluster cannot be read", kind=kind.__name__, reason=str(error)) from error

@@ -1,0 +1,218 @@
+"""``penstock cluster init``: create all nodes of a cluster, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.app.cluster.address import ClusterAddress
+from penstock.app.tier2 import shared_objects
+from penstock.codec.store.cluster_nodes import (
+    ASSIGNMENT,
+    CONFIG,
+    CONTAINERS,
+    CONTROLLERS,
+    HELD,
+    STORES,
+    TERM,
+    WISHES,
+    Assignment,
+    ClusterConfig,
+    Term,
+    Wishes,
+    decode_node,
+    encode_node,
+)
+from penstock.codec.store.container_record import ContainerRecord, encode_record
+from penstock.model.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NodeNotFoundError,
+    NotFoundError,
+    WrongClusterError,
+)
+from penstock.model.ledgers import Bookie
+from penstock.model.urls import url_parts
+from penstock.ports.clock import Clock
+from penstock.ports.cluster.coordination import Change, Coordination, Create
+from penstock.ports.objects import Objects
+from penstock.ports.offload import Offload
+from penstock.ports.rng import Rng
+from penstock.storage.chunks.claim import tier_mark
+from penstock.storage.cluster.namespace import create_namespace
+from penstock.storage.cluster.nodes import open_nodes
+from penstock.storage.cluster.zookeeper import open_zookeeper
+from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.machine.clock import boot_seconds
+
+CONTAINERS_MAX: Final = 64
+"""Each has a log of its own: an open ledger on three bookies, and a node that its owner changes."""
+MARKS: Final = "clusters"
+"""Directory of tier 2 with one object for the cluster that uses it, named by its id."""
+_MARK_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """What the operator wants: see ``ClusterConfig``. ``insecure``: tier 2 may be reached over plain HTTP."""
+
+    tier2: str
+    endpoint: str | None = None
+    containers: int = 16
+    ledgers: str = "/ledgers"
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.containers <= CONTAINERS_MAX:
+            raise InvalidArgumentError(
+                "number of containers is out of range", given=self.containers, most=CONTAINERS_MAX
+            )
+        if not self.ledgers.startswith("/"):
+            raise InvalidArgumentError("BookKeeper's root in ZooKeeper begins with /", given=self.ledgers)
+
+    def config(self, cluster: str) -> ClusterConfig:
+        """The configuration of the cluster with this id. A directory is named by its absolute path."""
+        return ClusterConfig(
+            cluster=cluster,
+            containers=self.containers,
+            ledgers=self.ledgers.rstrip("/"),
+            tier2=self.tier2.rstrip("/") if url_parts(self.tier2).scheme else str(Path(self.tier2).absolute()),
+            endpoint=self.endpoint,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialised:
+    """``created``: the nodes are new; before, a cluster with the same settings was there. ``bookies``: those that can be
+    written to now."""
+
+    config: ClusterConfig
+    created: bool
+    bookies: Sequence[Bookie]
+
+
+async def init_cluster(
+    address: ClusterAddress, plan: ClusterPlan, *, clock: Clock, rng: Rng, offload: Offload
+) -> Initialised:
+    """Create the cluster at the address. After an interruption, call it again with the same settings.
+
+    Raises InvalidArgumentError (the cluster there has other settings, or tier 2 is used by another store or cluster),
+    WrongClusterError (the root belongs to another program), NotFoundError (no BookKeeper is there),
+    CoordinatorUnavailableError, UnavailableError (tier 2 does not answer), UnknownOutcomeError.
+    """
+    objects = shared_objects(plan.tier2, plan.endpoint, insecure=plan.insecure, offload=offload)
+    async with (
+        open_nodes(address.hosts) as nodes,
+        open_ledgers(nodes, root=plan.ledgers.rstrip("/"), clock=clock, rng=rng) as ledgers,
+    ):
+        bookies = await ledgers.bookies()
+    cluster = await _namespace(address, str(rng.uuid()), offload)
+    async with open_zookeeper(
+        address.hosts, address.root, cluster=cluster, boot_clock=boot_seconds, rng=rng, offload=offload
+    ) as coordination:
+        config = plan.config(cluster)
+        created = await create_nodes(coordination, config, objects, rng)
+    return Initialised(config=config, created=created, bookies=bookies)
+
+
+async def _namespace(address: ClusterAddress, fresh: str, offload: Offload) -> str:
+    """The id of the cluster at the root: of the one that is there, or the fresh one."""
+    try:
+        await create_namespace(address.hosts, address.root, cluster=fresh, offload=offload)
+    except WrongClusterError as error:
+        found = error.fields.get("found")
+        if not isinstance(found, str):
+            raise
+        return found
+    return fresh
+
+
+async def create_nodes(coordination: Coordination, config: ClusterConfig, objects: Objects, rng: Rng) -> bool:
+    """Mark tier 2, and create all nodes in one transaction. False: they were there with the same settings.
+
+    Raises InvalidArgumentError as ``init_cluster``; nothing was changed then, except tier 2, which may have the mark.
+    """
+    if await _exists(coordination, config):
+        return False
+    await mark_tier(objects, config)
+    changes: list[Change] = [
+        Create(CONFIG, encode_node(config)),
+        Create(WISHES, encode_node(Wishes())),
+        Create(ASSIGNMENT, encode_node(Assignment())),
+        Create(TERM, encode_node(Term(term=0, controller=""))),
+        *(Create(path, b"") for path in (STORES, CONTROLLERS, HELD, CONTAINERS)),
+    ]
+    for number in range(config.containers):
+        record = ContainerRecord(uid=str(rng.uuid()))
+        changes.append(Create(f"{CONTAINERS}/{number}", encode_record(record)))
+    try:
+        await coordination.multi(changes)
+    except AlreadyExistsError:
+        if await _exists(coordination, config):
+            return False
+        raise
+    return True
+
+
+async def _exists(coordination: Coordination, wanted: ClusterConfig) -> bool:
+    """Whether the nodes are there. Raises InvalidArgumentError if their settings differ."""
+    try:
+        node = await coordination.read(CONFIG)
+    except NodeNotFoundError:
+        return False
+    found = decode_node(ClusterConfig, node.data)
+    pairs = {
+        name: (getattr(found, name), getattr(wanted, name))
+        for name in ("containers", "ledgers", "tier2", "endpoint", "cluster")
+    }
+    different = [f"{name} is {there}, not {given}" for name, (there, given) in pairs.items() if there != given]
+    if different:
+        raise InvalidArgumentError(
+            "a cluster exists at this root, with other settings, which are fixed", different="; ".join(different)
+        )
+    return True
+
+
+async def read_config(coordination: Coordination) -> ClusterConfig:
+    """The configuration of the cluster. Raises NotFoundError: its creation was not finished."""
+    try:
+        node = await coordination.read(CONFIG)
+    except NodeNotFoundError as error:
+        raise NotFoundError(
+            "the creation of the cluster was not finished: repeat `penstock cluster init` with the same options"
+        ) from error
+    return decode_node(ClusterConfig, node.data)
+
+
+async def mark_tier(objects: Objects, config: ClusterConfig) -> None:
+    """Prove that tier 2 can be written, and mark it as used by the cluster. Of two clusters that do this at the same time, at
+    least one sees the other's mark. Raises InvalidArgumentError, UnavailableError, OSError."""
+    own = f"{MARKS}/{config.cluster}"
+    await _refuse_others(objects, config, own)
+    fields = {"format": _MARK_FORMAT, "cluster": config.cluster, "containers": config.containers}
+    await objects.put(own, json.dumps(fields).encode() + b"\n")
+    try:
+        await _refuse_others(objects, config, own)
+    except InvalidArgumentError:
+        await objects.delete(own)
+        raise
+
+
+async def _refuse_others(objects: Objects, config: ClusterConfig, own: str) -> None:
+    others = [name for name in await objects.list(MARKS) if name != own]
+    if others:
+        raise InvalidArgumentError(
+            "tier 2 belongs to another cluster; use an empty prefix or directory", tier2=config.tier2, object=others[0]
+        )
+    store = await tier_mark(objects)
+    workers = False
+    with suppress(FileNotFoundError):
+        workers = await objects.size("worker-0/STORE") > 0
+    if store is not None or workers or await objects.list("chunks"):
+        raise InvalidArgumentError(
+            "tier 2 belongs to another store; use an empty prefix or directory", tier2=config.tier2, store=store
+        )

@@ -10,10 +10,10 @@ from penstock.net.workers.link import open_link
 
 
 @asynccontextmanager
-async def pair(handlers, takers=None):
+async def pair(handlers, takers=None, may_answer=None):
     """The asking end and the answering one."""
     ours, theirs = socket.socketpair()
-    far = await open_link(theirs, name="far", handlers=handlers, takers=takers)
+    far = await open_link(theirs, name="far", handlers=handlers, takers=takers, may_answer=may_answer)
     near = await open_link(ours, name="near", handlers={"echo": echo})
     try:
         yield near, far

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from penstock.codec.wire.frames import FRAME_MAX_BYTES, HEADER, check_header
@@ -160,13 +160,22 @@ def tune(transport: asyncio.Transport) -> None:
 
 
 class Outbox:
-    """Frames to send, passed to the transport once per pass of the event loop; large parts as views."""
+    """Frames to send, passed to the transport once per pass of the event loop; large parts as views.
 
-    __slots__ = ("_encrypts", "_loop", "_parts", "_scheduled", "_transport", "data_bytes", "sent_bytes")
+    ``may_answer`` is asked before each write; None: always. If not, what is queued is dropped and the connection ends.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+    __slots__ = ("_encrypts", "_loop", "_may_answer", "_parts", "_scheduled", "_transport", "data_bytes", "sent_bytes")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        may_answer: Callable[[], bool] | None = None,
+    ) -> None:
         self._loop = loop
         self._transport = transport
+        self._may_answer = may_answer
         self._encrypts = transport.get_extra_info("ssl_object") is not None
         self._parts: list[Buffer] = []
         self._scheduled = False
@@ -194,6 +203,9 @@ class Outbox:
         parts, self._parts = self._parts, []
         self.data_bytes = 0
         if not parts or self._transport.is_closing():
+            return
+        if self._may_answer is not None and not self._may_answer():
+            self._transport.abort()
             return
         size = sum(map(len, parts))
         self.sent_bytes += size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from penstock.core.segments.receive_turns import FREE_BYTES, ReceiveTurns, Step
@@ -81,8 +81,10 @@ class ServerShare:
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
         security: Security = OPEN,
+        may_answer: Callable[[], bool] | None = None,
     ) -> None:
         self.store = store
+        self.may_answer = may_answer
         self.tokens, self.refused = security.verifier, security.refused
         self.guard = guard
         self.calls = calls

@@ -48,6 +48,8 @@ class WorkerLink(asyncio.Protocol):
 
     ``closed`` is done once the other end has ended or ``close`` was called; calls in flight then fail with
     NotConnectedError. Made by ``open_link``.
+
+    ``may_answer`` is asked before each answer is sent; None: always. If it returns False, the link ends without it.
     """
 
     def __init__(
@@ -56,8 +58,10 @@ class WorkerLink(asyncio.Protocol):
         name: str,
         handlers: Mapping[str, Handler],
         takers: Mapping[str, Taker],
+        may_answer: Callable[[], bool] | None = None,
     ) -> None:
         self.name = name
+        self._may_answer = may_answer
         self.closed: asyncio.Future[None] = loop.create_future()
         self._loop = loop
         self._handlers = handlers
@@ -178,6 +182,9 @@ class WorkerLink(asyncio.Protocol):
             del outcome  # The error's traceback holds this frame, which would keep the arguments alive.
 
     def _reply(self, number: int, outcome: object) -> None:
+        if self._may_answer is not None and not self._may_answer():
+            self.abort()
+            return
         try:
             if isinstance(outcome, PenstockError):
                 self._send(_ERROR, number, *encode_error(outcome))
@@ -231,6 +238,11 @@ class WorkerLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """End the line now. What is queued may not be sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def _send(self, kind: int, number: int, text: bytes, beside: Sequence[Buffer]) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -252,10 +264,12 @@ async def open_link(
     name: str,
     handlers: Mapping[str, Handler],
     takers: Mapping[str, Taker] | None = None,
+    may_answer: Callable[[], bool] | None = None,
 ) -> WorkerLink:
-    """A link over one end of a connected pair, which it closes. ``name`` is for logs."""
+    """A link over one end of a connected pair, which it closes. ``name`` is for logs. ``may_answer``: see
+    ``WorkerLink``."""
     loop = asyncio.get_running_loop()
-    link = WorkerLink(loop, name, handlers, takers or {})
+    link = WorkerLink(loop, name, handlers, takers or {}, may_answer)
     sock.setblocking(False)
     await loop.create_connection(lambda: link, sock=sock)
     return link

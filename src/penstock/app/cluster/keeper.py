@@ -1,0 +1,92 @@
+"""Keeps the assignment of a cluster up to date. It runs in each controller process, active or standby."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final
+
+from penstock.codec.store.cluster_nodes import ASSIGNMENT, STORES, WISHES, Assignment, Wishes, decode_node, encode_node
+from penstock.core.cluster.assignment import next_assignment
+from penstock.model.errors import NodeChangedError, UnavailableError
+from penstock.ports.clock import Clock
+from penstock.ports.cluster.coordination import Coordination
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+"""Pause after the coordinator did not answer: it elects a leader in about a second."""
+
+
+async def wake_on_changes(coordination: Coordination, paths: Sequence[str], wake: asyncio.Event) -> None:
+    """Set ``wake`` at the start and after each change of one of the nodes. Runs until it is cancelled. Raises
+    SessionEndedError."""
+
+    async def watch(path: str) -> None:
+        async with aclosing(coordination.notices(path)) as notices:
+            async for _ in notices:
+                wake.set()
+
+    watching = [asyncio.ensure_future(watch(path)) for path in paths]
+    try:
+        done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            one.result()
+    finally:
+        for one in watching:
+            one.cancel()
+        await asyncio.wait(watching)
+
+
+async def keep_assignment(coordination: Coordination, *, containers: int, clock: Clock) -> None:
+    """Write the next assignment whenever it differs from the current one. Runs until it is cancelled, which leaves the last
+    assignment in force. Raises SessionEndedError."""
+    wake = asyncio.Event()
+    watching = asyncio.ensure_future(wake_on_changes(coordination, (STORES, WISHES, ASSIGNMENT), wake))
+    try:
+        while True:
+            wake.clear()
+            pause_s = await _decide(coordination, containers=containers, clock=clock)
+            waiting = asyncio.ensure_future(wake.wait())
+            try:
+                await asyncio.wait({waiting, watching}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+            if watching.done():
+                watching.result()
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+
+
+async def _decide(coordination: Coordination, *, containers: int, clock: Clock) -> float | None:
+    """Decide once. Returns after how many seconds to decide again; None: after a change."""
+    try:
+        # A read that lags would show a store as lost that has just registered.
+        await coordination.sync()
+        node = await coordination.read(ASSIGNMENT)
+        before = decode_node(Assignment, node.data)
+        registered = await coordination.members(STORES)
+        wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
+        now_ms = clock.now_ms()
+        found = next_assignment(
+            before, registered=registered, drained=wishes.drained, containers=containers, now_ms=now_ms
+        )
+        if found.assignment != before:
+            await coordination.set(ASSIGNMENT, encode_node(found.assignment), node.version)
+            _log_changes(before, found.assignment)
+    except NodeChangedError:
+        return 0.0  # by another controller: look again
+    except UnavailableError as error:
+        log.warning("assignment could not be kept up to date", extra={"reason": str(error)})
+        return RETRY_S
+    return None if found.again_at_ms is None else max(0, found.again_at_ms - now_ms) / 1000
+
+
+def _log_changes(before: Assignment, after: Assignment) -> None:
+    lost, joined = sorted(set(before.known) - set(after.known)), sorted(set(after.known) - set(before.known))
+    moved = sum(before.owners.get(number) != store for number, store in after.owners.items())
+    if lost or joined or moved:
+        log.info("assignment changed", extra={"lost": lost, "joined": joined, "containers_moved": moved})

@@ -1,0 +1,126 @@
+"""Two controllers keep one assignment: stores join, die, flap and drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import pytest
+
+from penstock.app.cluster.keeper import keep_assignment
+from penstock.codec.store.cluster_nodes import WISHES, Wishes, encode_node
+from penstock.core.cluster.placement import FLAP_WINDOW_MS, MOVE_PAUSE_MS
+from penstock.model.errors import CoordinatorUnavailableError, SessionEndedError
+from tests.cluster.cluster_kit import CONTAINERS, LoopClock, assignment, join, new_cluster, until
+from tests.cluster.virtual_time import run_virtually
+
+
+@asynccontextmanager
+async def keepers(coordinator, sessions):
+    clock = LoopClock()
+    tasks = [asyncio.ensure_future(keep_assignment(one, containers=CONTAINERS, clock=clock)) for one in sessions]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def spread(found):
+    return sorted(Counter(found.owners.values()).values())
+
+
+def test_stores_join_and_die_and_both_controllers_agree():
+    async def main():
+        coordinator = await new_cluster()
+        one, other = coordinator.open(), coordinator.open()
+        async with keepers(coordinator, [one, other]):
+            await asyncio.sleep(1)
+            assert (await assignment(one)).owners == {}
+            first = await join(coordinator, "a")
+            await until(one, lambda found: spread(found) == [CONTAINERS])
+            await join(coordinator, "b")
+            began = asyncio.get_running_loop().time()
+            await until(one, lambda found: spread(found) == [2, 2])
+            assert asyncio.get_running_loop().time() - began >= MOVE_PAUSE_MS / 1000, "moves that balance are apart"
+            await first.close()
+            found = await until(one, lambda found: spread(found) == [CONTAINERS])
+            assert set(found.owners.values()) == {"b"}
+            assert list(found.losses_ms) == ["a"]
+            version = (await one.read("assignment")).version
+            await asyncio.sleep(30)
+            assert (await one.read("assignment")).version == version, "nobody writes without a reason"
+
+    run_virtually(main())
+
+
+def test_the_other_controller_goes_on_alone():
+    async def main():
+        coordinator = await new_cluster()
+        one, other = coordinator.open(), coordinator.open()
+        async with keepers(coordinator, [one, other]) as tasks:
+            coordinator.expire(one.session().id)
+            with pytest.raises(SessionEndedError):
+                await tasks[0]
+            await join(coordinator, "a")
+            await until(other, lambda found: spread(found) == [CONTAINERS])
+
+    run_virtually(main())
+
+
+def test_a_store_that_flaps_gets_nothing_for_ten_minutes():
+    async def main():
+        coordinator = await new_cluster()
+        one = coordinator.open()
+        async with keepers(coordinator, [one]):
+            await join(coordinator, "a")
+            for _ in range(3):
+                session = await join(coordinator, "b")
+                await until(one, lambda found: found.known == ("a", "b"))
+                await session.close()
+                await until(one, lambda found: found.known == ("a",))
+            await join(coordinator, "b")
+            began = asyncio.get_running_loop().time()
+            await until(one, lambda found: "b" in found.owners.values())
+            assert asyncio.get_running_loop().time() - began >= FLAP_WINDOW_MS / 1000 - 1
+
+    run_virtually(main())
+
+
+def test_a_store_that_drains_loses_its_containers_one_by_one():
+    async def main():
+        coordinator = await new_cluster()
+        one = coordinator.open()
+        async with keepers(coordinator, [one]):
+            await join(coordinator, "a")
+            await join(coordinator, "b")
+            await until(one, lambda found: spread(found) == [2, 2])
+            await one.set(WISHES, encode_node(Wishes(drained=("a",))), 0)
+            await until(one, lambda found: set(found.owners.values()) == {"b"})
+            await one.set(WISHES, encode_node(Wishes()), 1)
+            await until(one, lambda found: spread(found) == [2, 2])
+
+    run_virtually(main())
+
+
+def test_a_coordinator_that_does_not_answer_is_asked_again():
+    async def main():
+        coordinator = await new_cluster()
+        one = coordinator.open()
+        real, failures = one.sync, 2
+
+        async def sync():
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise CoordinatorUnavailableError("nobody answers")
+            await real()
+
+        one.sync = sync
+        await join(coordinator, "a")
+        async with keepers(coordinator, [one]):
+            await until(coordinator.open(), lambda found: spread(found) == [CONTAINERS])
+
+    run_virtually(main())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
+from urllib.request import Request, urlopen
 from uuid import UUID
 
 import pytest
-from erasure_events import SECRET, fill
+from erasure_events import SECRET, events_of, fill
 
 import penstock
+from penstock.app.cli.common.output import exit_code
+from penstock.app.cli.main import app
 from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
@@ -18,15 +22,17 @@ from penstock.model.queries import QuerySource
 from penstock.model.segments import SegmentId
 from penstock.ports.control.groups import ReaderGroupConfig
 from penstock.spark.jobs.erase_tables import _tables_of
+from penstock.testing.server import ServerProcess
+from tests.command_line import CliRunner
 
 NAME = StreamName("s", "t")
 TABLE = "delta /tables/clicks"
 WHO = {"who": "ann", "why": "request 17"}
 
 
-async def register(controller, group, query):
+async def register(controller, group, query, segment=0):
     """What the job ``lake`` does: a subscriber that belongs to a table."""
-    cut, manual = StreamCut(NAME, {SegmentId(0): 0}), ReaderGroupRetention.MANUAL
+    cut, manual = StreamCut(NAME, {SegmentId(segment): 0}), ReaderGroupRetention.MANUAL
     config = ReaderGroupConfig(scope="s", name=group, id=UUID(int=1), retention=manual, start_cuts={NAME: cut})
     await controller.groups.create(config)
     source = QuerySource(query=query, run="1")
@@ -173,6 +179,144 @@ def test_events_after_the_last_search_of_a_deleted_stream_leave_its_table_pendin
             store.cases().close("c", **WHO)
 
 
+def entries_of(store, kind):
+    store._thread.call(store._inner.controller.drain_audit())
+    entries = [json.loads(event.data) for event in events_of(store.stream("_system/audit"))]
+    return [entry for entry in entries if entry["kind"] == kind]
+
+
+SAID = {"who": "bea", "why": "dropped"}
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_a_confirmed_table_of_a_deleted_stream_lets_the_case_close(tmp_path, order):
+    """Whether the case lacks an erasure there or has searched nothing: it closes after the statement, and not before."""
+    with penstock.open(tmp_path / "data", deletion_grace_ms=0) as store:
+        fill(store.create_stream("s/t", create_scope=True), 50)
+        store.create_stream("s/other")
+        controller, cases = store._inner.controller, store.cases()
+        for step in order:
+            if step == "table":
+                store._thread.call(register(controller, "g", TABLE_PREFIX + TABLE))
+            elif step == "late":
+                fill(store.stream("s/t"), 20, start=50)
+            else:
+                cases.open("s", [SECRET.decode()], case="before", **WHO)
+                cases.wait("before")
+        cases.look("before")
+        erasures = cases.show("before").erasures
+        with pytest.raises(ConflictError, match=r"the stream exists|nothing is pending"):
+            cases.confirm_table("before", TABLE, stream="s/t", **SAID)
+        store.stream("s/t").delete(seal=True)
+        cases.open("s", [SECRET.decode()], case="after", **WHO)
+        cases.wait("after")
+        for case in ("before", "after"):
+            with pytest.raises(ConflictError, match="tables still have rows"):
+                cases.close(case, **WHO)
+            for table, stream in ((TABLE, "s/other"), ("delta /elsewhere", "s/t")):
+                with pytest.raises(ConflictError, match="nothing is pending"):
+                    cases.confirm_table(case, table, stream=stream, **SAID)
+            with pytest.raises(InvalidArgumentError, match="who and why"):
+                cases.confirm_table(case, TABLE, stream="s/t", who="bea", why=" ")
+            found = cases.confirm_table(case, TABLE, stream="s/t", **SAID)
+            (table,) = found.tables
+            assert (table.table, table.state, list(table.erasures)) == (TABLE, "confirmed", [])
+            assert {(one.who, one.why) for one in table.confirmed} == {("bea", "dropped")}
+            assert cases.confirm_table(case, TABLE, stream="s/t", who="cal", why="again") == found
+            ended = cases.close(case, **WHO)
+            assert (ended.state, list(ended.ended.tables)) == ("closed", [])
+            # The end keeps the statement.
+            assert cases.show(case).tables == found.tables
+            with pytest.raises(ConflictError, match="has ended"):
+                cases.confirm_table(case, TABLE, stream="s/t", **SAID)
+        entries = entries_of(store, "table_confirmed")
+        assert [item.get("erasure", item.get("case")) for item in entries] == [*erasures, "after"]
+        assert {(item["target"], item["table"], item["who"], item["why"]) for item in entries} == {
+            ("s/t", TABLE, "bea", "dropped")
+        }
+        for erasure in erasures:
+            (table,) = store.erasures().show(erasure).tables
+            assert (table.state, table.rows, table.confirmed.who) == ("confirmed", None, "bea")
+            assert store.erasures().verify(erasure).holds
+
+
+def test_a_statement_does_not_cover_a_stream_that_is_deleted_later(tmp_path):
+    with penstock.open(tmp_path / "data", deletion_grace_ms=0) as store:
+        cases, controller = store.cases(), store._inner.controller
+        fill(store.create_stream("s/t", create_scope=True), 5)
+        store.create_stream("s/other")
+        store._thread.call(register(controller, "g", TABLE_PREFIX + TABLE))
+        store.stream("s/t").delete(seal=True)
+        cases.open("s", ["x"], case="c", **WHO)
+        cases.wait("c")
+        store.create_stream("s/t")
+        cases.confirm_table("c", TABLE, stream="s/t", **SAID)
+        searches = controller.cases._search
+        searches.erase, searches.prove = nothing_found, none_left
+        fill(store.stream("s/t"), 5)
+        (segment,) = store.stream("s/t").tail().positions
+        store._thread.call(register(controller, "h", TABLE_PREFIX + TABLE, segment))
+        store.stream("s/t").delete(seal=True)
+        (table,) = cases.show("c").tables
+        assert (table.state, len(table.confirmed)) == ("pending", 1)
+        with pytest.raises(ConflictError, match="tables still have rows"):
+            cases.close("c", **WHO)
+        (table,) = cases.confirm_table("c", TABLE, stream="s/t", **SAID).tables
+        assert (table.state, len(table.confirmed)) == ("confirmed", 2)
+
+
+def test_no_table_is_confirmed_while_its_stream_can_be_restored(tmp_path):
+    with penstock.open(tmp_path / "data") as store:
+        fill(store.create_stream("s/t", create_scope=True), 50)
+        store._thread.call(register(store._inner.controller, "g", TABLE_PREFIX + TABLE))
+        store.cases().open("s", [SECRET.decode()], case="c", **WHO)
+        (erasure,) = store.cases().wait("c").erasures
+        with pytest.raises(ConflictError, match="the stream exists"):
+            store.erasures().confirm_table(erasure, TABLE, **SAID)
+        store.stream("s/t").delete(seal=True)
+        for confirm in (
+            lambda: store.erasures().confirm_table(erasure, TABLE, **SAID),
+            lambda: store.cases().confirm_table("c", TABLE, stream="s/t", **SAID),
+        ):
+            with pytest.raises(ConflictError, match="can still be restored"):
+                confirm()
+        assert [item.state for item in store.erasures().show(erasure).tables] == ["pending"]
+        with pytest.raises(NotFoundError, match="no such erasure"):
+            store.erasures().confirm_table("nobody", TABLE, **SAID)
+        with pytest.raises(NotFoundError, match="no such case"):
+            store.cases().confirm_table("nobody", TABLE, stream="s/t", **SAID)
+
+
+def test_a_table_of_an_erasure_is_confirmed_by_command_and_the_job_may_still_report_it(tmp_path):
+    data = tmp_path / "data"
+    with penstock.open(data, deletion_grace_ms=0) as store:
+        fill(store.create_stream("s/t", create_scope=True), 50)
+        store.create_stream("s/other")
+        store._thread.call(register(store._inner.controller, "g", TABLE_PREFIX + TABLE))
+        store.cases().open("s", [SECRET.decode()], case="c", **WHO)
+        (erasure,) = store.cases().wait("c").erasures
+        store.stream("s/t").delete(seal=True)
+    stated = ["--table", TABLE, "--reason", "dropped", "--owner", "bea", "--data", str(data)]
+    done = CliRunner().invoke(app, ["erase", "confirm-table", erasure, *stated])
+    assert (done.exit_code, done.output.count("confirmed by bea"), "not verified: dropped" in done.output) == (
+        0,
+        1,
+        True,
+    )
+    shown = CliRunner().invoke(app, ["erase", "show", erasure, "--data", str(data)])
+    assert f"{TABLE}: confirmed; confirmed by bea" in shown.output
+    again = CliRunner().invoke(app, ["erase", "case", "confirm-table", "c", "--stream", "s/t", *stated])
+    assert (again.exit_code, again.output.count("confirmed by bea")) == (0, 1)
+    none = CliRunner().invoke(app, ["erase", "case", "confirm-table", "c", "--stream", "s/other", *stated])
+    assert exit_code(none.exception) == 4
+    with penstock.open(data, deletion_grace_ms=0) as store:
+        note = store._inner.controller.erasures.note_table
+        (table,) = store._thread.call(note(erasure, TABLE, rows=8)).tables
+        assert (table.state, table.rows) == ("done", 8)
+        with pytest.raises(InvalidArgumentError, match="no such table"):
+            store.erasures().confirm_table(erasure, "delta /elsewhere", **SAID)
+
+
 async def nothing_found(*_):
     return 0, ()
 
@@ -204,3 +348,29 @@ def test_no_case_is_opened_about_a_deleted_stream_and_the_error_names_its_tables
             with pytest.raises(NotFoundError) as caught:
                 store.cases().open(target, ["x"], case="c", **WHO)
             assert caught.value.fields["tables_of_deleted_streams"] == TABLE
+
+
+@pytest.mark.server
+def test_a_case_of_a_server_closes_after_a_statement_over_http(tmp_path):
+    with (
+        ServerProcess(tmp_path / "data", "--deletion-grace", "0s") as server,
+        penstock.connect(server.address) as store,
+    ):
+        fill(store.create_stream("s/t", create_scope=True), 50)
+        store.create_stream("s/other")
+        (segment,) = store.stream("s/t").tail().positions
+        store._thread.call(register(store._inner.controller, "g", TABLE_PREFIX + TABLE, segment))
+        store.stream("s/t").delete(seal=True)
+        store.cases().open("s", [SECRET.decode()], case="c", **WHO)
+        store.cases().wait("c")
+        asked = {"table": TABLE, "stream": "s/t", **SAID}
+        request = Request(
+            f"http://127.0.0.1:{server.http_port}/v1/erasure-cases/c/confirm-table",
+            data=json.dumps(asked).encode(),
+            headers={"Content-Type": "application/json"},
+            method="POST",
+        )
+        with urlopen(request, timeout=30) as answer:
+            (table,) = json.load(answer)["tables"]
+        assert (table["state"], table["confirmed"][0]["who"]) == ("confirmed", "bea")
+        assert store.cases().close("c", **WHO).state == "closed"

@@ -444,11 +444,11 @@ OTHERS = {
 HARMLESS = {
     "approvals": {"approve", "get", "list", "refuse", "required", "withdraw"},
     "batches": {"commit", "last"},
-    "cases": {"close", "get", "key", "list", "look", "subject", "withdraw"},
+    "cases": {"close", "confirm_table", "get", "key", "list", "look", "subject", "withdraw"},
     "cuts": {
         "before", "head", "is_valid", "measure", "note_time", "remove_writer", "segments_between", "tail", "time_window",
     },
-    "erasures": {"get", "list", "note_table", "part", "preview", "withdraw"},
+    "erasures": {"confirm_table", "get", "list", "note_table", "part", "preview", "withdraw"},
     "evidence": {
         "checkpoint", "checkpoints", "consistency", "disposal", "erasure", "export", "hold", "ledger", "log", "rotate_key",
     },

@@ -15,6 +15,7 @@ from penstock.client.retry import retrying
 from penstock.core.cases.ledger import Ledger, held_in, ledger_digest, ledger_from
 from penstock.model.answers.erasure import ErasureCase
 from penstock.model.errors import ConflictError, InvalidArgumentError
+from penstock.model.names import StreamName
 from penstock.ports.clock import Clock
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import SegmentService
@@ -131,6 +132,20 @@ class AsyncCases:
         """
         close = partial(self._controller.cases.close, case, who=who, why=why, pending_tables=pending_tables)
         return await retrying(close, self._rng)
+
+    async def confirm_table(
+        self, case: str, table: str, *, stream: StreamName | str, who: str, why: str
+    ) -> ErasureCase:
+        """Record your statement that a table of a deleted stream has no rows of the person's events.
+
+        Use it for a table that the case shows as pending and no job can erase any more. Nothing verifies the statement: the
+        table is then ``confirmed`` by you, and not ``done``. It does not count for a stream that is deleted later. ``who``
+        and ``why`` are recorded. A repeated call changes nothing. Raises NotFoundError, ConflictError (the case has ended
+        or waits for approval; nothing is pending there; the stream exists or can be restored), InvalidArgumentError.
+        """
+        name = stream if isinstance(stream, StreamName) else StreamName.parse(stream)
+        confirm = partial(self._controller.cases.confirm_table, case, table, stream=name, who=who, why=why)
+        return await retrying(confirm, self._rng)
 
     async def withdraw(self, case: str, *, who: str, why: str) -> ErasureCase:
         """End a case without its proof. What it has erased stays erased. ``who`` and ``why`` are recorded.

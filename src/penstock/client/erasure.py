@@ -202,6 +202,17 @@ class AsyncErasures:
         """
         return await retrying(lambda: self._controller.erasures.withdraw(erasure, who=who, why=why), self._rng)
 
+    async def confirm_table(self, erasure: str, table: str, *, who: str, why: str) -> Erasure:
+        """Record your statement that a table of a deleted stream has no rows of the erased events.
+
+        ``table``: as in the erasure's ``tables``. Nothing verifies the statement: the table is then ``confirmed`` by you,
+        and not ``done``. The receipt does not change. ``who`` and ``why`` are recorded. A repeated call changes nothing.
+        Raises NotFoundError, ConflictError (the stream exists or can be restored: erase the rows with the job),
+        InvalidArgumentError (there is no receipt yet, or no such table).
+        """
+        confirm = partial(self._controller.erasures.confirm_table, erasure, table, who=who, why=why)
+        return await retrying(confirm, self._rng)
+
     async def _receipt(self, erasure: str, progress: Progress | None, *, is_patient: bool) -> Mapping[str, Any]:
         pause_s = _POLL_S
         while True:

@@ -39,6 +39,7 @@ class AuditKind(enum.Enum):
     ERASE_DEFERRED = "erase_deferred"
     ERASE_CONTINUED = "erase_continued"
     ERASE_WITHDRAWN = "erase_withdrawn"
+    TABLE_CONFIRMED = "table_confirmed"
     CASE_OPENED = "case_opened"
     CASE_VERIFIED = "case_verified"
     CASE_CLOSED = "case_closed"

@@ -11,7 +11,15 @@ import typer
 from msgspec import UNSET
 
 from penstock.app.cli.common.loss import FINAL, Loss, amount, confirm
-from penstock.app.cli.common.options import ID, VALUES, DryRunOption, OwnerOption, ReasonOption, YesOption
+from penstock.app.cli.common.options import (
+    ID,
+    VALUES,
+    DryRunOption,
+    OwnerOption,
+    ReasonOption,
+    TableOption,
+    YesOption,
+)
 from penstock.app.cli.common.output import NOT_TRUE_STATUS, ProgressLine, print_json, print_rows, say
 from penstock.app.cli.common.target import (
     ControllerOption,
@@ -22,12 +30,12 @@ from penstock.app.cli.common.target import (
     open_target,
     owner_of,
 )
-from penstock.app.cli.common.words import moment, requester_words
+from penstock.app.cli.common.words import confirmed_words, moment, requester_words
 from penstock.app.erasure.values import find_values, positions_from, values_from
 from penstock.codec.answers import as_json
 from penstock.core.segments.erasure_receipt import NOT_EXAMINED
 from penstock.core.units import counted, format_size
-from penstock.model.answers.erasure import Erasure
+from penstock.model.answers.erasure import Erasure, ErasureTable
 from penstock.model.errors import InvalidArgumentError, NotFoundError
 from penstock.model.segments import SegmentId
 
@@ -204,6 +212,30 @@ def withdraw(
     say(f"erasure {erasure} of {found.stream} is {state_of(found)}", as_json=json, **as_json(found))
 
 
+@app.command("confirm-table")
+def confirm_table(
+    erasure: IdArgument,
+    table: TableOption,
+    reason: ReasonOption,
+    owner: OwnerOption = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Record that you have checked a table of a deleted stream, and that it has no rows of the erased events.
+
+    The store verifies nothing: it shows the table as confirmed by you. The receipt does not change. Exit status 4: the
+    stream exists or can be restored.
+
+    \b
+    penstock erase confirm-table 5b0c5c2e6a1b4d0f --table "delta /lake/old" --reason "table was dropped"
+    """
+    with open_target(controller, data, why=reason) as store:
+        found = store.erasures().confirm_table(erasure, table, who=owner_of(owner), why=reason)
+    (one,) = [] if found.tables is UNSET else [item for item in found.tables if item.table == table]
+    say(f"table {table} of {found.stream}: {_table_words(one)}", as_json=json, **as_json(found))
+
+
 @app.command()
 def show(
     erasure: IdArgument,
@@ -227,8 +259,14 @@ def show(
         if found.tables is not UNSET and found.tables:
             print("tables:")
             for item in found.tables:
-                done = "" if item.at_ms is None else f", {counted(item.rows or 0, 'row')} deleted {moment(item.at_ms)}"
-                print(f"  {item.table}: {item.state}{done}")
+                print(f"  {item.table}: {_table_words(item)}")
+
+
+def _table_words(item: ErasureTable) -> str:
+    """The state of a table: what was deleted, or who has confirmed it."""
+    if item.at_ms is not None:
+        return f"{item.state}, {counted(item.rows or 0, 'row')} deleted {moment(item.at_ms)}"
+    return item.state if item.confirmed is UNSET else f"{item.state}; {confirmed_words(item.confirmed)}"
 
 
 @app.command()

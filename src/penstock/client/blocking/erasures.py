@@ -20,6 +20,7 @@ class Erasures(Blocking[AsyncErasures]):
 
     show = blocking(AsyncErasures.show)
     wait = blocking(AsyncErasures.wait)
+    confirm_table = blocking(AsyncErasures.confirm_table)
     offsets = blocking(AsyncErasures.offsets)
     withdraw = blocking(AsyncErasures.withdraw)
     verify = blocking(AsyncErasures.verify)
@@ -38,6 +39,7 @@ class Cases(Blocking[AsyncCases]):
     look = blocking(AsyncCases.look)
     wait = blocking(AsyncCases.wait)
     close = blocking(AsyncCases.close)
+    confirm_table = blocking(AsyncCases.confirm_table)
     withdraw = blocking(AsyncCases.withdraw)
     subject = blocking(AsyncCases.subject)
     ledger = blocking(AsyncCases.ledger)

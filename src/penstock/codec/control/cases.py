@@ -67,6 +67,14 @@ class CaseRecord(JsonRecord):
         str | None, Field("digest of the key that made the digests (cases.md, `key`), hex", optional=True)
     ] = None
     approval: Annotated[str | None, Field("the request for approval, once one was needed", optional=True)] = None
+    confirmed: Annotated[
+        list[Mapping[str, Any]],
+        Field(
+            "tables of deleted streams that somebody stated to be clean: `stream`, `incarnation`, `table`, `who`, `why`, "
+            "`at_ms` and `identity`",
+            optional=True,
+        ),
+    ] = field(default_factory=list)
     identity: Annotated[
         str | None,
         Field("verified identity of who opened it; absent: none was verified, and in older records", optional=True),

@@ -18,7 +18,7 @@ from penstock.codec.control.record import Fields, dump_record, load_record
 from penstock.codec.dictionary import JsonValue
 from penstock.codec.events import HEADER_BYTES
 from penstock.codec.store.erased import decode_ranges, encode_ranges
-from penstock.model.answers.erasure import ErasureDigest, ErasureHold, ErasureWithdrawal
+from penstock.model.answers.erasure import ErasureDigest, ErasureHold, ErasureWithdrawal, TableConfirmation
 from penstock.model.errors import CorruptDataError
 from penstock.model.segments import SegmentId
 
@@ -83,7 +83,8 @@ class ErasureRecord:
     (``who``, ``why``, ``at_ms``, and ``identity`` if verified) in ``WITHDRAWN`` only. ``tables``: by name, the tables in
     which it was performed too, each with ``rows`` and ``at_ms``. ``identity``: the verified one of the requester; None:
     the server verified none, or an earlier version did not keep it. ``known_tables``: the tables that were subscribers of
-    the stream when it was decided or done, sorted.
+    the stream when it was decided or done, sorted. ``confirmed``: by name, the tables that somebody stated to be clean of
+    it, each with ``who``, ``why``, ``at_ms``, and ``identity`` if verified.
     """
 
     stream: str
@@ -99,6 +100,7 @@ class ErasureRecord:
     tables: Mapping[str, Any] = field(default_factory=dict)
     identity: str | None = None
     known_tables: Sequence[str] = ()
+    confirmed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_requested(self) -> bool:
@@ -115,6 +117,8 @@ class ErasureRecord:
             more["identity"] = self.identity
         if self.known_tables:
             more["known_tables"] = list(self.known_tables)
+        if self.confirmed:
+            more["confirmed"] = dict(self.confirmed)
         return dump_record(
             {
                 **more,
@@ -152,6 +156,9 @@ class ErasureRecord:
             },
             identity=None if fields.get("identity") is None else str(fields["identity"]),
             known_tables=tuple(str(name) for name in fields.get("known_tables", ())),
+            confirmed={
+                str(name): _as_stored(of, TableConfirmation) for name, of in fields.get("confirmed", {}).items()
+            },
         )
 
 
@@ -283,6 +290,11 @@ WITHOUT_ANNOTATIONS: Mapping[type, JsonValue] = {
                 "known_tables",
                 "list",
                 "tables that were subscribers of the stream when it was decided or done; absent: none, and in older records",
+            ),
+            (
+                "confirmed",
+                "object",
+                "by name, tables that somebody stated to be clean of it: `who`, `why`, `at_ms`, `identity`; absent: none",
             ),
         ),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from msgspec import UNSET, convert
+from msgspec import UNSET, convert, structs
 
 from penstock.codec.control.cases import CaseRecord, CaseStreamRecord
 from penstock.codec.control.erasures import ErasureRecord, ErasureState
@@ -17,7 +17,15 @@ from penstock.controller.grace.left_tables import all_left_tables
 from penstock.controller.metadata import stored
 from penstock.core.cases.case import concerns, is_overdue, matcher_of
 from penstock.core.cases.progress import erasure_id, is_searched
-from penstock.model.answers.erasure import CaseDefect, CaseEnd, CaseHold, CaseProgress, CaseTable, ErasureCase
+from penstock.model.answers.erasure import (
+    CaseDefect,
+    CaseEnd,
+    CaseHold,
+    CaseProgress,
+    CaseTable,
+    ErasureCase,
+    TableConfirmation,
+)
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.names import StreamName
 from penstock.ports.data.tables import KEY_ABSENT
@@ -106,18 +114,57 @@ class CaseAnswers:
             for name, item in streams.items()
             for one in await self._tables(case, name, item)
         }
-        if not record.state.is_final:
-            async for name, incarnation, left in all_left_tables(self._ctx):
-                if not concerns(record.targets, name):
-                    continue
-                if is_searched(await self._settled(streams.get(name)), incarnation, left):
-                    continue
-                for table in left.tables:
-                    known = found.get((str(name), table))
-                    lacking = () if known is None else known.erasures
-                    one = CaseTable(stream=str(name), table=table, state="pending", erasures=lacking)
-                    found[one.stream, table] = one
+        for stated in record.confirmed:
+            place = (stated["stream"], stated["table"])
+            known = found.get(place, CaseTable(stream=place[0], table=place[1], state="confirmed"))
+            confirmed = [*known.confirmed, convert(stated, TableConfirmation)]
+            state = "pending" if known.state == "pending" else "confirmed"
+            found[place] = structs.replace(known, state=state, confirmed=confirmed)
+        for name, _, tables in await self._unsearched(record, streams):
+            for table in tables:
+                known = found.get((str(name), table), CaseTable(stream=str(name), table=table, state="pending"))
+                found[known.stream, table] = structs.replace(known, state="pending")
         return [found[place] for place in sorted(found)]
+
+    async def _unsearched(
+        self, record: CaseRecord, streams: Mapping[StreamName, CaseStreamRecord]
+    ) -> Sequence[tuple[StreamName, int, Sequence[str]]]:
+        """The deleted streams, by name and incarnation, that have left tables behind and that the case has not searched to
+        their end, with those tables that nobody has confirmed. None once the case has ended."""
+        if record.state.is_final:
+            return []
+        confirmed = {(item["stream"], item["incarnation"], item["table"]) for item in record.confirmed}
+        found: list[tuple[StreamName, int, Sequence[str]]] = []
+        async for name, incarnation, left in all_left_tables(self._ctx):
+            if not concerns(record.targets, name):
+                continue
+            if is_searched(await self._settled(streams.get(name)), incarnation, left):
+                continue
+            found.append(
+                (name, incarnation, [one for one in left.tables if (str(name), incarnation, one) not in confirmed])
+            )
+        return found
+
+    async def is_confirmed(self, case: str, record: CaseRecord, stream: StreamName, table: str) -> bool:
+        """Whether somebody has made a statement about the table of the stream."""
+        found = await self._all_tables(case, record, await self._by_stream(case))
+        return any(one.confirmed for one in found if (one.stream, one.table) == (str(stream), table))
+
+    async def pending_incarnations(self, case: str, record: CaseRecord, stream: StreamName, table: str) -> list[int]:
+        """The deleted streams of the name, by incarnation, of which the case knows nothing about the rows in the table."""
+        streams = await self._by_stream(case)
+        found = await self._unsearched(record, streams)
+        return [incarnation for name, incarnation, tables in found if name == stream and table in tables]
+
+    async def pending_erasures(self, case: str, stream: StreamName, table: str) -> Mapping[str, int]:
+        """The erasures of the case that the table lacks, each with the incarnation of its stream."""
+        item = (await self._by_stream(case)).get(stream)
+        found: dict[str, int] = {}
+        for erasure, of in [] if item is None else await self._performed(case, stream, item):
+            states = {one.table: one.state for one in await self._erasures.tables.of(of)}
+            if states.get(table) == "pending":
+                found[erasure] = of.incarnation
+        return found
 
     async def _settled(self, item: CaseStreamRecord | None) -> CaseStreamRecord | None:
         """The record with the erasure under way, if that is done. No pass settles it once the stream is deleted."""
@@ -130,21 +177,34 @@ class CaseAnswers:
     async def _tables(self, case: str, name: StreamName, record: CaseStreamRecord) -> Sequence[CaseTable]:
         """The tables with copies of the stream, and of deleted streams of its name. Without an erasure none has to
         change."""
-        erasures = await self._erasures_of(case, name, record)
-        entries = await self._ctx.metadata.entries([keys.erasure(item) for item in erasures])
         lacks: dict[str, list[str]] = {}
-        for erasure, entry in zip(erasures, entries, strict=True):
-            of = stored(entry, ErasureRecord).value
-            if of is None or of.state is ErasureState.WITHDRAWN:
-                continue  # It has erased nothing.
+        confirmed: dict[str, list[TableConfirmation]] = {}
+        for erasure, of in await self._performed(case, name, record):
             for table in await self._erasures.tables.of(of):
                 lacking = lacks.setdefault(table.table, [])
-                if table.state != "done":
+                if table.confirmed is not UNSET:
+                    confirmed.setdefault(table.table, []).append(table.confirmed)
+                elif table.state != "done":
                     lacking.append(erasure)
         return [
-            CaseTable(stream=str(name), table=table, state="pending" if lacking else "done", erasures=lacking)
+            CaseTable(
+                stream=str(name),
+                table=table,
+                state="pending" if lacking else "confirmed" if table in confirmed else "done",
+                erasures=lacking,
+                confirmed=confirmed.get(table, ()),
+            )
             for table, lacking in sorted(lacks.items())
         ]
+
+    async def _performed(
+        self, case: str, name: StreamName, record: CaseStreamRecord
+    ) -> Sequence[tuple[str, ErasureRecord]]:
+        """The erasures of the case in the stream, without those that were withdrawn: they have erased nothing."""
+        erasures = await self._erasures_of(case, name, record)
+        entries = await self._ctx.metadata.entries([keys.erasure(item) for item in erasures])
+        found = [(one, stored(entry, ErasureRecord).value) for one, entry in zip(erasures, entries, strict=True)]
+        return [(one, of) for one, of in found if of is not None and of.state is not ErasureState.WITHDRAWN]
 
     async def pending_tables(self, case: str, record: CaseRecord) -> Sequence[str]:
         """The tables that lack an erasure of the case, or have rows of a deleted stream that it has not searched."""

@@ -21,6 +21,7 @@ from penstock.controller import keys
 from penstock.controller.context import Context
 from penstock.controller.erasure.case_answers import CaseAnswers
 from penstock.controller.erasure.case_search import Case, CaseSearch, Note, asking
+from penstock.controller.erasure.confirmed import ConfirmedTables
 from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.erasure.reapply import Reapplied, Reapply
 from penstock.controller.erasure.subjects import check_text
@@ -34,16 +35,15 @@ from penstock.core.cases.case import (
     approval_arguments,
     check_key,
     checked_targets,
-    document_of,
     has_key,
     is_overdue,
     level_of,
     matcher_of,
+    stored_subject,
     with_key,
     without_values,
 )
 from penstock.core.cases.ledger import Ledger, key_digest
-from penstock.core.cases.matching import Contains, JsonField, check_parts
 from penstock.model.answers.erasure import CaseHold, CaseProgress, ErasureCase
 from penstock.model.callers import verified_name
 from penstock.model.errors import (
@@ -76,6 +76,7 @@ class Cases:
         self._erasures = erasures
         self._search = CaseSearch(ctx, erasures)
         self._answers = CaseAnswers(ctx, erasures)
+        self._confirmed = ConfirmedTables(ctx, self._answers, erasures.tables)
         self._wake = asyncio.Event()
         self._wake.set()
         self._reminded: dict[str, int] = {}
@@ -101,7 +102,7 @@ class Cases:
         now_ms = self._ctx.clock.now_ms()
         record = CaseRecord(
             targets=checked_targets(targets),
-            subject=self._stored_subject(subject, keep_values=keep_values),
+            subject=stored_subject(subject, self._ctx.settings.erasure_key, keep_values=keep_values),
             who=who,
             why=why,
             opened_ms=now_ms,
@@ -113,21 +114,6 @@ class Cases:
         self._ctx.audit.soon()
         self._wake.set()
         return await self._answers.full(case, found)
-
-    def _stored_subject(self, subject: Mapping[str, Any], *, keep_values: bool) -> dict[str, Any]:
-        """The subject as the ledger keeps it. Raises InvalidArgumentError."""
-        key = self._ctx.settings.erasure_key
-        matcher = matcher_of(subject, key)
-        check_parts(matcher)
-        if not keep_values and isinstance(matcher, Contains):
-            raise InvalidArgumentError(
-                "values in whole payloads cannot be found by digests; name a field, or let the case keep the values"
-            )
-        if not keep_values and isinstance(matcher, JsonField):
-            if key is None:
-                raise InvalidArgumentError("this store has no key for digests of values")
-            matcher = matcher.keyed(key)
-        return document_of(matcher)
 
     async def _open(self, case: str, record: CaseRecord, *, is_due_given: bool) -> CaseRecord:
         found = await self._ctx.metadata.get(keys.case(case), CaseRecord)
@@ -226,14 +212,18 @@ class Cases:
             tables = await self._answers.pending_tables(case, record)
             if tables and not pending_tables:
                 raise ConflictError(
-                    "tables still have rows of the case's events; erase them there (penstock spark erase --tables), "
-                    "or close the case with pending tables",
+                    "tables still have rows of the case's events; erase them there (penstock spark erase --tables), confirm "
+                    "those of deleted streams (erase case confirm-table), or close the case with pending tables",
                     case=case,
                     tables=", ".join(tables)[:500],
                 )
         await self._end(case, CaseState.CLOSED, who, why, tables)
         self._ctx.audit.soon()
         return await self.get(case)
+
+    async def confirm_table(self, case: str, table: str, *, stream: StreamName, who: str, why: str) -> ErasureCase:
+        """See ``ports.control.erasures.Cases.confirm_table``."""
+        return await self._answers.full(case, await self._confirmed.confirm(case, table, stream, who=who, why=why))
 
     async def withdraw(self, case: str, *, who: str, why: str) -> ErasureCase:
         """See ``ports.control.erasures.Cases.withdraw``."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, assert_never
 
-from msgspec import UNSET, convert, structs
+from msgspec import structs
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.codec.control.erasures import (
@@ -37,6 +37,7 @@ from penstock.controller.erasure.repeats import Repeats
 from penstock.controller.erasure.subjects import (
     ID_MAX,
     Request,
+    answer_of,
     check_positions,
     check_proves_something,
     check_receipt_fits,
@@ -55,15 +56,7 @@ from penstock.controller.streams.tails import head_positions
 from penstock.controller.streams.workflows import exclusive
 from penstock.core.segments.erasure import Range, size_of
 from penstock.core.segments.erasure_receipt import digest_of, sealed
-from penstock.model.answers.erasure import (
-    Erasure,
-    ErasureDeferral,
-    ErasureDigest,
-    ErasureHold,
-    ErasurePart,
-    ErasurePreview,
-    ErasureWithdrawal,
-)
+from penstock.model.answers.erasure import Erasure, ErasureHold, ErasurePart, ErasurePreview
 from penstock.model.callers import verified_name
 from penstock.model.errors import (
     ConflictError,
@@ -305,6 +298,10 @@ class Erasures:
         """See ``ControlPlane.erasures.note_table``."""
         return await self._with_tables(erasure, await self.tables.note(erasure, table, rows=rows))
 
+    async def confirm_table(self, erasure: str, table: str, *, who: str, why: str) -> Erasure:
+        """See ``ControlPlane.erasures.confirm_table``."""
+        return await self._with_tables(erasure, await self.tables.confirm(erasure, table, who=who, why=why))
+
     async def _with_tables(self, erasure: str, record: ErasureRecord) -> Erasure:
         status = self._status(erasure, record)
         return status if record.receipt is None else structs.replace(status, tables=await self.tables.of(record))
@@ -313,24 +310,8 @@ class Erasures:
         if record.state is ErasureState.ASKED:
             # Any call that sees a decided erasure starts it, because the answer to the decision can be lost.
             self._perform_soon(erasure)
-        deferral, is_asked = record.deferred, record.state is ErasureState.ASKED
-        return Erasure(
-            erasure=erasure,
-            stream=record.stream,
-            state="requested" if record.is_requested else record.state.value,
-            asked=record.asked,
-            asked_ms=record.asked_ms,
-            request=None if record.request is None else convert(record.request, ErasureDigest),
-            receipt=record.receipt,
-            deferred=UNSET
-            if deferral is None
-            else ErasureDeferral(
-                holds=convert(deferral.holds, list[ErasureHold]), count=deferral.count, since_ms=deferral.since_ms
-            ),
-            identity=UNSET if record.identity is None else record.identity,
-            withdrawn=UNSET if record.withdrawn is None else convert(record.withdrawn, ErasureWithdrawal),
-            **(self._attempts.fields(erasure) if is_asked else {}),
-        )
+        fields = self._attempts.fields(erasure) if record.state is ErasureState.ASKED else {}
+        return answer_of(erasure, record, fields)
 
     async def part(self, erasure: str, part: int) -> ErasurePart:
         """See ``ControlPlane.erasures.part``."""

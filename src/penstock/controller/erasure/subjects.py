@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import UNSET, convert
+
 from penstock.codec.control.erasures import ErasurePartRecord, ErasureRecord
 from penstock.codec.control.truncations import DeletedRecord, GraceState
 from penstock.controller import keys, retention_keys
@@ -28,6 +30,13 @@ from penstock.core.segments.erasure_receipt import (
 )
 from penstock.core.streams.history import StreamHistory
 from penstock.core.streams.query_source import TABLE_PREFIX
+from penstock.model.answers.erasure import (
+    Erasure,
+    ErasureDeferral,
+    ErasureDigest,
+    ErasureHold,
+    ErasureWithdrawal,
+)
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
@@ -42,6 +51,28 @@ _RECEIPT_REST_BYTES = 64 << 10
 """Upper bound of the receipt's fields whose size is not known when the erasure is decided."""
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+
+def answer_of(erasure: str, record: ErasureRecord, attempts: Mapping[str, Any]) -> Erasure:
+    """How an erasure stands, without its tables. ``attempts``: the fields of one that is being performed."""
+    deferral = record.deferred
+    return Erasure(
+        erasure=erasure,
+        stream=record.stream,
+        state="requested" if record.is_requested else record.state.value,
+        asked=record.asked,
+        asked_ms=record.asked_ms,
+        request=None if record.request is None else convert(record.request, ErasureDigest),
+        receipt=record.receipt,
+        deferred=UNSET
+        if deferral is None
+        else ErasureDeferral(
+            holds=convert(deferral.holds, list[ErasureHold]), count=deferral.count, since_ms=deferral.since_ms
+        ),
+        identity=UNSET if record.identity is None else record.identity,
+        withdrawn=UNSET if record.withdrawn is None else convert(record.withdrawn, ErasureWithdrawal),
+        **attempts,
+    )
 
 
 def where_of(parts: Sequence[ErasurePartRecord], gone: Sequence[SegmentId]) -> dict[str, Any]:

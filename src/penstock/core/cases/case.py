@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.codec.control.cases import CaseRecord, CaseState
 from penstock.core.cases.ledger import key_digest
-from penstock.core.cases.matching import Contains, JsonField, KeyedField, Matcher
+from penstock.core.cases.matching import Contains, JsonField, KeyedField, Matcher, check_parts
 from penstock.model.errors import InvalidArgumentError, InvalidNameError
 from penstock.model.names import StreamName
 
@@ -147,6 +147,21 @@ def approval_arguments(case: str, record: CaseRecord) -> dict[str, Any]:
         "why": record.why,
         "due_ms": record.due_ms,
     }
+
+
+def stored_subject(subject: Mapping[str, Any], key: bytes | None, *, keep_values: bool) -> dict[str, Any]:
+    """The subject as a case stores it: with its values, or with keyed digests of them. Raises InvalidArgumentError."""
+    matcher = matcher_of(subject, key)
+    check_parts(matcher)
+    if not keep_values and isinstance(matcher, Contains):
+        raise InvalidArgumentError(
+            "values in whole payloads cannot be found by digests; name a field, or let the case keep the values"
+        )
+    if not keep_values and isinstance(matcher, JsonField):
+        if key is None:
+            raise InvalidArgumentError("this store has no key for digests of values")
+        matcher = matcher.keyed(key)
+    return document_of(matcher)
 
 
 def matcher_of(subject: Mapping[str, Any], key: bytes | None) -> Matcher:

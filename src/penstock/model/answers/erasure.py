@@ -24,6 +24,7 @@ __all__ = [
     "ErasureProgress",
     "ErasureTable",
     "ErasureWithdrawal",
+    "TableConfirmation",
 ]
 
 
@@ -74,14 +75,26 @@ class ErasureWithdrawal(Struct, frozen=True, kw_only=True):
     identity: str | UnsetType = UNSET
 
 
+class TableConfirmation(Struct, frozen=True, kw_only=True):
+    """Who stated that a table of a deleted stream has no rows of erased events, why, and when, in milliseconds since the
+    Unix epoch. The store has not verified it. ``identity``: the verified one of that caller; UNSET: none was verified."""
+
+    who: str
+    why: str
+    at_ms: int
+    identity: str | UnsetType = UNSET
+
+
 class ErasureTable(Struct, frozen=True, kw_only=True):
-    """A table with copies of the stream's events. ``state``: ``done``, or ``pending``: rows of the events may be there.
-    ``rows``: deleted at ``at_ms``, milliseconds since the Unix epoch; both None while it is pending."""
+    """A table with copies of the stream's events. ``state``: ``done``; ``confirmed``: somebody stated that no rows of the
+    events are there, as ``confirmed`` records; or ``pending``: rows of the events may be there. ``rows``: deleted at
+    ``at_ms``, milliseconds since the Unix epoch; both None unless it is done."""
 
     table: str
     state: str
     rows: int | None = None
     at_ms: int | None = None
+    confirmed: TableConfirmation | UnsetType = UNSET
 
 
 class ErasureProgress(Struct, frozen=True, kw_only=True):
@@ -149,13 +162,15 @@ class CaseHold(Struct, frozen=True, kw_only=True):
 
 
 class CaseTable(Struct, frozen=True, kw_only=True):
-    """A table with copies of a stream's events. ``state``: ``done``, or ``pending``: it lacks the ``erasures``, or has rows
-    of a deleted stream that the case has not searched to its end."""
+    """A table with copies of a stream's events. ``state``: ``done``; ``confirmed``: nothing is pending, for some of it only
+    because somebody stated so; or ``pending``: it lacks the ``erasures``, or has rows of a deleted stream that the case
+    has not searched to its end. ``confirmed``: the statements, one for each deleted stream of the name and each erasure."""
 
     stream: str
     table: str
     state: str
     erasures: Sequence[str] = ()
+    confirmed: Sequence[TableConfirmation] = ()
 
 
 class CaseDefect(Struct, frozen=True, kw_only=True):

@@ -381,6 +381,25 @@ async def open_case(control: ControlPlane, given: Given) -> ErasureCase:
     )
 
 
+_TABLE = Parameter("table", Kind.TEXT, "The table, as the answer lists it", needed=True)
+_OF_STREAM = Parameter("stream", Kind.TEXT, "The deleted stream, `scope/stream`", needed=True)
+
+
+@erasures.add("POST", "/v1/erasures/{id}/confirm-table", body=[_TABLE, *_WHO_AND_WHY])
+async def confirm_erased_table(control: ControlPlane, given: Given) -> Erasure:
+    """Record the statement that a table of a deleted stream has no rows of the erased events. Nothing verifies it."""
+    stated = {"who": given["who"], "why": given["why"]}
+    return await control.erasures.confirm_table(given.path["id"], given["table"], **stated)
+
+
+@erasures.add("POST", "/v1/erasure-cases/{id}/confirm-table", body=[_TABLE, _OF_STREAM, *_WHO_AND_WHY])
+async def confirm_case_table(control: ControlPlane, given: Given) -> ErasureCase:
+    """Record the statement that a table of a deleted stream has no rows of the person's events. Nothing verifies it."""
+    stream = StreamName.parse(given["stream"])
+    stated = {"who": given["who"], "why": given["why"]}
+    return await control.cases.confirm_table(given.path["id"], given["table"], stream=stream, **stated)
+
+
 _PENDING = Parameter("pending_tables", Kind.FLAG, "Close it also while tables have rows of its events")
 
 

@@ -72,6 +72,15 @@ class Erasures(Protocol):
         """
         ...
 
+    async def confirm_table(self, erasure: str, table: str, *, who: str, why: str) -> Erasure:
+        """Record the statement that a table of a deleted stream has no rows of a done erasure's events. Nothing verifies it.
+
+        ``table``: as in the erasure's ``tables``. Repeating the call, and a call for a table that is done, change nothing.
+        Raises NotFoundError, ConflictError (the stream exists or can be restored: erase the rows with the job),
+        InvalidArgumentError (there is no receipt yet, or no such table).
+        """
+        ...
+
 
 class Cases(Protocol):
     """Cases: the erasure of a person's events in streams or scopes, from the request to the proof.
@@ -118,6 +127,16 @@ class Cases(Protocol):
 
         ``pending_tables``: also while tables have rows of its events; the end then names them. Raises NotFoundError,
         ConflictError (it is not verified, was withdrawn, or is pending in tables), InvalidArgumentError.
+        """
+        ...
+
+    async def confirm_table(self, case: str, table: str, *, stream: StreamName, who: str, why: str) -> ErasureCase:
+        """Record the statement that a table of a deleted stream has no rows of the person's events. Nothing verifies it.
+
+        It counts for all deleted streams of the name whose rows in the table are pending, and for their erasures by the
+        case; not for a stream that is deleted later. Repeating the call changes nothing. Raises NotFoundError, ConflictError
+        (the case has ended or waits for approval; nothing of a deleted stream is pending there; the stream can be
+        restored), InvalidArgumentError. An error may leave the statement recorded for some of the erasures.
         """
         ...
 

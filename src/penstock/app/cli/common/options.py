@@ -59,6 +59,10 @@ OwnerOption = Annotated[
 ReasonOption = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.", show_default=False)
 ]
+TableOption = Annotated[
+    str,
+    typer.Option("--table", metavar="TABLE", help="The table, as it is listed: 'delta PLACE'.", show_default=False),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="Stop after this many events.", show_default=False)

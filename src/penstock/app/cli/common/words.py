@@ -13,6 +13,7 @@ from penstock.codec.control.effective_policy import PATHS, origin_at, value_at
 from penstock.codec.control.policy_document import BY_PATH, Kind
 from penstock.core.retention.facts import holder_in_words
 from penstock.core.units import counted, exact_duration, exact_size, format_duration, format_size, parse_duration_ms
+from penstock.model.answers.erasure import TableConfirmation
 from penstock.model.answers.explanation import ExplainedRange, Explanation
 from penstock.model.answers.forecast import Forecast, ReachedLimit
 from penstock.model.answers.plan import Holding, PlanStep, RetentionPlan, RetentionRun, Writers
@@ -341,3 +342,8 @@ def fields_words(fields: Mapping[str, Any]) -> str:
 def requester_words(who: str, identity: str | UnsetType) -> str:
     """Who made a request, as stated, and the verified identity if the server has verified one."""
     return who if identity is UNSET else f"{who} (verified: {identity})"
+
+
+def confirmed_words(stated: TableConfirmation) -> str:
+    """Who stated that a table is clean, when and why."""
+    return f"confirmed by {requester_words(stated.who, stated.identity)} {moment(stated.at_ms)}, not verified: {stated.why}"

@@ -10,14 +10,14 @@ import typer
 from msgspec import UNSET
 
 from penstock.app.cli.common.loss import FINAL, Loss, confirm, lost_fields
-from penstock.app.cli.common.options import ID, VALUES, OwnerOption, ReasonOption, YesOption
+from penstock.app.cli.common.options import ID, VALUES, OwnerOption, ReasonOption, TableOption, YesOption
 from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, print_facts, print_json, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target, owner_of
-from penstock.app.cli.common.words import moment, parse_moment, requester_words
+from penstock.app.cli.common.words import confirmed_words, moment, parse_moment, requester_words
 from penstock.app.erasure.values import values_from
 from penstock.codec.answers import as_json as as_json_of
 from penstock.core.units import counted, format_size
-from penstock.model.answers.erasure import ErasureCase
+from penstock.model.answers.erasure import CaseTable, ErasureCase
 from penstock.model.errors import InvalidArgumentError
 from penstock.storage.machine.clock import RealClock
 
@@ -219,6 +219,33 @@ def close(
     say(f"case {case} is closed; {_erased(found)}", as_json=json, **as_json_of(found))
 
 
+@app.command("confirm-table")
+def confirm_table(
+    case: CaseArgument,
+    table: TableOption,
+    stream: Annotated[
+        str, typer.Option("--stream", metavar="SCOPE/STREAM", help="The deleted stream.", show_default=False)
+    ],
+    reason: ReasonOption,
+    owner: OwnerOption = None,
+    controller: ControllerOption = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Record that you have checked a table of a deleted stream, and that it has no rows of the person's events.
+
+    The store verifies nothing: the case shows the table as confirmed by you. Exit status 4: nothing of a deleted stream is
+    pending there, or the stream can be restored.
+
+    \b
+    penstock erase case confirm-table r17 --stream crm/old --table "delta /lake/old" --reason "table was dropped"
+    """
+    with open_target(controller, data, why=reason) as store:
+        found = store.cases().confirm_table(case, table, stream=stream, who=owner_of(owner), why=reason)
+    (one,) = [item for item in found.tables if (item.stream, item.table) == (stream, table)]
+    say(f"table {table} of {stream}: {table_words(one)}", as_json=json, **as_json_of(found))
+
+
 @app.command()
 def withdraw(
     case: CaseArgument,
@@ -236,6 +263,12 @@ def withdraw(
     with open_target(controller, data) as store:
         found = store.cases().withdraw(case, who=owner_of(owner), why=reason)
     say(f"case {case} is withdrawn; {_erased(found)}", as_json=json, **as_json_of(found))
+
+
+def table_words(item: CaseTable) -> str:
+    """The state of a table, with who has confirmed what."""
+    said = dict.fromkeys(confirmed_words(one) for one in item.confirmed)
+    return "; ".join([item.state, *said])
 
 
 def _erased(found: ErasureCase) -> str:
@@ -261,7 +294,7 @@ def _print(found: ErasureCase, *, as_json: bool, loss: Loss | None = None) -> No
     if found.holds:
         facts["held by"] = [f"{item.hold} on {item.stream}: {item.reason} ({item.owner})" for item in found.holds]
     if found.tables:
-        facts["tables"] = [f"{item.table} of {item.stream}: {item.state}" for item in found.tables]
+        facts["tables"] = [f"{item.table} of {item.stream}: {table_words(item)}" for item in found.tables]
     if found.defects:
         facts["not searched"] = [item.why for item in found.defects]
     if found.ended is not None:

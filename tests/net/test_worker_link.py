@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import socket
+import struct
 from uuid import UUID
 
 import pytest
@@ -233,6 +236,77 @@ def test_the_end_of_one_end_fails_what_the_other_waits_for(who: str) -> None:
                 await near.call("wait")
 
     run(body)
+
+
+plain_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from("bldeu"),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+tagged = plain_json | st.tuples(
+    st.sampled_from([*"bldeu", "Append", "ChunkRange", "SegmentChanges", "LimitAction"]),
+    st.lists(plain_json, max_size=7),
+).map(list)
+
+
+@given(packed=tagged, sizes=st.lists(st.integers(-3, 3), max_size=3) | plain_json, rest=st.binary(max_size=6))
+def test_whatever_a_faulty_process_sends_is_a_value_or_refused(packed: object, sizes: object, rest: bytes) -> None:
+    text = json.dumps([packed, sizes]).encode()
+    for decode in (decode_value, decode_error):
+        with contextlib.suppress(ProtocolError):
+            decode(text, rest)
+
+
+@given(error=st.tuples(st.sampled_from(["TruncatedError", "InternalError", "x"]) | plain_json, plain_json, plain_json))
+def test_whatever_a_faulty_process_calls_an_error_is_one_or_refused(error: tuple) -> None:
+    name, message, fields = error
+    reported = {str(key): value for key, value in fields.items()} if isinstance(fields, dict) else fields
+    text, beside = encode_value([name, message, reported])
+    with contextlib.suppress(ProtocolError):
+        assert isinstance(decode_error(text, b"".join(beside)), PenstockError)
+
+
+@pytest.mark.parametrize("call", [None, 3, [], [3], [["take"]], {"take": 1}, ["traced"], ["traced", 5, "take"]])
+def test_a_call_that_is_none_ends_the_line(call: object) -> None:
+    async def body() -> None:
+        ours, theirs = socket.socketpair()
+        link = await open_link(theirs, name="far", handlers={}, takers={"take": lambda answer: answer(1)})
+        text, _ = encode_value(call)
+        ours.sendall(struct.pack(">IIBQ", len(text), len(text), 0, 1) + text)
+        await link.closed
+        ours.close()
+
+    run(body)
+
+
+def test_an_answer_that_is_no_value_fails_its_call_and_ends_the_line() -> None:
+    async def body() -> None:
+        ours, theirs = socket.socketpair()
+        link = await open_link(theirs, name="far", handlers={})
+        call = asyncio.ensure_future(link.call("anything"))
+        await asyncio.get_running_loop().run_in_executor(None, ours.recv, 1)
+        ours.sendall(struct.pack(">IIBQ", 2, 2, 1, 1) + b"[]")
+        with pytest.raises(NotConnectedError):
+            await call
+        ours.close()
+
+    run(body)
+
+
+def test_a_taker_with_a_bug_answers_with_an_error_and_the_line_stays() -> None:
+    async def body() -> None:
+        async with pair({"echo": echo}, {"take": lambda answer: answer(1)}) as (near, _):
+            with pytest.raises(InternalError):
+                await near.call("take", "one argument too many")
+            assert await near.call("take") == 1
+
+    run(body)
+
+
+def test_an_error_of_another_module_arrives_as_the_nearest_known_one() -> None:
+    text, beside = encode_error(LinkDownError("the other process has ended", line="far"))
+    error = decode_error(text, b"".join(beside))
+    assert (type(error), error.fields) == (NotConnectedError, {"line": "far"})
 
 
 def test_bytes_that_are_no_frame_end_the_line() -> None:

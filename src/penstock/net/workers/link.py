@@ -1,7 +1,7 @@
-"""The link between a server and one of its worker processes: calls in both directions over one socket pair.
+"""The link between a server and one of its worker processes: calls in both directions over one connection.
 
-The server makes the pair, and the worker inherits its end. No other process can reach it, so there is no
-authentication. When either process ends, the link ends for the other.
+The server makes a pair of sockets, and the worker inherits its end. No other process can reach it, so there is no
+authentication. When either process ends, the link ends for the other. ``tcp_link`` has links between machines.
 
 A frame is a header, a text and byte strings (``worker_values``). Frames arrive in the order in which they were sent.
 """
@@ -47,9 +47,8 @@ class WorkerLink(asyncio.Protocol):
     task.
 
     ``closed`` is done once the other end has ended or ``close`` was called; calls in flight then fail with
-    NotConnectedError. Made by ``open_link``.
-
-    ``may_answer`` is asked before each answer is sent; None: always. If it returns False, the link ends without it.
+    NotConnectedError. ``may_answer`` is asked before each answer: false drops the connection instead. Made by
+    ``open_link`` and ``tcp_link``.
     """
 
     def __init__(
@@ -61,11 +60,11 @@ class WorkerLink(asyncio.Protocol):
         may_answer: Callable[[], bool] | None = None,
     ) -> None:
         self.name = name
-        self._may_answer = may_answer
         self.closed: asyncio.Future[None] = loop.create_future()
         self._loop = loop
         self._handlers = handlers
         self._takers = takers
+        self._may_answer = may_answer
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._last_id = 0
@@ -129,23 +128,21 @@ class WorkerLink(asyncio.Protocol):
             if task is not None:
                 task.cancel()
         elif kind in (_ANSWER, _ERROR):
+            # Decoded first: a call whose answer is no value must stay owed, so that it fails with the link.
+            outcome = decode_error(text, rest) if kind == _ERROR else decode_value(text, rest)
             answer = self._owed.pop(number, None)
             if answer is not None:
-                answer(decode_error(text, rest) if kind == _ERROR else decode_value(text, rest))
+                answer(outcome)
         else:
             raise ProtocolError("unknown kind of frame between processes", kind=kind)
 
     # --- calls of the other end ---
 
     def _called(self, number: int, call: Any) -> None:
-        method, *arguments = call
-        around = None
-        if method == _TRACED:
-            parent, method, *arguments = arguments
-            around = context_of_header(parent)
+        method, arguments, around = _parts_of(call)
         taker = self._takers.get(method)
         if taker is not None:
-            taker(lambda outcome: self._reply(number, outcome), *arguments)
+            self._hand_over(taker, number, arguments)
             return
         handler = self._handlers.get(method)
         if handler is None:
@@ -157,6 +154,15 @@ class WorkerLink(asyncio.Protocol):
             task = self._loop.create_task(self._serve(number, handler, arguments, around, method))
             self._serving[number] = task
             task.add_done_callback(lambda _: self._serving.pop(number, None))
+
+    def _hand_over(self, taker: Taker, number: int, arguments: Sequence[Any]) -> None:
+        try:
+            taker(lambda outcome: self._reply(number, outcome), *arguments)
+        except PenstockError as error:
+            self._reply(number, error)
+        except Exception as error:
+            log.error("call between processes failed", extra={"line": self.name}, exc_info=error)
+            self._reply(number, InternalError("call failed", reason=repr(error)[:500]))
 
     async def _serve(
         self, number: int, handler: Handler, arguments: Sequence[Any], around: SpanContext | None, method: str
@@ -182,7 +188,8 @@ class WorkerLink(asyncio.Protocol):
             del outcome  # The error's traceback holds this frame, which would keep the arguments alive.
 
     def _reply(self, number: int, outcome: object) -> None:
-        if self._may_answer is not None and not self._may_answer():
+        if self._may_answer is not None and self.is_open and not self._may_answer():
+            log.warning("link closed instead of an answer", extra={"line": self.name})
             self.abort()
             return
         try:
@@ -239,7 +246,7 @@ class WorkerLink(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End the line now. What is queued may not be sent."""
+        """End the line at once. What is queued is lost."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -256,6 +263,16 @@ class WorkerLink(asyncio.Protocol):
 
     def _lost(self) -> NotConnectedError:
         return NotConnectedError("the other process has ended", line=self.name)
+
+
+def _parts_of(call: object) -> tuple[str, Sequence[Any], SpanContext | None]:
+    """Method, arguments, and the span around the call. Raises ProtocolError."""
+    match call:
+        case [str() as traced, str() as parent, str() as method, *arguments] if traced == _TRACED:
+            return method, arguments, context_of_header(parent)
+        case [str() as method, *arguments] if method != _TRACED:
+            return method, arguments, None
+    raise ProtocolError("not a call between processes")
 
 
 async def open_link(

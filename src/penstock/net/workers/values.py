@@ -75,6 +75,7 @@ _ERRORS = {
 }
 _JUST_PLAIN = frozenset((str, int, float, bool, type(None)))
 """Exact types only: an enum may be a subclass."""
+_MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError)
 _TEXT_OF = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -93,19 +94,25 @@ def decode_value(text: Buffer, rest: Buffer) -> Any:
         packed, sizes = json.loads(str(text, "utf-8"))
         view, end, beside = memoryview(rest), 0, []
         for size in sizes:
+            if size < 0:
+                raise ProtocolError("byte string after a value has an invalid size", size_bytes=size)
             beside.append(bytes(view[end : end + size]))
             end += size
         if end != len(view):
             raise ProtocolError("byte strings after a value do not match it", expected=end, actual=len(view))
         return _unpack(packed, beside)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+    except ProtocolError:
+        raise
+    except (*_MALFORMED, PenstockError) as error:  # Records check themselves, and raise our errors.
         raise ProtocolError("not a value of a worker's port", reason=repr(error)[:200]) from error
 
 
 def encode_error(error: PenstockError) -> tuple[bytes, Sequence[Buffer]]:
     """An error by its class, message and fields. Fields of a type that no port uses become texts."""
     reported = {name: _encodable(value) for name, value in error.fields.items()}
-    return encode_value([type(error).__name__, error.message, reported])
+    # A class of another module arrives as the nearest one that all processes know.
+    known = next(kind.__name__ for kind in type(error).__mro__ if _ERRORS.get(kind.__name__) is kind)
+    return encode_value([known, error.message, reported])
 
 
 def decode_error(text: Buffer, rest: Buffer) -> PenstockError:
@@ -113,7 +120,7 @@ def decode_error(text: Buffer, rest: Buffer) -> PenstockError:
     try:
         name, message, reported = decode_value(text, rest)
         return _ERRORS[name](message, **reported)
-    except (ValueError, TypeError, KeyError) as error:
+    except _MALFORMED as error:
         raise ProtocolError("not an error of ours", reason=repr(error)[:200]) from error
 
 

@@ -46,6 +46,7 @@ from penstock.storage.access.key_sets import KeySet, key_set, parse_keys
 from penstock.storage.access.passwords import check_password, hash_password, import_pravega, matches
 from penstock.storage.access.plan_tokens import PlanTokens
 from penstock.storage.access.store_key import key_path, load_key
+from penstock.storage.access.token_list import RevokedTokens, tokens_path
 from penstock.storage.access.users_file import User, certificate_name, change_users, load_users, users_path, with_grants
 
 PASSWORD = "correct horse"
@@ -104,10 +105,12 @@ class Desk:
         self.file = users_path(self.path)
         change_users(self.file, add)
         self.key = load_key(self.path)
+        self.listed = tokens_path(self.path)
         self.tokens = StoreTokens(self.key, self.clock)
         self.desk = StoreAuthenticator(
             users=self.file,
             tokens=self.tokens,
+            revoked=RevokedTokens(self.listed),
             plans=PlanTokens(self.key, self.clock),
             provider=self.provider,
             clock=self.clock,
@@ -127,7 +130,8 @@ async def test_right_credentials_become_an_identity_with_its_rights(tmp_path):
     assert await desk.who(basic("ann", PASSWORD)) == Identity(name="ann", proof="password", grants=(READ,))
     assert (await desk.who("", "DNS:other", "DNS:svc.shop")).proof == "certificate"
     token = desk.tokens.issue("job", [READ], ttl_s=60, token_id=UUID(int=1))
-    assert await desk.who(f"bearer {token}") == Identity(name="job", proof="token", grants=(READ,))
+    found = Identity(name="job", proof="token", grants=(READ,), token=UUID(int=1).hex)
+    assert await desk.who(f"bearer {token}") == found
 
 
 WRONG = [

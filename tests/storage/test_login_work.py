@@ -22,6 +22,7 @@ from penstock.storage.access.bearer import StoreTokens
 from penstock.storage.access.passwords import PasswordHash, hash_password, import_pravega
 from penstock.storage.access.plan_tokens import PlanTokens
 from penstock.storage.access.store_key import load_key
+from penstock.storage.access.token_list import RevokedTokens, tokens_path
 from penstock.storage.access.users_file import User, change_users, users_path
 from penstock.testing.fakes import FakeClock
 
@@ -61,6 +62,7 @@ def desk(path: Path, kinds: Sequence[int] = ROUNDS) -> StoreAuthenticator:
     return StoreAuthenticator(
         users=users_path(path),
         tokens=StoreTokens(load_key(path), clock),
+        revoked=RevokedTokens(tokens_path(path)),
         plans=PlanTokens(load_key(path), clock),
         provider=None,
         clock=clock,

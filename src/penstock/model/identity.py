@@ -57,18 +57,20 @@ class Grant:
 class PlanLife:
     """Of an identity that a plan token proves. ``proof``: how the identity that planned was verified. Times in
     milliseconds since the Unix epoch. ``expires_ms``: when the token expires. ``ends_ms``: no renewed token is valid
-    longer."""
+    longer. ``token``: the id of the store's own token that planned; empty: something else did."""
 
     proof: str
     expires_ms: int
     ends_ms: int
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """An identity that the server has verified. ``proof`` is how: ``password``, ``token``, ``certificate`` or ``plan``.
 
-    ``plan``: set if, and only if, a plan token proves it.
+    ``plan``: set if, and only if, a plan token proves it. ``token``: the id of the store's own token that proves it; empty:
+    something else does.
 
     Raises InvalidArgumentError: the name is empty, longer than 255 characters, or not one line of text.
     """
@@ -77,6 +79,7 @@ class Identity:
     proof: str
     grants: tuple[Grant, ...] = ()
     plan: PlanLife | None = None
+    token: str = ""
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > NAME_MAX or not self.name.isprintable():

@@ -23,6 +23,7 @@ from penstock.storage.access.delegation import Issuer, Verifier
 from penstock.storage.access.key_sets import key_set
 from penstock.storage.access.plan_tokens import PlanTokens
 from penstock.storage.access.store_key import load_key
+from penstock.storage.access.token_list import RevokedTokens, load_tokens, tokens_path
 from penstock.storage.access.users_file import users_path
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ def open_security(
     if settings is None:
         return Security(tls=tls)
     key = load_key(data)
+    load_tokens(tokens_path(data))  # If it cannot be read, the start fails, and not each call.
     provider = None
     if settings.jwt is not None:
         keys = key_set(settings.jwt.jwks, steady_s=telemetry.steady_s)
@@ -51,6 +53,7 @@ def open_security(
     authenticator = StoreAuthenticator(
         users=settings.users or users_path(data),
         tokens=StoreTokens(key, clock),
+        revoked=RevokedTokens(tokens_path(data)),
         plans=PlanTokens(key, clock),
         provider=provider,
         clock=clock,

@@ -29,6 +29,7 @@ from penstock.model.errors import (
 from penstock.ports.data.tables import TableEntry, Tables
 from penstock.storage.access.secret_files import FOLDER
 from penstock.storage.access.store_key import key_path, load_key
+from penstock.storage.access.token_list import load_tokens, tokens_path
 from penstock.storage.access.users_file import load_users, users_path
 from penstock.storage.machine.signing_keys import DIRECTORY, FileSigningKeys
 
@@ -112,6 +113,7 @@ def check_secrets(data: Path, recorded: list[LogKey]) -> Secrets:
         public = recorded[-1].record.public
         _try(found, folder / f"{public.hex()}.key", lambda: FileSigningKeys(data).sign(public, _TRIAL))
     users = _try(found, users_path(data), lambda: len(load_users(users_path(data))))
+    _try(found, tokens_path(data), lambda: load_tokens(tokens_path(data)))
     has_key = key_path(data).exists()
     if has_key:
         _try(found, key_path(data), lambda: load_key(data).id)

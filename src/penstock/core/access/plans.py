@@ -103,4 +103,5 @@ def plan_life(identity: Identity, *, valid_s: int, now_ms: int) -> PlanLife:
         proof=identity.proof if before is None else before.proof,
         expires_ms=min(ends_ms, now_ms + valid_s * 1000),
         ends_ms=ends_ms,
+        token=identity.token if before is None else before.token,
     )

@@ -20,9 +20,10 @@ from penstock.model.identity import Grant, Identity
 from penstock.ports.access.authenticator import CREDENTIALS_MAX, Presented
 from penstock.ports.clock import Clock
 from penstock.ports.telemetry import Telemetry
-from penstock.storage.access.bearer import ProviderTokens, StoreTokens, header_of
+from penstock.storage.access.bearer import ProviderTokens, StoreTokens, header_of, refused
 from penstock.storage.access.passwords import PASSWORD_MAX, PasswordHash, matches, rounds_of
 from penstock.storage.access.plan_tokens import PlanTokens, is_plan
+from penstock.storage.access.token_list import RevokedTokens
 from penstock.storage.access.users_file import User, Users, certificate_name, load_users
 
 log = logging.getLogger(__name__)
@@ -54,9 +55,10 @@ class StoreAuthenticator:
     """An ``Authenticator`` with the users of a file, the store's own tokens, and those of an identity provider. It also knows
     the ``PresentRights`` of its users.
 
-    The file is read again when it has changed, and then nothing verified before counts. ``provider``: None: only the
-    store's own tokens. Everything is borrowed. A name, an address and a name at an address must wait after wrong passwords.
-    A password that was right since the start need not. Tokens cannot be guessed, so they never wait.
+    The files of users and of revoked tokens are read again when they have changed, and then nothing verified before counts.
+    ``provider``: None: only the store's own tokens. Everything is borrowed. A name, an address and a name at an address must
+    wait after wrong passwords. A password that was right since the start need not. Tokens cannot be guessed, so they never
+    wait.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class StoreAuthenticator:
         *,
         users: Path,
         tokens: StoreTokens,
+        revoked: RevokedTokens,
         plans: PlanTokens,
         provider: ProviderTokens | None,
         clock: Clock,
@@ -71,6 +74,7 @@ class StoreAuthenticator:
     ) -> None:
         self._path = users
         self._tokens = tokens
+        self._revoked = revoked
         self._plans = plans
         self._provider = provider
         self._clock = clock
@@ -188,7 +192,11 @@ class StoreAuthenticator:
 
     async def _of_token(self, token: str) -> tuple[Identity, float]:
         if header_of(token)["kid"] == self._tokens.key_id:
-            return self._of_plan(token) if is_plan(token) else self._tokens.identity(token)
+            if is_plan(token):
+                return self._of_plan(token)
+            identity, ends_s = self._tokens.identity(token)
+            self._check_revoked(identity.token)
+            return identity, ends_s
         if self._provider is None:
             raise UnauthenticatedError("the token is not one of this store")
         return await self._provider.identity(token)
@@ -196,12 +204,18 @@ class StoreAuthenticator:
     def _of_plan(self, token: str) -> tuple[Identity, float]:
         """The identity of a plan, with the rights that its user still has. An identity of a provider is not listed here."""
         identity, life = self._plans.identity(token)
+        if life.token:
+            self._check_revoked(life.token)
         if life.proof in _LISTED:
             user = self._users.get(identity.name)
             if user is None:
                 raise UnauthenticatedError("the user of the plan was removed")
             identity = replace(identity, grants=still_held(identity.grants, user.grants))
         return identity, life.expires_ms / 1000
+
+    def _check_revoked(self, token_id: str) -> None:
+        if self._revoked.has(token_id):
+            raise refused("the token was revoked")
 
     def _of_certificate(self, shown: Presented) -> Identity:
         names = (certificate_name(name) if name.startswith("DNS:") else name for name in shown.certificate)
@@ -220,6 +234,8 @@ class StoreAuthenticator:
     def _load(self) -> None:
         """Read the users again if their file has changed. While it cannot be read there are no users: one that was
         removed must not come back."""
+        if self._revoked.refresh():
+            self._known.clear()
         try:
             self._read()
         except (PenstockError, OSError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -178,9 +178,15 @@ class StoreTokens:
         return token
 
     def identity(self, token: str) -> tuple[Identity, float]:
-        """As ``ProviderTokens.identity``."""
+        """As ``ProviderTokens.identity``, with the id of the token."""
+        claims = self.claims(token)
+        found = _identity(claims.get("sub"), grants_of(claims.get(OWN_GRANTS)))
+        return replace(found, token=str(claims.get("jti", ""))), float(claims["exp"])
+
+    def claims(self, token: str) -> Mapping[str, Any]:
+        """The claims of a token of this store that is valid now. Raises UnauthenticatedError."""
         header_of(token)
-        claims = claims_of(
+        return claims_of(
             token,
             self._public,
             algorithms=["EdDSA"],
@@ -189,7 +195,6 @@ class StoreTokens:
             leeway_s=0,
             now_s=self._clock.now_ms() / 1000,
         )
-        return _identity(claims.get("sub"), grants_of(claims.get(OWN_GRANTS))), float(claims["exp"])
 
 
 def grants_of(claim: object) -> tuple[Grant, ...]:

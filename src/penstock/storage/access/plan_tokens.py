@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TYPE = "plan+jwt"
 """The header ``typ`` of a plan token."""
-_PROOF, _ENDS = "prf", "end"
+_PROOF, _ENDS, _TOKEN = "prf", "end", "tok"
 
 
 def is_plan(token: str) -> bool:
@@ -44,6 +44,7 @@ def sign_plan(
         _ENDS: life.ends_ms // 1000,
         _PROOF: life.proof,
         OWN_GRANTS: [grant_text(grant) for grant in grants],
+        **({_TOKEN: life.token} if life.token else {}),
     }
     token = jwt.encode(claims, private, algorithm="EdDSA", headers={"kid": key.id, "typ": TYPE})
     if len(token) > TOKEN_MAX:
@@ -76,5 +77,10 @@ class PlanTokens:
         name, proof, ends = claims.get("sub"), claims.get(_PROOF), claims.get(_ENDS)
         if not isinstance(name, str) or not isinstance(proof, str) or not isinstance(ends, int):
             raise refused("the token names no plan")
-        life = PlanLife(proof=proof, expires_ms=int(claims["exp"] * 1000), ends_ms=ends * 1000)
+        life = PlanLife(
+            proof=proof,
+            expires_ms=int(claims["exp"] * 1000),
+            ends_ms=ends * 1000,
+            token=str(claims.get(_TOKEN, "")),
+        )
         return Identity(name=name, proof="plan", grants=grants_of(claims.get(OWN_GRANTS)), plan=life), life

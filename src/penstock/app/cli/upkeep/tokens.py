@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.app.cli.common.options import DATA, DURATIONS, GrantOption
-from penstock.app.cli.common.output import print_json
+from penstock.app.cli.common.output import print_json, print_rows, say
 from penstock.app.cli.common.target import JsonOption
+from penstock.app.cli.common.words import moment
 from penstock.core.access.resources import grant_text, parse_grant
 from penstock.core.units import parse_duration_ms
-from penstock.model.errors import InvalidArgumentError
-from penstock.storage.access.bearer import StoreTokens
+from penstock.model.errors import InvalidArgumentError, NotFoundError, UnauthenticatedError
+from penstock.storage.access.bearer import OWN_GRANTS, StoreTokens, grants_of
 from penstock.storage.access.store_key import load_key
+from penstock.storage.access.token_list import IssuedToken, change_tokens, load_tokens, tokens_path
 from penstock.storage.access.users_file import users_path
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import is_complete
@@ -24,6 +27,8 @@ TTL_MAX_S = 366 * 86_400
 
 app = typer.Typer(help="Tokens of a server with --auth: for programs, instead of a password.", no_args_is_help=True)
 
+DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help=DATA)]
+
 
 @app.command()
 def issue(
@@ -32,13 +37,12 @@ def issue(
     ttl: Annotated[
         str, typer.Option("--valid-for", metavar="DURATION", help=f"How long it is valid. {DURATIONS}")
     ] = "12h",
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=DATA)] = Path("./store"),
+    data: DataOption = Path("./store"),
     json: JsonOption = False,
 ) -> None:
     """Print a token, signed with the key of the store. A client sends it as Authorization: Bearer.
 
-    A token cannot be revoked alone. Give it a short life, or remove DIR/access/tokens.key and start the server again: that
-    ends all tokens.
+    If others get it, end it with penstock token revoke.
 
     \b
     penstock token issue --name job --grant /scope:shop/stream:orders=read --valid-for 7d
@@ -51,11 +55,112 @@ def issue(
             "a token without rights can do nothing: give --grant, as in --grant /scope:shop=read"
         )
     grants = [parse_grant(text) for text in grant]
-    if not is_complete(data) and not users_path(data).exists():
-        # A mistyped directory would get a key of its own, whose tokens no server accepts.
-        raise InvalidArgumentError("there is no store in this directory; give its --data", path=str(data))
-    token = StoreTokens(load_key(data), RealClock()).issue(name, grants, ttl_s=ttl_s, token_id=RealRng().uuid())
+    _check_store(data)
+    token_id = RealRng().uuid()
+    token = StoreTokens(load_key(data), RealClock()).issue(name, grants, ttl_s=ttl_s, token_id=token_id)
+    now_s = RealClock().now_ms() // 1000
+    texts = tuple(map(grant_text, grants))
+    entry = IssuedToken(id=token_id.hex, name=name, grants=texts, issued_s=now_s, expires_s=now_s + ttl_s)
+    # Listed before anybody has it, so that every token can be found and revoked.
+    change_tokens(tokens_path(data), lambda tokens: tokens.update({entry.id: entry}), now_s=now_s)
     if json:
-        print_json({"name": name, "grants": list(map(grant_text, grants)), "ttl_seconds": ttl_s, "token": token})
+        print_json({"id": entry.id, "name": name, "grants": list(texts), "ttl_seconds": ttl_s, "token": token})
     else:
         print(token)
+
+
+@app.command("list")
+def list_tokens(data: DataOption = Path("./store"), json: JsonOption = False) -> None:
+    """List the tokens of a store that have not expired, without the tokens themselves.
+
+    A token that is not listed can be revoked with --token-file.
+
+    \b
+    penstock token list
+    """
+    _check_store(data)
+    now_s = RealClock().now_ms() // 1000
+    rows = [
+        [
+            token.id,
+            token.name,
+            "valid" if token.revoked_s is None else f"revoked {moment(token.revoked_s * 1000)}",
+            moment(token.issued_s * 1000),
+            moment(token.expires_s * 1000),
+            " ".join(token.grants),
+        ]
+        for token in load_tokens(tokens_path(data)).values()
+        if token.expires_s > now_s
+    ]
+    print_rows(["id", "name", "state", "issued", "expires", "rights"], rows, as_json=json)
+
+
+@app.command()
+def revoke(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID...", help="As penstock token list shows them.", show_default=False)
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", help="A file with the token, if its id is not known.", show_default=False
+        ),
+    ] = None,
+    data: DataOption = Path("./store"),
+    json: JsonOption = False,
+) -> None:
+    """End tokens before they expire. A running server refuses them from the next call on, without a restart.
+
+    It also ends the plans of Spark's jobs that the token has made. Data connections keep their rights for up to 10 minutes,
+    until their delegation tokens expire. A repeated call changes nothing.
+
+    \b
+    penstock token revoke 5b0c5c2e6a1b4d0f8e7d6c5b4a392817
+    penstock token revoke --token-file leaked.token
+    """
+    _check_store(data)
+    now_s = RealClock().now_ms() // 1000
+    shown = [] if token_file is None else [_token_in(token_file, data)]
+    wanted = [*(ids or ()), *(token.id for token in shown)]
+    if not wanted:
+        raise InvalidArgumentError("name the tokens to revoke: their ids, or --token-file")
+
+    def change(tokens: dict[str, IssuedToken]) -> None:
+        for token in shown:
+            tokens.setdefault(token.id, token)
+        for key in wanted:
+            if key not in tokens:
+                raise NotFoundError("no token with this id is valid; see penstock token list", id=key[:80])
+            if tokens[key].revoked_s is None:
+                tokens[key] = replace(tokens[key], revoked_s=now_s)
+
+    tokens = change_tokens(tokens_path(data), change, now_s=now_s)
+    for key in dict.fromkeys(wanted):
+        say(f"token {key} of {tokens[key].name} is revoked", as_json=json, id=key, name=tokens[key].name)
+
+
+def _token_in(file: Path, data: Path) -> IssuedToken:
+    """The token in a file, for the list. Raises InvalidArgumentError: it is not a valid token of this store."""
+    try:
+        claims = StoreTokens(load_key(data), RealClock()).claims(file.read_text(encoding="utf-8").strip())
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError("the file has no token", path=str(file)) from error
+    except UnauthenticatedError as error:
+        raise InvalidArgumentError(
+            "the file has no token of this store that is valid now, so there is nothing to revoke",
+            path=str(file),
+            reason=str(error),
+        ) from error
+    return IssuedToken(
+        id=str(claims["jti"]),
+        name=str(claims["sub"]),
+        grants=tuple(map(grant_text, grants_of(claims.get(OWN_GRANTS)))),
+        issued_s=int(claims["iat"]),
+        expires_s=int(claims["exp"]),
+    )
+
+
+def _check_store(data: Path) -> None:
+    """A mistyped directory would get a key and a list of its own, which no server reads. Raises InvalidArgumentError."""
+    if not is_complete(data) and not users_path(data).exists():
+        raise InvalidArgumentError("there is no store in this directory; give its --data", path=str(data))

@@ -1,0 +1,175 @@
+"""A revoked token is refused from the next call on, with all that it has planned, and no other token is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.app.cli.main import app
+from penstock.app.telemetry import Counters
+from penstock.core.access.plans import PLAN_S_MAX, plan_life
+from penstock.core.access.resources import parse_grant
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnauthenticatedError,
+    VersionTooNewError,
+)
+from penstock.model.identity import Identity
+from penstock.model.names import StreamName
+from penstock.ports.access.authenticator import Presented
+from penstock.storage.access import token_list
+from penstock.storage.access.authenticator import StoreAuthenticator
+from penstock.storage.access.bearer import StoreTokens
+from penstock.storage.access.delegation import Issuer
+from penstock.storage.access.plan_tokens import PlanTokens
+from penstock.storage.access.store_key import load_key
+from penstock.storage.access.token_list import IssuedToken, RevokedTokens, change_tokens, load_tokens, tokens_path
+from penstock.storage.access.users_file import User, change_users, users_path
+from penstock.storage.machine.clock import RealClock
+from tests.command_line import CliRunner
+
+READ = parse_grant("/scope:shop=read")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    change_users(users_path(tmp_path), lambda users: users.update({"ann": User(name="ann", grants=(READ,))}))
+    return tmp_path
+
+
+def command(data: Path, *words: str) -> str:
+    found = CliRunner().invoke(app, ["token", *words, "--data", str(data)])
+    if found.exception is not None:
+        raise found.exception
+    return found.output
+
+
+def issued(data: Path, name: str = "job") -> tuple[str, str]:
+    """A new token, and its id."""
+    found = json.loads(command(data, "issue", "--name", name, "--grant", "/scope:shop=read", "--json"))
+    return found["token"], found["id"]
+
+
+def desk(data: Path) -> StoreAuthenticator:
+    key, clock = load_key(data), RealClock()
+    return StoreAuthenticator(
+        users=users_path(data),
+        tokens=StoreTokens(key, clock),
+        revoked=RevokedTokens(tokens_path(data)),
+        plans=PlanTokens(key, clock),
+        provider=None,
+        clock=clock,
+        telemetry=Counters(),
+    )
+
+
+def identify(door: StoreAuthenticator, token: str) -> Identity:
+    return asyncio.run(door.identify(Presented(authorization=f"Bearer {token}", certificate=(), peer="10.0.0.1")))
+
+
+def refused(door: StoreAuthenticator, token: str) -> bool:
+    try:
+        identify(door, token)
+    except UnauthenticatedError as error:
+        return str(error) == "the token was revoked"
+    return False
+
+
+@pytest.mark.parametrize("by", ["id", "file"])
+def test_a_revoked_token_is_refused_at_once_and_others_are_not(data: Path, by: str) -> None:
+    (bad, bad_id), (good, good_id) = issued(data), issued(data, "other")
+    door = desk(data)
+    assert [refused(door, token) for token in (bad, good)] == [False, False]
+    (data / "leaked").write_text(bad + "\n")
+    chosen = (bad_id,) if by == "id" else ("--token-file", str(data / "leaked"))
+    if by == "file":
+        # As issued by a version that kept no list.
+        change_tokens(tokens_path(data), lambda tokens: tokens.pop(bad_id), now_s=0)  # type: ignore[arg-type]
+    for _ in range(2):
+        assert "of job is revoked" in command(data, "revoke", *chosen)
+        assert [refused(door, token) for token in (bad, good)] == [True, False]
+    # After a restart too.
+    assert [refused(desk(data), token) for token in (bad, good)] == [True, False]
+    rows = {row["id"]: row for row in map(json.loads, command(data, "list", "--json").splitlines())}
+    assert rows[bad_id]["state"].startswith("revoked")
+    assert (rows[good_id]["state"], rows[good_id]["rights"]) == ("valid", "/scope:shop=read")
+    assert not any(token in tokens_path(data).read_text() for token in (bad, good))
+
+
+def test_the_plans_of_a_revoked_token_end_with_it(data: Path) -> None:
+    (bad, bad_id), (good, _) = issued(data), issued(data, "other")
+    door, issuer = desk(data), Issuer(load_key(data), RealClock())
+    plans = []
+    for token in (bad, good):
+        identity = identify(door, token)
+        for _ in range(2):
+            # The plan, then the plan renewed by itself.
+            life = plan_life(identity, valid_s=PLAN_S_MAX, now_ms=issuer.now_ms())
+            plans.append(issuer.issue_plan(identity.name, identity.grants, life))
+            identity = identify(door, plans[-1])
+    assert [refused(door, plan) for plan in plans] == [False] * 4
+    command(data, "revoke", bad_id)
+    assert [refused(door, plan) for plan in plans] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("damage", ["torn", "open to others", "newer"])
+def test_no_token_is_accepted_while_the_list_cannot_be_read(data: Path, damage: str) -> None:
+    token, token_id = issued(data)
+    command(data, "revoke", token_id)
+    door, path = desk(data), tokens_path(data)
+    good, _ = issued(data, "other")
+    before = path.read_bytes()
+    if damage == "open to others":
+        path.chmod(0o644)
+    else:
+        path.write_bytes(before[:-9] if damage == "torn" else before.replace(b'"v": 1', b'"v": 2'))
+    assert [refused(door, one) for one in (token, good)] == [True, True]
+    with pytest.raises((CorruptDataError, InvalidArgumentError, VersionTooNewError)):
+        command(data, "list")
+    path.chmod(0o600)
+    path.write_bytes(before)
+    assert [refused(door, one) for one in (token, good)] == [True, False]
+
+
+def test_expired_tokens_leave_the_list_and_a_full_list_issues_no_more(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tokens_path(data)
+    old = IssuedToken(id="old", name="job", grants=(), issued_s=0, expires_s=10)
+    assert list(change_tokens(path, lambda tokens: tokens.update({"old": old}), now_s=9)) == ["old"]
+    assert command(data, "list", "--json") == ""
+    _, kept = issued(data)
+    assert list(load_tokens(path)) == [kept]
+    monkeypatch.setattr(token_list, "TOKENS_MAX", 1)
+    with pytest.raises(InvalidArgumentError, match="too many tokens"):
+        issued(data)
+    assert list(load_tokens(path)) == [kept]
+
+
+def test_only_a_valid_token_of_this_store_is_revoked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    change_users(users_path(other), lambda users: users.update({"ann": User(name="ann", grants=(READ,))}))
+    key = load_key(data)
+    texts = {
+        "foreign": issued(other)[0],
+        "delegation": Issuer(key, RealClock()).issue("ann", StreamName("shop", "orders"), frozenset(READ.actions)),
+        "text": "no token",
+        "expired": StoreTokens(key, RealClock()).issue("job", [READ], ttl_s=-1, token_id=UUID(int=2)),
+    }
+    for name, text in texts.items():
+        (data / name).write_text(text)
+        with pytest.raises(InvalidArgumentError, match="nothing to revoke"):
+            command(data, "revoke", "--token-file", str(data / name))
+    with pytest.raises(NotFoundError, match="no token with this id"):
+        command(data, "revoke", "5b0c")
+    with pytest.raises(InvalidArgumentError, match="name the tokens"):
+        command(data, "revoke")
+    with pytest.raises(InvalidArgumentError, match="no store in this directory"):
+        command(data / "mistaken", "revoke", "5b0c")
+    assert not tokens_path(data).exists()

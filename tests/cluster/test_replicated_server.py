@@ -8,10 +8,14 @@ import time
 
 import pytest
 
+import cluster_engines
 import penstock
 from penstock.testing import ServerProcess
 
 pytestmark = pytest.mark.cluster
+
+END_MAX_S = 60.0
+"""Controller, containers and log take 30 s at most, kazoo up to 20 s, and the machine is busy."""
 
 
 def test_acknowledged_events_outlive_the_server_and_a_bookie(zookeeper, bookies, tmp_path):
@@ -100,3 +104,34 @@ def test_acknowledged_events_outlive_the_machine(zookeeper, bookies, tmp_path):
         with penstock.connect(server.address) as store:
             last = [event.data for event in store.stream("shop/clicks").reader(until_tail=True) if b"ann" in event.data]
         assert last[-1] == b"ann after"
+
+
+@pytest.mark.parametrize("way", ["kill", "pause"])
+def test_a_server_ends_while_bookies_and_zookeeper_are_away(engines, tmp_path, way):
+    """Under load, with and without anybody at the other end of the connections."""
+    with (
+        cluster_engines.ZooKeeper(tmp_path / "zookeeper") as zookeeper,
+        cluster_engines.Bookies(tmp_path / "bookies", zookeeper.address) as bookies,
+        ServerProcess(
+            tmp_path / "store", "--log", f"bookkeeper://{zookeeper.address}/penstock/end?ledgers={bookies.root}"
+        ) as server,
+        penstock.connect(server.address) as store,
+    ):
+        store.create_stream("shop/clicks", create_scope=True)
+        with pytest.raises(penstock.PenstockError), store.stream("shop/clicks").writer(deadline_s=3.0) as writer:
+            writer.write(b"kept")
+            writer.flush()
+            away = [*zookeeper.servers, *bookies.servers]
+            for one in away:
+                getattr(one, way)()
+            try:
+                for number in range(1000):
+                    writer.write(b"%d" % number)
+                began_s = time.monotonic()
+                assert server.stop() == 0, server.tail()
+                took_s = time.monotonic() - began_s
+                assert took_s < END_MAX_S, server.tail()
+            finally:
+                if way == "pause":
+                    for one in away:
+                        one.resume()

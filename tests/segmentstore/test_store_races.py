@@ -293,7 +293,7 @@ def test_a_close_makes_no_checkpoint_once_the_log_has_ended_under_it() -> None:
             await original()
 
         container.checkpointer.last = last
-        closing = asyncio.ensure_future(container.close(checkpoint=True))
+        closing = asyncio.ensure_future(container.settle())
         for _ in range(10):
             await asyncio.sleep(0)
         container.go_offline("no bookie answers", ValueError("cause"))

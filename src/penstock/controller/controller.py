@@ -63,6 +63,9 @@ from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
+_CLOSE_S = 5.0
+"""How long the last writes of a close wait for the store, seconds. They only shorten the next start."""
+
 
 class Streams(StreamChanges, StreamQueries, DeletedStreams):
     """``ports.control.streams.Streams``: changes, queries, and deleted streams."""
@@ -142,15 +145,17 @@ class Controller:
             ctx.tasks.start(self._scaling.run_looks())
 
     async def close(self) -> None:
-        """Stop all work. The next controller to open finishes what has begun."""
+        """Stop all work. The next controller to open finishes what has begun. Returns soon also if the store does not
+        answer."""
         await self._ctx.tasks.close()
         try:
-            await self._ctx.work.flush()
-            await self._buckets.close()
-            await self._ctx.retention_clock.record()
-        except PenstockError as error:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._ctx.work.flush()
+                await self._buckets.close()
+                await self._ctx.retention_clock.record()
+        except (PenstockError, TimeoutError) as error:
             # Each marker left behind costs the next start one read, and an unreleased bucket costs one lease.
-            log.info("markers of ended workflows were not removed", extra={"error": str(error)})
+            log.info("markers of ended workflows were not removed", extra={"error": repr(error)})
 
     async def sweep(self) -> None:
         """Abort expired transactions and finish incomplete workflows, now."""

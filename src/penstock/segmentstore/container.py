@@ -171,12 +171,16 @@ class Container:
             self._tasks.spawn(self.catalogue.run(), f"container-{self.index}-catalogue")
         self._tasks.spawn(self.reclaimer.collect_orphans(), f"container-{self.index}-orphans")
 
-    async def close(self, *, checkpoint: bool) -> None:
-        """Refuse new calls and parked reads, answer the queued calls, and checkpoint if ``checkpoint``."""
-        if checkpoint and self._offline is None:
+    async def settle(self) -> None:
+        """Answer the queued calls, and checkpoint, unless the container is offline. Waits for log and tier 2 without a
+        limit. May be cancelled."""
+        if self._offline is None:
             await self.drain()
             if self._offline is None:  # the log may have ended while what was queued waited for it
                 await self.checkpointer.last()
+
+    async def close(self) -> None:
+        """Refuse new calls, queued calls and parked reads, and end background work."""
         await self._tasks.cancel()
         self.go_offline("container is closed", None)
 

@@ -54,6 +54,8 @@ class StoreSettings:
     catalogue_part_bytes: size of the objects of a snapshot, of which three may be in memory for each container; 4 MiB.
     catalogue_growth_bytes, catalogue_objects: a snapshot replaces the journals once they exceed this size and twice the
         snapshot's own, or this number; 4 MiB and 256.
+    close_s: how long a close waits for the log and tier 2, for all containers together, seconds; 15, since one call to
+        ZooKeeper or an attempt at a bucket can take 10. A service that stops usually has 90.
     retry_min_s, retry_max_s: pause between failed attempts at tier 2 or the metadata, seconds; doubles from 0.1 to 5.
     """
 
@@ -88,6 +90,7 @@ class StoreSettings:
     catalogue_part_bytes: int = 4 * MIB
     catalogue_growth_bytes: int = 4 * MIB
     catalogue_objects: int = 256
+    close_s: float = 15.0
     retry_min_s: float = 0.1
     retry_max_s: float = 5.0
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from penstock.model.errors import UnavailableError
 
+_STOP_S = 60.0  # seconds until a server that does not end is killed: one whose log is away gives up after 30
+
 
 class ServerProcess:
     """A server on ``data``. Its two ports stay the same across restarts, but ``http_port`` changes at each start. With
@@ -87,7 +89,7 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            status = self.process.wait(20)
+            status = self.process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             status = self.process.wait(5)

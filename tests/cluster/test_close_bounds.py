@@ -1,0 +1,245 @@
+"""A store ends in bounded time, whatever is away: bookies, coordinator, tier 2. Nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count, product
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from penstock.app.telemetry import Counters
+from penstock.controller.controller import Controller, open_controller
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import PenstockError, UnavailableError
+from penstock.ports.control.layout import Endpoint
+from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.segmentstore.parts import StoreParts
+from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.ledgers.ledger_log import open_ledger_log
+from penstock.storage.memory.memory_chunks import MemoryChunks
+from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.memory.memory_objects import MemoryObjects
+from penstock.storage.memory.memory_signing_keys import MemorySigningKeys
+from penstock.testing import FakeClock, InlineOffload, SeededRng
+from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
+from tests.cluster.virtual_time import run_virtually
+
+CLOSE_MAX_S = 31.0
+"""Controller 5 s, containers 15 s, log 10 s, one after another; and what the loop's passes take."""
+ANSWER_S = 10.0
+"""How long the real client waits for ZooKeeper before a call fails."""
+FOREVER_S = 3000.0
+SEGMENTS = tuple(f"shop/clicks/{number}.#epoch.0" for number in range(6))
+
+
+class Stop(Exception):
+    """Ends a store as an error does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """``dead`` and ``silent``: of three bookies. ``nodes``, ``tier``: "up", "fails" or "hangs"."""
+
+    dead: int = 0
+    silent: int = 0
+    nodes: str = "up"
+    tier: str = "up"
+
+
+@dataclass(slots=True)
+class Site:
+    """All that outlives a store, and can be away. ``acknowledged``: bytes of each segment."""
+
+    containers: int = 4
+    close_s: float = StoreSettings().close_s
+    world: SimBookKeeper = field(default_factory=SimBookKeeper)
+    keyvalue: MemoryKeyValue = field(default_factory=MemoryKeyValue)
+    signing: MemorySigningKeys = field(default_factory=MemorySigningKeys)
+    acknowledged: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SEGMENTS, 0))
+    tier: str = "up"
+    chunks: MemoryChunks = field(init=False)
+    objects: MemoryObjects = field(init=False)
+    openings: int = 0
+    writers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        self.chunks = MemoryChunks(pause=self.reach_tier)
+        self.objects = MemoryObjects(before=lambda verb, name: self.reach_tier())
+
+    async def reach_tier(self) -> None:
+        if self.tier == "hangs":
+            await asyncio.sleep(FOREVER_S)
+        if self.tier == "fails":
+            raise UnavailableError("tier 2 does not answer")
+
+    def begin(self, outage: Outage) -> None:
+        for number, bookie in enumerate(self.world.bookies.values()):
+            if number < outage.dead:
+                bookie.stop()
+            bookie.is_silent = number >= 3 - outage.silent
+        self.world.nodes.is_down = outage.nodes != "up"
+        self.world.nodes.silent_s = ANSWER_S if outage.nodes == "hangs" else 0.0
+        self.tier = outage.tier
+
+    def end(self) -> None:
+        for bookie in self.world.bookies.values():
+            bookie.is_silent = False
+            bookie.start()
+        self.world.nodes.is_down = False
+        self.tier = "up"
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[tuple[SegmentStore, Controller]]:
+        """As a server opens its store. Tiering and checkpoints run by themselves."""
+        self.openings += 1
+        rng, clock, telemetry = SeededRng(self.openings), FakeClock(), Counters()
+        async with (
+            open_ledgers(self.world.nodes, root=ROOT, clock=clock, rng=rng, connect=self.world.connect) as ledgers,
+            open_ledger_log(ledgers, self.world.nodes, path="/store", rng=rng) as log,
+            open_segment_store(
+                log,
+                StoreParts(
+                    keyvalue=self.keyvalue,
+                    chunks=self.chunks,
+                    catalogue=self.objects,
+                    clock=clock,
+                    rng=rng,
+                    offload=InlineOffload(),
+                    telemetry=telemetry,
+                    settings=StoreSettings(containers=self.containers, close_s=self.close_s),
+                    publications=log.publications,
+                ),
+            ) as store,
+            open_controller(
+                store,
+                clock,
+                rng,
+                lambda _: Endpoint(host="127.0.0.1", port=1),
+                telemetry,
+                ControllerSettings(),
+                signing=self.signing,
+            ) as controller,
+        ):
+            yield store, controller
+
+    async def write(self, store: SegmentStore, segment: str, size_bytes: int) -> None:
+        done = await store.append(
+            Append(
+                segment=segment,
+                writer=UUID(int=next(self.writers)),
+                data=bytes(size_bytes),
+                event_number=0,
+                previous=NO_EVENT,
+            )
+        )
+        self.acknowledged[segment] = done.end_offset
+
+    async def load(self, store: SegmentStore, segment: str) -> None:
+        """Write until the store refuses."""
+        try:
+            while True:
+                await self.write(store, segment, 700)
+                await asyncio.sleep(0.05)
+        except PenstockError:
+            return
+
+
+async def close_within(site: Site, outage: Outage, *, busy: bool, after_s: float, clean: bool) -> float:
+    """Use a store, begin the outage, and end the store ``after_s`` later. Returns how long the end took."""
+    loop = asyncio.get_running_loop()
+    writers: list[asyncio.Task[None]] = []
+    began_s = 0.0
+    try:
+        async with site.opened() as (store, controller):
+            for segment in SEGMENTS:
+                await store.create_segment(segment)
+                await site.write(store, segment, 5000)
+            await controller.scopes.create("shop")
+            await asyncio.sleep(20)  # everything is tiered and checkpointed
+            if busy:
+                writers = [loop.create_task(site.load(store, segment)) for segment in SEGMENTS]
+                writers.append(loop.create_task(create_scopes(controller)))
+                await asyncio.sleep(0.3)
+            site.begin(outage)
+            await asyncio.sleep(after_s)
+            began_s = loop.time()
+            if not clean:
+                raise Stop
+    except Stop:
+        pass
+    took_s = loop.time() - began_s
+    async with asyncio.timeout(60):
+        await asyncio.gather(*writers)
+    return took_s
+
+
+async def create_scopes(controller: Controller) -> None:
+    try:
+        for number in range(1000):
+            await controller.scopes.create(f"scope-{number}")
+            await asyncio.sleep(0.05)
+    except PenstockError:
+        return
+
+
+async def check_kept(site: Site) -> None:
+    site.end()
+    async with site.opened() as (store, controller):
+        for segment, length in site.acknowledged.items():
+            assert (await store.info(segment)).length >= length, segment
+
+
+def end_in_an_outage(outage: Outage, *, containers: int, busy: bool, after_s: float, clean: bool) -> None:
+    async def scenario() -> None:
+        site = Site(containers=containers)
+        took_s = await close_within(site, outage, busy=busy, after_s=after_s, clean=clean)
+        assert took_s <= CLOSE_MAX_S
+        await check_kept(site)
+
+    run_virtually(scenario())
+
+
+BOOKIES = ({}, {"dead": 1}, {"dead": 2}, {"dead": 3}, {"silent": 2}, {"silent": 3}, {"dead": 1, "silent": 2})
+WAYS = ("up", "fails", "hangs")
+
+
+@settings(max_examples=10)
+@given(
+    bookies=some.sampled_from(BOOKIES),
+    nodes=some.sampled_from(WAYS),
+    tier=some.sampled_from(WAYS),
+    containers=some.sampled_from((1, 4)),
+    busy=some.booleans(),
+    after_s=some.sampled_from((0.0, 0.01, 1.0, 3.0, 30.0)),
+    clean=some.booleans(),
+)
+def test_a_close_ends_in_bounded_time_whatever_is_away(bookies, nodes, tier, containers, busy, after_s, clean) -> None:
+    outage = Outage(nodes=nodes, tier=tier, **bookies)
+    end_in_an_outage(outage, containers=containers, busy=busy, after_s=after_s, clean=clean)
+
+
+@pytest.mark.parametrize("outage", [Outage(dead=2), Outage(silent=2)], ids=str)
+def test_planted_a_close_without_a_bound_is_found(outage: Outage) -> None:
+    async def scenario() -> None:
+        took_s = await close_within(Site(close_s=300.0), outage, busy=True, after_s=0.0, clean=True)
+        assert took_s > 300.0
+
+    run_virtually(scenario())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bookies", BOOKIES, ids=str)
+def test_every_combination_of_outages_ends_in_bounded_time(bookies) -> None:
+    for nodes, tier, containers, busy, after_s, clean in product(
+        WAYS, WAYS, (1, 4), (False, True), (0.0, 1.0, 30.0), (False, True)
+    ):
+        outage = Outage(nodes=nodes, tier=tier, **bookies)
+        end_in_an_outage(outage, containers=containers, busy=busy, after_s=after_s, clean=clean)

@@ -1,0 +1,89 @@
+"""What a run with failures has shown: judged from the files that the load wrote. See ``failover_load`` for the files."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.crash.kill_cycles import check
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """An acknowledged event of a container's probe stream. Times in seconds of the machine's monotonic clock."""
+
+    container: int
+    number: int
+    sent_s: float
+    acked_s: float
+
+
+def parse_probes(lines: Iterable[str]) -> list[Probe]:
+    """A last line without its end, as a killed writer leaves it, is not there yet."""
+    parts = (line.split() for line in lines if line.endswith("\n"))
+    return [Probe(int(one), int(number), float(sent), float(acked)) for one, number, sent, acked in parts]
+
+
+def first_after(probes: Iterable[Probe], moment_s: float) -> dict[int, float]:
+    """For each container, seconds from the moment until the first acknowledgement of an event sent after it."""
+    first: dict[int, float] = {}
+    for probe in probes:
+        if probe.sent_s >= moment_s:
+            took_s = probe.acked_s - moment_s
+            first[probe.container] = min(took_s, first.get(probe.container, math.inf))
+    return first
+
+
+@dataclass(slots=True)
+class Counters:
+    """Increments of counters in a table by compare-and-set. ``stale``: reads that returned less than was acknowledged before
+    the read began."""
+
+    acked: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    stale: int = 0
+
+    @classmethod
+    def parse(cls, lines: Iterable[str]) -> Counters:
+        found = cls()
+        for line in lines:
+            verb, name, *_ = line.split()
+            if verb == "stale":
+                found.stale += 1
+            else:
+                {"acked": found.acked, "unknown": found.unknown}[verb][name] += 1
+        return found
+
+    def wrong(self, values: Mapping[str, int]) -> list[str]:
+        """Counters whose value cannot follow from what was acknowledged and what may have happened."""
+        return [
+            f"{name}: {values.get(name, 0)} is not from {self.acked[name]} to {self.acked[name] + self.unknown[name]}"
+            for name in sorted({*self.acked, *self.unknown, *values})
+            if not self.acked[name] <= values.get(name, 0) <= self.acked[name] + self.unknown[name]
+        ]
+
+
+def event_anomalies(acked: Sequence[str], found: Sequence[str]) -> dict[str, int]:
+    """Counts of ``lost``, ``duplicated`` and ``out_of_order`` events, and of ``gaps``: an event of a key is missing though a
+    later one of the key was read."""
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for event in found:
+        key, number = event.split()
+        numbers[key].add(int(number))
+    gaps = sum(max(seen) + 1 - len(seen) for seen in numbers.values())
+    return {**check(acked, found), "gaps": gaps}
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of the values that at least this share of them does not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file that another process may be writing; none if there is no file."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

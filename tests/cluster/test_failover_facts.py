@@ -1,0 +1,59 @@
+"""The judge of runs with failures reports each kind of anomaly, and nothing else."""
+
+from __future__ import annotations
+
+from penstock.core.segments.placement import container_of
+from tests.cluster.failover_facts import (
+    Counters,
+    Probe,
+    event_anomalies,
+    first_after,
+    parse_probes,
+    percentile,
+    whole_lines,
+)
+from tests.cluster.failover_load import probe_stream
+
+
+def test_only_events_sent_after_the_failure_show_that_a_container_is_back() -> None:
+    probes = [Probe(0, 1, 9.9, 10.1), Probe(0, 2, 10.2, 10.3), Probe(0, 3, 11.0, 11.1), Probe(1, 1, 10.0, 14.5)]
+    assert {one: round(took_s, 6) for one, took_s in first_after(probes, 10.0).items()} == {0: 0.3, 1: 4.5}
+    assert first_after(probes, 12.0) == {}
+
+
+def test_lines_that_are_still_being_written_are_not_there(tmp_path) -> None:
+    assert whole_lines(tmp_path / "probes") == []
+    (tmp_path / "probes").write_text("1 2 3.5 4.5\n1 3 4.")
+    assert parse_probes(whole_lines(tmp_path / "probes")) == [Probe(1, 2, 3.5, 4.5)]
+    assert parse_probes(["1 2 3.5 4.5"]) == []
+
+
+def test_each_anomaly_of_events_is_counted() -> None:
+    def nonzero(acked: list[str], found: list[str]) -> dict[str, int]:
+        return {name: count for name, count in event_anomalies(acked, found).items() if count}
+
+    assert nonzero(["a 0", "a 1"], ["a 0", "a 1", "a 2"]) == {}
+    assert nonzero(["a 0", "a 1"], ["a 0"]) == {"lost": 1}
+    assert nonzero(["a 0"], ["a 0", "a 2"]) == {"gaps": 1}
+    assert nonzero([], ["a 1", "a 0"]) == {"out_of_order": 1}
+    assert nonzero([], ["a 0", "a 0"]) == {"duplicated": 1, "out_of_order": 1}
+
+
+def test_a_counter_lies_between_what_was_acknowledged_and_what_may_have_happened() -> None:
+    counters = Counters.parse(["acked a\n", "acked a\n", "unknown a\n", "acked b\n", "stale b 0 < 1\n"])
+    assert counters.stale == 1
+    assert counters.wrong({"a": 2, "b": 1}) == counters.wrong({"a": 3, "b": 1}) == []
+    assert counters.wrong({"a": 4, "b": 1}) == ["a: 4 is not from 2 to 3"]
+    assert counters.wrong({"a": 2}) == ["b: 0 is not from 1 to 1"]
+    assert counters.wrong({"a": 2, "b": 1, "c": 1}) == ["c: 1 is not from 0 to 0"]
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    values = [5.0, 1.0, 4.0, 2.0, 3.0]
+    assert [percentile(values, share) for share in (0.0, 0.2, 0.5, 0.99)] == [1.0, 1.0, 3.0, 5.0]
+
+
+def test_each_container_has_a_probe_of_its_own() -> None:
+    streams = [probe_stream(container, 16) for container in range(16)]
+    assert [container_of(f"{stream}/0.#epoch.0", 16) for stream in streams] == list(range(16))
+    assert len(set(streams)) == 16

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.app.workers.process import removal_guard
-from penstock.app.workers.supervisor import WorkerRemovals
+from penstock.app.workers.reports import WorkerRemovals
 from penstock.model.errors import NotConnectedError, RetentionHoldError
 from penstock.net.workers.link import WorkerLink, open_link
 

@@ -20,7 +20,7 @@ from access_world import NOBODY, ORDERS, PASSWORD, RIGHTS, SEGMENT, Doors, run
 from rest_support import Answer, _call
 
 from penstock.app.access.settings import AccessSettings, load_access_settings
-from penstock.app.workers.supervisor import Worker
+from penstock.app.workers.supervisor import Patience, Worker
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import frames as wire
 from penstock.core.access.commands import COMMANDS, WITHOUT_TOKEN
@@ -362,7 +362,7 @@ def test_a_worker_that_starts_again_verifies_with_the_key_of_its_running_server(
             worker_port=lambda _: 0,
         )  # fmt: skip
         nothing: Any = None
-        worker = Worker(number=0, settings=settings, layout=nothing, counts=nothing, patience=nothing)
+        worker = Worker(number=0, settings=settings, layout=nothing, counts=nothing, patience=Patience())
         sent: list[Any] = []
 
         async def call(*arguments: Any) -> int:

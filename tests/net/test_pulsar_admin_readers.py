@@ -11,7 +11,7 @@ import pytest
 from pulsar_admin_world import TOPIC, N, P, S, World, opened
 from starlette.routing import Router
 
-from penstock.app.standalone import move_readers
+from penstock.app.serving import move_readers
 from penstock.client.store import AsyncStore
 from penstock.model.policies import ReaderGroupRetention
 from penstock.net.http.pulsar.api import pulsar_routes

@@ -4,66 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import uvloop
-
-from penstock.app.access.open_ports import OpenPorts
-from penstock.app.access.refusal_audit import RefusalAudit
-from penstock.app.access.security import behind_doors, open_security
 from penstock.app.addresses import check_addresses
-from penstock.app.descriptors import connections_allowed, raise_limit
-from penstock.app.embedded import LocalRuntime, Runtime, open_runtime
-from penstock.app.erasure.key import erasure_key
+from penstock.app.descriptors import connections_allowed
+from penstock.app.embedded import Runtime, open_runtime
 from penstock.app.integrity.start_check import check_workers
-from penstock.app.logs import log_to_stderr
 from penstock.app.memory_watch import MemoryWatch
-from penstock.app.metrics.disk import DiskMetrics
-from penstock.app.metrics.page import MetricsPage
-from penstock.app.metrics.process import ProcessMetrics
-from penstock.app.metrics.streams import StreamMetrics
-from penstock.app.process_memory import tune_allocator, tune_collector
 from penstock.app.restored import settle_restored
-from penstock.app.segments import gate_limits, rest_limits, wire_limits
+from penstock.app.segments import wire_limits
+from penstock.app.serving import Parts, open_control, open_ports, run_server, securing
 from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import check_place
 from penstock.app.workers.layout import settle_layout, workers_of
 from penstock.app.workers.supervisor import Worker, Workers, open_workers
-from penstock.client.reading.group_table import GroupTable
-from penstock.client.store import AsyncStore
-from penstock.controller.controller import Controller, open_controller
-from penstock.controller.settings import ControllerSettings
-from penstock.core.segments.readiness import FUNCTIONS
-from penstock.model.cuts import StreamCut
-from penstock.model.errors import InvalidArgumentError, NotFoundError, PenstockError
-from penstock.net.grpc.grpc_server import GrpcServer
-from penstock.net.http.health import Checks
-from penstock.net.http.http_server import GroupReaders, ProcessReports, RestServer
+from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.net.security import Security
 from penstock.net.tls.certificates import load_tls
 from penstock.net.tls.server_tls import ServerTls
-from penstock.net.traces.start import tracing
 from penstock.net.wire.calls import controller_calls
 from penstock.net.wire.wire_server import WireServer
 from penstock.ports.control.layout import Endpoint
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng
-from penstock.storage.machine.signing_keys import FileSigningKeys
 
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.2
-_FULL_BYTES = 1 << 20
-"""With less free space than this, a disk counts as full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,60 +50,6 @@ class Standalone:
     http: Endpoint
     workers: Sequence[Worker] = ()
     tls: ServerTls | None = None
-
-
-def _metrics_page(
-    settings: StandaloneSettings, runtime: Runtime, processes: Sequence[Worker], streams: StreamMetrics
-) -> MetricsPage:
-    own = ProcessMetrics(runtime.telemetry, runtime.clock, not_ready=runtime.not_ready)
-    store = runtime.segments if isinstance(runtime, LocalRuntime) else None
-    return MetricsPage(
-        own=partial(own.snapshot, budget_bytes=settings.store.memory_bytes, store=store),
-        workers={f"worker-{one.number}": one.metrics for one in processes},
-        streams=streams,
-        disk=DiskMetrics(runtime.segments, runtime.clock, data=settings.store.data if processes else None),
-    )
-
-
-def _http_server(
-    settings: StandaloneSettings,
-    runtime: Runtime,
-    processes: Sequence[Worker],
-    metrics: MetricsPage,
-    security: Security,
-    open_ports: OpenPorts,
-) -> RestServer:
-    tls = security.tls
-    control, _ = behind_doors(runtime.controller, runtime.segments, security, runtime.telemetry)
-    store = AsyncStore(runtime.segments, control, runtime.clock, runtime.rng)
-    return RestServer(
-        control,
-        # Pulsar's API keeps records of its own there, and reads offsets for callers that its paths are checked for.
-        runtime.segments,
-        clock=runtime.clock,
-        host=settings.host,
-        port=settings.http_port,
-        hosts=settings.http_names,
-        limits=rest_limits(settings.store),
-        reports=ProcessReports(
-            readers=GroupReaders(of=partial(online_readers, runtime), move=partial(move_readers, store)),
-            checks=Checks(
-                vital={"segmentstore": partial(store_failure, runtime.failure, processes)},
-                functions={
-                    **{name: partial(_reason, runtime.not_ready, name) for name in FUNCTIONS},
-                    "disk": partial(disk_failure, settings.store.data),
-                    **({} if tls is None else {"certificate": lambda: tls.failure}),
-                },
-                warnings={
-                    **({} if tls is None else {"certificate": lambda: tls.problem}),
-                    "insecure": open_ports.text,
-                },
-            ),
-            telemetry=runtime.telemetry,
-        ),
-        routes=[metrics.route()],
-        security=security,
-    )
 
 
 @asynccontextmanager
@@ -157,57 +77,20 @@ async def open_standalone(
         else:
             runtime, security, pool = await stack.enter_async_context(_in_workers(settings, workers))
             store, processes = pool.endpoints[0], pool.workers
-        runtime.controller.use_rights(security.rights)
-        chosen = settings.metrics
-        streams = await stack.enter_async_context(
-            StreamMetrics(runtime.controller, runtime.clock, shown=chosen.shown, named=chosen.named)
+        parts = Parts(
+            failure=partial(store_failure, runtime.failure, processes),
+            metrics={f"worker-{one.number}": one.metrics for one in processes},
+            has_line=workers == 1,
+            disk=settings.store.data if processes else None,
         )
-        page = _metrics_page(settings, runtime, processes, streams)
-        open_ports = OpenPorts(settings.host, settings.unprotected, clock=runtime.clock, show_warning=show_warning)
-        http = await stack.enter_async_context(_http_server(settings, runtime, processes, page, security, open_ports))
-        page.doors["http"] = lambda: http.connections
-        runtime.telemetry.gauge("insecure", bool(settings.unprotected))
-        await stack.enter_async_context(open_ports)
-        # The controller's port opens last: a client that reaches it finds everything behind it ready.
-        control, segments = behind_doors(runtime.controller, runtime.segments, security, runtime.telemetry)
-        grpc = await stack.enter_async_context(
-            GrpcServer(
-                control,
-                segments,
-                host=settings.host,
-                port=settings.controller_port,
-                server_address=settings.advertised,
-                line=workers == 1 and security.authenticator is None,
-                # Each connection takes three descriptors.
-                limits=gate_limits(settings.store, connections=connections_allowed() // 4),
-                telemetry=runtime.telemetry,
-                security=security,
-            )
-        )
-        page.doors["grpc"] = lambda: len(grpc.gate.connections)
+        ports = await stack.enter_async_context(open_ports(settings, runtime, security, parts, show_warning))
         yield Standalone(
             runtime=runtime,
-            controller=Endpoint(host=settings.advertised, port=grpc.port),
+            controller=ports.grpc,
             store=store,
-            http=Endpoint(host=settings.advertised, port=http.port),
+            http=ports.http,
             workers=processes,
             tls=security.tls,
-        )
-
-
-@asynccontextmanager
-async def _securing(
-    settings: StandaloneSettings, telemetry: Counters, controller: Controller
-) -> AsyncIterator[Security]:
-    """The protection of this process's ports. Refusals go to the audit stream. Raises InvalidArgumentError."""
-    clock = RealClock()
-    async with AsyncExitStack() as stack:
-        tls = None
-        if settings.tls is not None:
-            tls = await stack.enter_async_context(ServerTls(settings.tls, clock=clock, telemetry=telemetry))
-        refused = await stack.enter_async_context(RefusalAudit(controller.record_refusals, clock))
-        yield open_security(
-            settings.access, settings.store.data, tls, clock=clock, telemetry=telemetry, refused=refused
         )
 
 
@@ -221,7 +104,7 @@ async def _in_this_process(settings: StandaloneSettings) -> AsyncIterator[tuple[
 
     async with (
         open_runtime(settings.store, endpoint_of=endpoint_of, waits_for_rights=settings.access is not None) as runtime,
-        _securing(settings, runtime.telemetry, runtime.controller) as security,
+        securing(settings, runtime.telemetry, runtime.controller) as security,
         WireServer(
             runtime.segments,
             host=settings.host,
@@ -258,25 +141,18 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
         workers = await stack.enter_async_context(open_workers(settings, layout))
         directory.mark_complete()
         controller = await stack.enter_async_context(
-            open_controller(
+            open_control(
+                settings,
                 workers.segments,
                 clock=clock,
                 rng=rng,
                 endpoint_of=workers.endpoint_of,
                 telemetry=telemetry,
-                signing=FileSigningKeys(settings.store.data),
-                settings=ControllerSettings(
-                    retention_cycle_ms=settings.store.retention_cycle_ms,
-                    deletion_grace_ms=settings.store.deletion_grace_ms,
-                    scaling_minute_ms=settings.store.scaling_minute_ms,
-                    erasure_key=erasure_key(settings.store.data, rng),
-                    waits_for_rights=settings.access is not None,
-                ),
             )
         )
         await settle_restored(settings.store.data, controller)
         await stack.enter_async_context(workers.serving(controller.client_removal, controller.record_refusals))
-        security = await stack.enter_async_context(_securing(settings, telemetry, controller))
+        security = await stack.enter_async_context(securing(settings, telemetry, controller))
         runtime = Runtime(
             segments=workers.segments,
             controller=controller,
@@ -289,22 +165,6 @@ async def _in_workers(settings: StandaloneSettings, count: int) -> AsyncIterator
         yield runtime, security, workers
 
 
-async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[str] | None:
-    """The readers of a group, sorted. None for groups of Pravega's clients, which keep their state among themselves."""
-    try:
-        known = await runtime.controller.groups.get(scope, group)
-        state = await GroupTable(runtime, runtime.rng, known).load()
-    except NotFoundError:
-        return None
-    return sorted(state.members)
-
-
-async def move_readers(store: AsyncStore, subscriber: str, cut: StreamCut) -> None:
-    """Move the readers and the acknowledged position of a group to the cut. Raises as
-    ``AsyncStore.reset_reader_group``."""
-    await store.reset_reader_group(subscriber, cut)
-
-
 def store_failure(failed: Callable[[], PenstockError | None], workers: Sequence[Worker]) -> str | None:
     """Why the segment store, or a part of it, accepts no requests now; None if it does."""
     failure = failed()
@@ -315,17 +175,6 @@ def store_failure(failed: Callable[[], PenstockError | None], workers: Sequence[
     problems = [f"being started again: worker {', '.join(away)}"] if away else []
     problems += [f"does not answer: worker {', '.join(silent)}"] if silent else []
     return "; ".join(problems) or None
-
-
-def _reason(not_ready: Callable[[], Mapping[str, str]], function: str) -> str | None:
-    return not_ready().get(function)
-
-
-def disk_failure(data: Path) -> str | None:
-    """Why the disk of the data directory counts as full; None if it is not. The log and the metadata can still have
-    reserved space."""
-    free_bytes = shutil.disk_usage(data).free
-    return None if free_bytes >= _FULL_BYTES else f"the disk of the data directory is full: {free_bytes} bytes are free"
 
 
 def _facts(standalone: Standalone, settings: StandaloneSettings) -> dict[str, Any]:
@@ -347,30 +196,6 @@ def _facts(standalone: Standalone, settings: StandaloneSettings) -> dict[str, An
             for one in standalone.workers
         ],
     }
-
-
-async def _serve(
-    settings: StandaloneSettings, ready: Callable[[Any], None], show_warning: Callable[[str], None]
-) -> None:
-    stop, opened = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    serving = asyncio.create_task(_serve_until(stop, opened, settings, ready, show_warning), name="server")
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not opened.is_set():
-            # A start can take long, for example if tier 2 does not answer. Exiting during a start is as safe as a kill.
-            serving.cancel()
-        await asyncio.wait({serving})
-    finally:
-        stopping.cancel()
-        serving.cancel()
-    if serving.cancelled():
-        log.info("server stopped before it was ready")
-        return
-    serving.result()
 
 
 async def _serve_until(
@@ -401,9 +226,8 @@ def run(
 ) -> None:
     """Serve until SIGINT or SIGTERM. Calls ``ready`` once with the addresses, and ``show_warning`` with each warning.
     Raises if the store cannot continue."""
-    log_to_stderr(form=settings.log_format)
-    raise_limit()
-    tune_allocator()
-    tune_collector()
-    with tracing("server", on=settings.traces):
-        uvloop.run(_serve(settings, ready, show_warning))
+
+    async def serve(stop: asyncio.Event, opened: asyncio.Event) -> None:
+        await _serve_until(stop, opened, settings, ready, show_warning)
+
+    run_server(serve, settings, name="server")

@@ -7,14 +7,16 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from penstock.app.access.refusal_audit import Record
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.app.tier2 import tier2_of_worker
+from penstock.app.workers.heartbeats import Heartbeats
 from penstock.app.workers.layout import WorkerLayout, check_workers_there, worker_directory
+from penstock.app.workers.reports import Guard, WorkerRemovals, WorkerReports
 from penstock.core.segments.readiness import FUNCTIONS
 from penstock.model.errors import (
     CorruptDataError,
@@ -34,12 +36,8 @@ from penstock.storage.machine.shared_counts import CountsMemory
 
 log = logging.getLogger(__name__)
 
-Guard = Callable[[str, int | None], AbstractAsyncContextManager[None]]
-
 _HOPELESS = (CorruptDataError, VersionTooNewError, InvalidArgumentError)
 """Errors that another attempt cannot fix."""
-_MISSED = 3
-"""Missed heartbeats after which a worker is reported as silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,34 +63,6 @@ class Patience:
     start_s: float = 60.0
 
 
-class WorkerRemovals:
-    """Removals that a worker performs for its clients, by the number that the worker gave them. Each holds the guard."""
-
-    def __init__(self) -> None:
-        self._open: dict[int, AsyncExitStack] = {}
-
-    def handlers(self, guard: Guard) -> Mapping[str, Callable[..., Awaitable[None]]]:
-        """The calls for the worker: ``begin_removal(number, segment, offset)``, which raises what the guard raises, and
-        ``end_removal(number)``, which the worker calls afterwards, also if the removal failed."""
-
-        async def begin(number: int, segment: str, offset: int | None) -> None:
-            async with AsyncExitStack() as stack:
-                await stack.enter_async_context(guard(segment, offset))
-                self._open[number] = stack.pop_all()
-
-        return {"begin_removal": begin, "end_removal": self._end}
-
-    async def _end(self, number: int) -> None:
-        stack = self._open.pop(number, None)
-        if stack is not None:
-            await stack.aclose()
-
-    async def end_all(self) -> None:
-        """End all removals. Call it after the worker's process has ended."""
-        for number in list(self._open):
-            await self._end(number)
-
-
 class Worker:
     """One share of the store, and the process that serves it now. All arguments are borrowed."""
 
@@ -108,11 +78,9 @@ class Worker:
         self.line = WorkerLine(number)
         self.endpoint: Endpoint | None = None
         self.removals = WorkerRemovals()
-        self.not_ready: Mapping[str, str] = {}
-        """The worker's functions that did not work at the last heartbeat, each with the reason."""
+        self.heartbeats = Heartbeats(pulse_s=patience.pulse_s, silent_s=patience.silent_s)
         self._patience = patience
-        self._missed = 0
-        self._heartbeats: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self._settings = settings
         self._layout = layout
         self._counts = counts
@@ -129,7 +97,7 @@ class Worker:
     @property
     def silent(self) -> bool:
         """Whether the worker has missed several heartbeats."""
-        return self._missed >= _MISSED
+        return self.heartbeats.silent
 
     async def launch(self, handlers: Mapping[str, Callable[..., Awaitable[Any]]]) -> WorkerLink:
         """Start a process, let it recover, and return the line to it. If this raises, nothing is left running.
@@ -153,7 +121,7 @@ class Worker:
             ours.close()
             await self.end(0)
             raise
-        self._heartbeats = asyncio.create_task(
+        self._sending = asyncio.create_task(
             self._send_heartbeats(link, self._process), name=f"heartbeats of worker {self.number}"
         )
         try:
@@ -166,30 +134,11 @@ class Worker:
         return link
 
     async def _send_heartbeats(self, link: WorkerLink, process: asyncio.subprocess.Process) -> None:
-        """Send heartbeats to the process until the line ends; kill it if it does not answer.
-
-        Counts turns of its own loop, not time: a server that was itself stopped finds the answer waiting.
-        """
-        patience = self._patience
-        owed = self._missed = 0
-        most_s = patience.start_s
-
-        def answered(answer: object) -> None:
-            nonlocal owed, most_s
-            self.not_ready = answer if isinstance(answer, dict) else {}
-            owed, most_s, self._missed = 0, patience.silent_s, 0
-
-        while link.is_open:
-            if not owed:
-                owed = 1
-                link.start(answered, "pulse")
-            await asyncio.sleep(patience.pulse_s)
-            self._missed = self._missed + 1 if owed else 0
-            if self._missed * patience.pulse_s >= most_s:
-                log.error("worker does not answer, and is killed", extra={"worker": self.number, "pid": process.pid})
-                if process.returncode is None:
-                    process.kill()
-                return
+        """Send heartbeats to the process until the line ends; kill it if it does not answer."""
+        if await self.heartbeats.until_silent(link, first_s=self._patience.start_s):
+            log.error("worker does not answer, and is killed", extra={"worker": self.number, "pid": process.pid})
+            if process.returncode is None:
+                process.kill()
 
     async def metrics(self) -> Any:
         """The metrics of the process, as ``Snapshot.to_lists``. Raises NotConnectedError."""
@@ -241,10 +190,11 @@ class Worker:
             await self._end_heartbeats()
 
     async def _end_heartbeats(self) -> None:
-        pulse, self._heartbeats, self._missed, self.not_ready = self._heartbeats, None, 0, {}
-        if pulse is not None:
-            pulse.cancel()
-            await asyncio.wait([pulse])
+        sending, self._sending = self._sending, None
+        self.heartbeats.reset()
+        if sending is not None:
+            sending.cancel()
+            await asyncio.wait([sending])
 
 
 async def _reaped(process: asyncio.subprocess.Process) -> int:
@@ -279,8 +229,7 @@ class Workers:
             [worker.line for worker in self.workers], containers=layout.containers, rows=counts
         )
         self._patience = patience
-        self._guard: Guard | None = None
-        self._record: Record | None = None
+        self._reports = WorkerReports(self.segments)
         self._serving = False
         self._stopping = False
         self._watching: list[asyncio.Task[None]] = []
@@ -296,7 +245,7 @@ class Workers:
         reasons: dict[str, list[str]] = {}
         for worker in self.workers:
             away = worker_failure(worker)
-            own = worker.not_ready if away is None else dict.fromkeys(FUNCTIONS, away)
+            own = worker.heartbeats.not_ready if away is None else dict.fromkeys(FUNCTIONS, away)
             for function, reason in own.items():
                 reasons.setdefault(function, []).append(f"worker {worker.number}: {reason}")
         return {function: "; ".join(texts) for function, texts in reasons.items()}
@@ -312,24 +261,6 @@ class Workers:
     def endpoints(self) -> Sequence[Endpoint]:
         """Where the workers listen, in order, once they serve."""
         return [worker.endpoint for worker in self.workers if worker.endpoint is not None]
-
-    def _handlers(self) -> Mapping[str, Callable[..., Awaitable[Any]]]:
-        return {
-            "limits_reached": self.segments.note_reached,
-            "rates_reported": self.segments.note_rates,
-            "refusals": self._record_refusals,
-        }
-
-    async def _record_refusals(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Write what a worker's port has refused. Raises UnavailableError: the worker logs it then."""
-        if self._record is None:
-            raise UnavailableError("the controller is not open")
-        await self._record(entries)
-
-    def _removal(self, segment: str, offset: int | None) -> AbstractAsyncContextManager[None]:
-        if self._guard is None:
-            raise UnavailableError("the controller is not open")
-        return self._guard(segment, offset)
 
     # --- start, and start again ---------------------------------------------------------------------------
 
@@ -348,7 +279,7 @@ class Workers:
         attempt = 0
         while True:
             try:
-                return await worker.launch({**self._handlers(), **worker.removals.handlers(self._removal)})
+                return await worker.launch(self._reports.handlers(worker.removals))
             except _HOPELESS:
                 raise
             except PenstockError as error:
@@ -417,7 +348,7 @@ class Workers:
     async def serving(self, guard: Guard, record: Record | None = None) -> AsyncIterator[Sequence[Endpoint]]:
         """Accept clients until the block ends. ``guard`` is called before their requests remove bytes. ``record`` writes
         what the workers' ports refuse, also while the block ends."""
-        self._guard, self._record = guard, record
+        self._reports.guard, self._reports.record = guard, record
         self._serving = True
         await together([worker.serve(link) for worker in self.workers if (link := worker.line.link) is not None])
         yield self.endpoints

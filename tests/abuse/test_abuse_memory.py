@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.app.memory_watch import MemoryWatch
-from penstock.app.segments import rest_limits, store_settings, wire_limits
+from penstock.app.segments import cluster_memory_min_bytes, rest_limits, store_settings, wire_limits
 from penstock.app.settings import MEMORY_MIN_BYTES, SERVER_MEMORY_MIN_BYTES, EmbeddedSettings, StandaloneSettings
 from penstock.core.segments.throttle import cache_allowance
 from penstock.model.errors import InvalidArgumentError
@@ -113,16 +113,23 @@ def test_where_the_system_does_not_tell_the_shares_stay(tmp_path):
     assert store.cached_bytes == settings.cache_bytes
 
 
-@pytest.mark.parametrize("memory", [MEMORY_MIN_BYTES, SERVER_MEMORY_MIN_BYTES, 256 * MIB, 512 * MIB, 4096 * MIB])
-def test_the_shares_of_a_budget_fit_into_it(tmp_path, memory):
+@pytest.mark.parametrize(
+    ("memory", "containers"),
+    [
+        *((size, 4) for size in (MEMORY_MIN_BYTES, SERVER_MEMORY_MIN_BYTES, 256 * MIB, 512 * MIB, 4096 * MIB)),
+        *((cluster_memory_min_bytes(number), number) for number in (1, 16, 64)),
+        *((size, 64) for size in (512 * MIB, 4096 * MIB)),
+    ],
+)
+def test_the_shares_of_a_budget_fit_into_it(tmp_path, memory, containers):
     given = EmbeddedSettings(data=tmp_path, memory_bytes=memory)
-    settings, limits, http = store_settings(given), wire_limits(given), rest_limits(given)
+    settings, limits, http = store_settings(given, containers=containers), wire_limits(given), rest_limits(given)
     shares = (
         max(settings.cache_bytes, settings.max_unflushed_bytes)
         + settings.containers * (settings.read_cache_bytes + settings.max_loaded_segments * 3072)
         + limits.arena_bytes
         + limits.replies_bytes
-        + http.bodies_bytes
+        + (http.bodies_bytes if containers == 4 else 0)  # a store of a cluster has no HTTP
     )
     assert shares <= given.working_bytes * 1.1 + 8 * MIB
     # A body of JSON takes thirty times its size while it is parsed, one at a time.

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from penstock.app import process_memory
 from penstock.core.segments.throttle import cache_allowance
 from penstock.ports.telemetry import Telemetry
-from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +20,24 @@ _GIVE_BACK_S = 1.0
 _WARN_S = 60.0
 _LEAST_SHARE = 16
 """The caches keep 1/16 of their share, however much the rest of the process uses."""
+
+
+class CachingStore(Protocol):
+    """One store, or all stores of the process that share the memory of events."""
+
+    @property
+    def settings(self) -> StoreSettings:
+        """With the limits of that memory."""
+        ...
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that the tail caches hold now."""
+        ...
+
+    def allow_memory(self, *, cache_bytes: int, unflushed_bytes: int) -> None:
+        """Change the limits, up to those of the settings."""
+        ...
 
 
 class MemoryWatch:
@@ -31,7 +49,7 @@ class MemoryWatch:
 
     def __init__(
         self,
-        store: SegmentStore,
+        store: CachingStore,
         *,
         budget_bytes: int,
         drop: Callable[[], int],

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from penstock.app.integrity.start_check import StartFacts, check_start
-from penstock.app.settings import EmbeddedSettings
+from penstock.app.settings import MEMORY_BASE_BYTES, SERVER_MEMORY_MIN_BYTES, EmbeddedSettings
 from penstock.app.tier2 import for_tier2, open_tier
 from penstock.net.grpc.gate import GateLimits
 from penstock.net.http.http_limits import RestLimits
@@ -18,12 +18,14 @@ from penstock.ports.cluster.publications import Publications
 from penstock.ports.durable_log import DurableLog
 from penstock.ports.holds import SpaceHolds
 from penstock.ports.objects import Objects
+from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.ports.shared_counts import SharedCounts
 from penstock.ports.telemetry import Telemetry
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.segmentstore.tiering.tail_cache import CacheMemory
 from penstock.storage.chunks.claim import reserve_tier
 from penstock.storage.log.local_log import open_local_log
 from penstock.storage.machine.disk import FileDisk
@@ -36,12 +38,14 @@ from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 CONTAINERS = 4  # containers of a new store; each has its own queue and checkpoint
 _SEGMENT_BYTES = 3 << 10
 """A segment in memory with one writer and one chunk, measured."""
-_LOADED_MIN, _LOADED_MAX = 250, 10_000  # segments of one container in memory
+_LOADED_MIN, _LOADED_MAX = 1_000, 10_000  # segments in memory: at least of all containers, at most of one
 _PARKED_BYTES = 1 << 10
 """A read that waits at a tail, with its request: twice the measured size."""
-_PARKED_MIN, _PARKED_MAX = 2_500, 20_000  # waiting reads of one container
+_PARKED_MIN, _PARKED_MAX = 10_000, 20_000  # waiting reads: at least of all containers, at most of one
 _WRITER_BYTES = 1280
 """A writer set up on a connection, measured."""
+_UNIT_BYTES = 6 << 20
+"""Memory for each container of a cluster: two verified blocks of chunks, loaded segments, changed rows, some events."""
 _UNFLUSHED_MIN_BYTES = 8 << 20
 _CONNECTIONS_MAX = 4096  # connections; the memory budget allows fewer on small machines
 _CONNECTION_BYTES = 96 << 10
@@ -56,33 +60,40 @@ _GRPC_CONNECTION_BYTES = 256 << 10
 requests."""
 
 
-def store_settings(settings: EmbeddedSettings) -> StoreSettings:
-    """Divide the budgets of a process.
+def store_settings(settings: EmbeddedSettings, *, containers: int = CONTAINERS) -> StoreSettings:
+    """Divide the budgets of a process that owns up to ``containers``, which share the memory of events.
 
     The process itself needs some memory. Of the rest, half is for the tails, and half of that can be data that is not
     tiered yet. An eighth is for loaded segments, and an eighth for receive buffers. The remainder is for changed rows,
     copies in flight, and memory that the allocator cannot use. Each container keeps at least two verified blocks of chunks,
-    which concurrent reads share. Everything is tiered before half of the log is full, so that appends rarely wait for log
-    space.
+    which concurrent reads share; those of many containers reduce the share of the tails. Everything is tiered before half
+    of the log is full, so that appends rarely wait for log space.
     """
-    working = settings.working_bytes
-    loaded = max(_LOADED_MIN, min(_LOADED_MAX, working // 8 // CONTAINERS // _SEGMENT_BYTES))
-    parked = max(_PARKED_MIN, min(_PARKED_MAX, working // 8 // CONTAINERS // _PARKED_BYTES))
+    working, each = settings.working_bytes, settings.working_bytes // containers
+    loaded = max(_LOADED_MIN // containers, min(_LOADED_MAX, each // 8 // _SEGMENT_BYTES))
+    parked = max(_PARKED_MIN // containers, min(_PARKED_MAX, each // 8 // _PARKED_BYTES))
+    blocks = max(2 << 20, min(4 << 20, each // 16))
+    many_blocks = max(0, containers * blocks - max(8 << 20, working // 16))
     return StoreSettings(
-        containers=CONTAINERS,
-        cache_bytes=working // 2,
-        read_cache_bytes=max(2 << 20, min(4 << 20, working // 64)),
+        containers=containers,
+        cache_bytes=max(working // 4, working // 2 - many_blocks),
+        read_cache_bytes=blocks,
         max_unflushed_bytes=max(_UNFLUSHED_MIN_BYTES, min(working // 4, settings.log_bytes // 2)),
-        checkpoint_bytes=max(16 << 20, settings.log_bytes // 4),
-        checkpoint_rows_bytes=max(1 << 20, min(8 << 20, working // 64)),
-        catalogue_part_bytes=max(256 << 10, min(4 << 20, working // 64)),
+        checkpoint_bytes=max(64 << 20, settings.log_bytes) // containers,
+        checkpoint_rows_bytes=max((4 << 20) // containers, min(8 << 20, each // 16)),
+        catalogue_part_bytes=max((1 << 20) // containers, min(4 << 20, each // 16)),
         chunk_bytes=settings.chunk_bytes,
-        tier_run_bytes=max(1 << 20, min(8 << 20, working // 32)),
+        tier_run_bytes=max(1 << 20, min(8 << 20, each // 8)),
         max_loaded_segments=loaded,
         max_loaded_attributes=max(1_000, loaded),
         max_parked_reads=parked,
         max_changed_segments=10 * loaded,
     )
+
+
+def cluster_memory_min_bytes(containers: int) -> int:
+    """The smallest memory budget of a store of a cluster. After the loss of all others, it owns all containers."""
+    return max(SERVER_MEMORY_MIN_BYTES, MEMORY_BASE_BYTES + containers * _UNIT_BYTES)
 
 
 def wire_limits(settings: EmbeddedSettings, *, connections: int = _CONNECTIONS_MAX) -> WireLimits:
@@ -128,7 +139,7 @@ def gate_limits(settings: EmbeddedSettings, *, connections: int = _GRPC_CONNECTI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenLog:
+class OpenLog:
     """``load``: fills the metadata of a directory that takes over a store. ``publications``: None for a local log."""
 
     log: DurableLog
@@ -139,12 +150,12 @@ class _OpenLog:
 @asynccontextmanager
 async def _open_log(
     settings: EmbeddedSettings, files: RealFiles, facts: StartFacts, *, clock: Clock, rng: Rng
-) -> AsyncIterator[_OpenLog]:
+) -> AsyncIterator[OpenLog]:
     if settings.log_at is None:
         async with open_local_log(
             files, directory="wal", segment_bytes=settings.log_file_bytes, budget_bytes=settings.log_bytes, rng=rng
         ) as local:
-            yield _OpenLog(log=local)
+            yield OpenLog(log=local)
         return
     # Imported here: a store with a local log needs neither the client of BookKeeper nor that of ZooKeeper.
     from penstock.app.replicated.replicated_log import open_replicated_log
@@ -166,7 +177,7 @@ async def _open_log(
         async def load(objects: Objects, keyvalue: SqliteKeyValue) -> None:
             await load_store(log, settings.data, objects, keyvalue, clock=clock)
 
-        yield _OpenLog(log=log, publications=log.publications, load=load)
+        yield OpenLog(log=log, publications=log.publications, load=load)
 
 
 async def _take_over(settings: EmbeddedSettings, *, offload: ThreadOffload, rng: Rng) -> None:
@@ -211,13 +222,52 @@ async def open_segments(
         files = RealFiles(settings.data, offload)
         await keep_reserve(files)
         opened = await stack.enter_async_context(_open_log(settings, files, facts, clock=clock, rng=rng))
+        segments = await stack.enter_async_context(
+            open_on_log(
+                opened,
+                settings,
+                files,
+                StoreSource(clock=clock, rng=rng, offload=offload, telemetry=telemetry, shared=shared),
+                budgets=replace(store_settings(settings), containers=total),
+                owned=owned,
+            )
+        )
+        yield segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSource:
+    """What a store needs beside its directory, its log and its tier 2. ``shared`` and ``memory``: see
+    ``open_segment_store``."""
+
+    clock: Clock
+    rng: Rng
+    offload: Offload
+    telemetry: Telemetry
+    shared: SharedCounts | None = None
+    memory: CacheMemory | None = None
+
+
+@asynccontextmanager
+async def open_on_log(
+    opened: OpenLog,
+    settings: EmbeddedSettings,
+    files: RealFiles,
+    source: StoreSource,
+    *,
+    budgets: StoreSettings,
+    owned: Sequence[int] | None = None,
+) -> AsyncIterator[SegmentStore]:
+    """Recover the store in ``files`` from a log that is open. Raises as ``open_segments``."""
+    async with forks.OwnedExitStack() as stack:
         await files.make_dir("metadata")
-        keyvalue = await SqliteKeyValue.open(settings.data / "metadata" / "store.db", offload, checked=True)
+        database = settings.data / "metadata" / "store.db"
+        keyvalue = await SqliteKeyValue.open(database, source.offload, checked=True)
         stack.push_async_callback(keyvalue.close)
-        tier = await stack.enter_async_context(open_tier(settings, files, offload=offload, rng=rng))
+        tier = await stack.enter_async_context(open_tier(settings, files, offload=source.offload, rng=source.rng))
         if opened.load is not None:
             await opened.load(tier.objects, keyvalue)
-        budgets = for_tier2(store_settings(settings), settings, tier.chunks)
+        budgets = for_tier2(budgets, settings, tier.chunks)
         segments = await stack.enter_async_context(
             open_segment_store(
                 opened.log,
@@ -225,17 +275,18 @@ async def open_segments(
                     keyvalue=keyvalue,
                     chunks=tier.chunks,
                     catalogue=tier.objects,
-                    clock=clock,
-                    rng=rng,
-                    offload=offload,
-                    telemetry=telemetry,
-                    settings=budgets if containers is None else replace(budgets, containers=containers),
+                    clock=source.clock,
+                    rng=source.rng,
+                    offload=source.offload,
+                    telemetry=source.telemetry,
+                    settings=budgets,
                     publications=opened.publications,
-                    holds=_holds(settings, budgets, clock=clock),
+                    holds=_holds(settings, budgets, clock=source.clock),
                 ),
                 disk=FileDisk(files),
                 owned=owned,
-                shared=shared,
+                shared=source.shared,
+                memory=source.memory,
             )
         )
         yield segments

@@ -148,11 +148,17 @@ def tier2_of_worker(settings: EmbeddedSettings, worker: int) -> str | None:
 
     Raises InvalidArgumentError as ``open_tier2``.
     """
-    if settings.tier2 is None:
-        return None
-    if url_parts(settings.tier2).scheme:
-        return f"{settings.tier2.rstrip('/')}/worker-{worker}"
-    own = _checked_directory(settings.tier2, settings.data) / f"worker-{worker}"
+    return None if settings.tier2 is None else part_of_tier2(settings.tier2, f"worker-{worker}", data=settings.data)
+
+
+def part_of_tier2(place: str, part: str, *, data: Path) -> str:
+    """The part of this name of a tier 2 that several logs share. Creates the directory if it is missing.
+
+    Raises InvalidArgumentError as ``open_tier2``.
+    """
+    if url_parts(place).scheme:
+        return f"{place.rstrip('/')}/{part}"
+    own = _checked_directory(place, data) / part
     own.mkdir(mode=0o700, exist_ok=True)
     return str(own)
 

@@ -183,6 +183,8 @@ class Container:
         """Refuse new calls, queued calls and parked reads, and end background work."""
         await self._tasks.cancel()
         self.go_offline("container is closed", None)
+        # Other stores may share the memory.
+        self.segments.drop_bytes()
 
     async def drain(self) -> None:
         """Wait until everything queued before is durable and answered."""

@@ -270,6 +270,11 @@ class SegmentDirectory:
         # Do not check the segments that could not leave again on each load.
         self._evict_at = _crowd(max(limit, len(self._visible)))
 
+    def drop_bytes(self) -> None:
+        """Empty the tail caches of all segments. Nothing is read or written any more."""
+        for segment in self.by_uid.values():
+            segment.cache.clear()
+
     def loaded(self) -> Iterable[Segment]:
         """The durable segments in memory."""
         return self._visible.values()

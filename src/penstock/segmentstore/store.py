@@ -80,6 +80,7 @@ class SegmentStore:
         disk: Disk | None = None,
         owned: Sequence[int] | None = None,
         shared: SharedCounts | None = None,
+        memory: CacheMemory | None = None,
     ) -> None:
         """See ``open_segment_store``."""
         settings = parts.settings
@@ -91,7 +92,7 @@ class SegmentStore:
         self._limits = AppendLimits(shared, left=self._left)
         self._changes = Changes(epoch=log.epoch, limit=settings.max_changed_segments)
         self.settings = settings
-        self._memory = CacheMemory(settings.cache_bytes, settings.max_unflushed_bytes)
+        self._memory = memory or CacheMemory(settings.cache_bytes, settings.max_unflushed_bytes)
         self._shared_log = SharedLog(
             log, fill_bytes=settings.checkpoint_bytes, pause_s=settings.retry_min_s, telemetry=parts.telemetry
         )
@@ -124,7 +125,8 @@ class SegmentStore:
         """End background work; with ``checkpoint``, answer what is queued and checkpoint first, all containers together.
 
         What takes longer than ``settings.close_s``, because log, coordinator or tier 2 do not answer, is given up. Queued
-        calls then fail, and the next start takes longer. Nothing acknowledged is lost.
+        calls then fail, and the next start takes longer. Nothing acknowledged is lost. The memory of events is free
+        afterwards. May be repeated.
         """
         try:
             if checkpoint:
@@ -467,20 +469,22 @@ async def open_segment_store(
     disk: Disk | None = None,
     owned: Sequence[int] | None = None,
     shared: SharedCounts | None = None,
+    memory: CacheMemory | None = None,
 ) -> AsyncIterator[SegmentStore]:
     """A recovered, serving store. The arguments are borrowed, and closed by their owners after it.
 
     ``disk`` answers ``SegmentService.disk``, which raises UnsupportedError without it. ``owned`` are the containers
     that this store owns (None: all); calls for segments of others raise ContainerOfflineError.
-    ``shared``: what the other stores hold, for limits on all of them together.
+    ``shared``: what the other stores hold, for limits on all of them together. ``memory``: that of events, if several
+    stores of this process share it; None: the store has its own, of the size in the settings.
 
     On normal exit, queued operations are answered and checkpointed. On an error, background work stops at once, and the
     next opening recovers. Raises what ``SegmentStore.recover`` raises.
     """
-    store = SegmentStore(log, parts, disk=disk, owned=owned, shared=shared)
-    await store.recover()
-    store.start()
+    store = SegmentStore(log, parts, disk=disk, owned=owned, shared=shared, memory=memory)
     try:
+        await store.recover()
+        store.start()
         yield store
     except BaseException:
         await store.close(checkpoint=False)

@@ -51,8 +51,10 @@ async def bound_log(
     is_new: bool,
     epoch_min: int,
     tier: str | None = None,
+    may_create: bool = True,
 ) -> AsyncIterator[LedgerLog]:
-    """As ``open_replicated_log``, on a coordinator and ledgers that are open."""
+    """As ``open_replicated_log``, on a coordinator and ledgers that are open. ``may_create``: a new store creates its record;
+    if not, NotFoundError is raised."""
     mark = read_mark(data)
     record = await read_record(nodes, place.path)
     check_record(record, mark, is_new=is_new, epoch_min=epoch_min, url=url)
@@ -62,8 +64,9 @@ async def bound_log(
         mark = LogMark(uid=str(rng.uuid()), url=url) if mark is None else mark
         mark = replace(mark, home=str(rng.uuid()))
         write_mark(data, mark)
+    create = may_create and record is None
     async with open_ledger_log(
-        ledgers, nodes, path=place.path, rng=rng, uid=mark.uid, create=record is None, home=mark.home, tier=tier
+        ledgers, nodes, path=place.path, rng=rng, uid=mark.uid, create=create, home=mark.home, tier=tier
     ) as log:
         yield log
 

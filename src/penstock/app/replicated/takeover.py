@@ -50,18 +50,26 @@ async def prepare_takeover(settings: EmbeddedSettings, *, offload: Offload, rng:
         record = await read_record(nodes, place.path)
     mark = await offload.run(lambda: read_mark(data))
     has_metadata = (data / _METADATA / "store.db").exists()
-    if record is None or not _is_needed(record, mark, data, has_metadata=has_metadata):
-        return
+    if record is not None and is_takeover_needed(record, mark, data, has_metadata=has_metadata):
+        await begin_takeover(record, settings, url, offload=offload, rng=rng)
+
+
+async def begin_takeover(
+    record: ContainerRecord, settings: EmbeddedSettings, url: str, *, offload: Offload, rng: Rng
+) -> None:
+    """Prepare the directory to load the metadata of the store with this record, whatever metadata it has now. Raises as
+    ``prepare_takeover``."""
+    data = settings.data
     files = RealFiles(data, offload)
     tier = await locate_tier(settings, files, offload=offload)
-    await _check_tier(record, tier.objects, place=tier.place, url=url)
+    store = await _check_tier(record, tier.objects, place=tier.place, url=url)
     await offload.run(lambda: _forget_metadata(data))
-    await adopt_tier(tier.objects, files, place=str(tier.place), endpoint=tier.endpoint)
+    await adopt_tier(tier.objects, files, store=store, place=str(tier.place), endpoint=tier.endpoint)
     fresh = LogMark(uid=record.uid, url=url, home=str(rng.uuid()), loading=True)
     await offload.run(lambda: write_mark(data, fresh))
 
 
-def _is_needed(record: ContainerRecord, mark: LogMark | None, data: Path, *, has_metadata: bool) -> bool:
+def is_takeover_needed(record: ContainerRecord, mark: LogMark | None, data: Path, *, has_metadata: bool) -> bool:
     """Whether the directory lacks the store's metadata. Raises InvalidArgumentError: it is another store's."""
     if mark is not None and mark.uid != record.uid:
         raise InvalidArgumentError("this directory belongs to another store", data=str(data), expected=record.uid)
@@ -75,7 +83,8 @@ def _is_needed(record: ContainerRecord, mark: LogMark | None, data: Path, *, has
     return not has_metadata and (bool(record.catalogues) or record.truncated > 0)
 
 
-async def _check_tier(record: ContainerRecord, objects: Objects, *, place: str | None, url: str) -> None:
+async def _check_tier(record: ContainerRecord, objects: Objects, *, place: str | None, url: str) -> str:
+    """The mark that tier 2 has, or gets."""
     if place is None or record.tier is None:
         raise InvalidArgumentError(
             "a store can be taken over only if its chunks are outside its directory: give the --tier2 that it had"
@@ -84,12 +93,15 @@ async def _check_tier(record: ContainerRecord, objects: Objects, *, place: str |
             log=url,
         )
     found = await tier_mark(objects)
-    if found != record.tier:
+    # A first start that ended early may not have marked it yet. Then nothing was published, and the log has everything.
+    is_unmarked = found is None and not record.catalogues and not record.truncated
+    if found != record.tier and not is_unmarked:
         raise InvalidArgumentError(
             "this is not the tier 2 of the store; check --tier2", tier2=place, store=found, expected=record.tier
         )
     if not record.catalogues and record.truncated:
         raise CorruptDataError("log was truncated, and its record does not name the catalogue", log=url)
+    return record.tier
 
 
 def _forget_metadata(data: Path) -> None:

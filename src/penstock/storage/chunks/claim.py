@@ -81,14 +81,13 @@ async def tier_mark(objects: Objects) -> str | None:
     return await _mark(objects)
 
 
-async def adopt_tier(objects: Objects, files: Files, *, place: str, endpoint: str | None) -> None:
-    """Write a record into the data directory that lets it claim ``objects``, which has the mark of its store, from the copy
-    that was there last. The caller makes sure that this copy deletes nothing any more. Raises what ``objects`` raises."""
-    mark = await _mark(objects)
-    if mark is None:
-        raise InvalidArgumentError("tier 2 has no mark", tier2=place)
+async def adopt_tier(objects: Objects, files: Files, *, store: str, place: str, endpoint: str | None) -> None:
+    """Write a record into the data directory that lets it claim ``objects``, which has the mark ``store`` or none yet, from
+    the copy that was there last. The caller makes sure that this copy deletes nothing any more. Raises what ``objects``
+    raises."""
+    claimed = await _mark(objects) is not None
     openings = tuple(sorted(await objects.list(OWNERS)))
-    await _save(files, TierRecord(store=mark, place=place, endpoint=endpoint, claimed=True, openings=openings))
+    await _save(files, TierRecord(store=store, place=place, endpoint=endpoint, claimed=claimed, openings=openings))
 
 
 async def reserve_tier(files: Files, *, place: str, endpoint: str | None, rng: Rng) -> str:

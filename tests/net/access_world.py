@@ -51,6 +51,7 @@ RIGHTS: Mapping[str, Sequence[str]] = {
     "writer": ["/scope:shop/stream:orders=write"],
     "admin": ["/scope:shop=admin"],
     "auditor": ["/=audit"],
+    "scraper": ["/=metrics"],
 }
 """What callers may do. Those called none, wrong and expired are nobody."""
 NOBODY = ("none", "wrong", "expired")

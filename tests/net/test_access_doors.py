@@ -64,7 +64,7 @@ def assert_rights(allowed: Mapping[str, set[str]]) -> None:
         lists = ("scopes.list", "cases.list", "approvals.list")
         if name in (*lists, "segments.release_lease", "segments.finish_lease_part"):
             continue
-        assert "foreign" not in callers, name
+        assert not callers & {"foreign", "scraper"}, name
     changes = ["create", "update", "seal", "delete", "truncate", "restore", "scale"]
     for name, callers in allowed.items():
         subject, _, verb = name.partition(".")
@@ -167,7 +167,12 @@ def test_http_credentials_cannot_be_smuggled_and_rights_hold(tmp_path):
         assert (missing.status, json.loads(missing.data)) == (there.status, json.loads(there.data)) or (
             missing.data.replace(b"missing", b"orders") == there.data
         )
-        assert (await opened.http("GET", "/metrics", "writer")).status in (403, 404)
+        statuses = {caller: (await opened.http("GET", "/metrics", caller)).status for caller in RIGHTS}
+        # These doors serve no metrics, so who may see them gets 404.
+        assert statuses == {caller: 404 if caller in ("auditor", "scraper") else 403 for caller in RIGHTS}
+        assert (await opened.http("GET", path, "scraper")).status == 403
+        listed = await opened.http("GET", "/v1/scopes", "scraper")
+        assert (listed.status, listed.json["fields"]["needs"]) == (403, "any right but metrics on /")
 
     run(tmp_path, test)
 

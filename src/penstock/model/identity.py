@@ -32,6 +32,8 @@ class Action(StrEnum):
     """Approve or refuse the requests of others."""
     AUDIT = "audit"
     """Read the audit stream and receipts."""
+    METRICS = "metrics"
+    """Read the metrics of the server, with a right on the store. It shows nothing else, not even which objects exist."""
 
 
 @dataclass(frozen=True, slots=True)

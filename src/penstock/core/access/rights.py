@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from penstock.core.access.resources import covers, touches
 from penstock.model.identity import Action, Grant, Identity
 
-ANY = frozenset(Action)
+ANY = frozenset(Action) - {Action.METRICS}
+"""A right to the metrics alone shows nothing of a stream, a scope or the store."""
 LOOK = ANY - {Action.WRITE}
 """A right to anything but writing: who only writes learns nothing about readers, positions and policies."""
+SCRAPE = LOOK | {Action.METRICS}
+"""A right to the metrics of the server. Any right to look at the store includes them."""
 
 
 @dataclass(frozen=True, slots=True)

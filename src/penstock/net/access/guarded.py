@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from penstock.codec.values import Call
 from penstock.core.access.calls import CALLS, Rule, of_found, on_stream, seen
-from penstock.core.access.resources import grant_text
+from penstock.core.access.resources import STORE, grant_text
 from penstock.core.access.rights import Need, meets, missing
 from penstock.model.callers import current_caller
 from penstock.model.errors import AccessError, ConflictError, NotFoundError, PermissionDeniedError, UnauthenticatedError
@@ -137,7 +137,9 @@ def _text(need: Need) -> str:
         # No legal name is as long: it is the caller's text, and refusals are logged.
         resource = f"{resource[:_RESOURCE_MAX]}..."
     if len(actions) > 3:
-        return f"any right on {resource}"
+        # A right to metrics is for the store alone, so elsewhere nobody expects it to suffice.
+        others = [one for one in Action if one not in actions and (one is not Action.METRICS or resource == STORE)]
+        return f"any right{' but ' if others else ''}{' and '.join(others)} on {resource}"
     return " or ".join(grant_text(Grant(resource, frozenset({one}))) for one in Action if one in actions)
 
 

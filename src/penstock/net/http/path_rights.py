@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.core.access.calls import on_stream
 from penstock.core.access.resources import STORE, of_scope
-from penstock.core.access.rights import ANY, LOOK, Need, missing
+from penstock.core.access.rights import ANY, SCRAPE, Need, missing
 from penstock.model.callers import Caller
 from penstock.model.errors import PenstockError, PermissionDeniedError, UnauthenticatedError
 from penstock.model.identity import Action
@@ -17,7 +17,7 @@ PUBLIC_PATHS = frozenset(
 )
 """What needs no credentials: probes of a supervisor have none, and the description is the same for all servers."""
 
-_PAGES: Mapping[str, Need] = {"/metrics": Need.of(LOOK, STORE)}
+_PAGES: Mapping[str, Need] = {"/metrics": Need.of(SCRAPE, STORE)}
 """The details of ``/v1/health`` name places of this machine, so any identity may see them, but nobody without one."""
 _CHANGE = frozenset({Action.ADMIN, Action.RETAIN})
 

@@ -164,7 +164,8 @@ def grant(
 ) -> None:
     """Give a user rights, in addition to those it has.
 
-    Actions: read, write, admin, retain, hold, erase, approve, audit, or * for all. None includes another one.
+    Actions: read, write, admin, retain, hold, erase, approve, audit, metrics, or * for all. None includes another
+    one.
 
     \b
     penstock user grant ann /scope:shop/stream:orders=read,write

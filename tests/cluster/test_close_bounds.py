@@ -192,7 +192,7 @@ async def create_scopes(controller: Controller) -> None:
 
 async def check_kept(site: Site) -> None:
     site.end()
-    async with site.opened() as (store, controller):
+    async with site.opened() as (store, _):
         for segment, length in site.acknowledged.items():
             assert (await store.info(segment)).length >= length, segment
 

@@ -58,7 +58,6 @@ from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.shortage import functions_not_ready
 from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
-
 _log = logging.getLogger(__name__)
 
 

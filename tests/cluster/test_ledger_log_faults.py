@@ -56,7 +56,7 @@ class BrokenNodes(MemoryNodes):
             raise RuntimeError("defect in a library")
         return await super().children(path)
 
-    def _reach(self) -> None:
+    async def _reach(self) -> None:
         return
 
 

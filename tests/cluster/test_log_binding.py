@@ -115,7 +115,7 @@ class EndingNodes(MemoryNodes):
         self.left: int | None = calls
         self.happens = happens
 
-    def _reach(self) -> None:
+    async def _reach(self) -> None:
         if self.left is None:
             return
         self.left -= 1

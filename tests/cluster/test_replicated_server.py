@@ -58,7 +58,6 @@ def test_acknowledged_events_outlive_the_machine(zookeeper, bookies, tmp_path):
         f"bookkeeper://{zookeeper.address}/penstock/elsewhere?ledgers={bookies.root}",
         "--tier2",
         str(tier),
-        "--take-over",
     )
     keys, acknowledged = ("ann", "bob", "cid"), {"ann": -1, "bob": -1, "cid": -1}
 
@@ -89,7 +88,7 @@ def test_acknowledged_events_outlive_the_machine(zookeeper, bookies, tmp_path):
         writing.join()
     shutil.rmtree(tmp_path / "first")
     assert min(acknowledged.values()) >= 1000
-    with ServerProcess(tmp_path / "second", *options) as server:
+    with ServerProcess(tmp_path / "second", *options, "--take-over") as server:
         found = {key: [] for key in keys}
         with penstock.connect(server.address) as store:
             for event in store.stream("shop/clicks").reader(until_tail=True):

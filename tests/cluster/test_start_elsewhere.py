@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.app.embedded import LocalRuntime, open_runtime
+from penstock.app.replicated import takeover
 from penstock.app.replicated.log_place import read_mark
 from penstock.app.settings import EmbeddedSettings
 from penstock.client.store import AsyncStore
@@ -257,6 +259,54 @@ def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 # --- who may take over
 
 
+@pytest.mark.parametrize(
+    ("path", "beside"), [("store2", "/penstock/store1"), ("elsewhere/store1", "/penstock"), ("a/b/c", "/penstock")]
+)
+def test_a_mistyped_path_is_refused_and_names_what_is_there(machines: Machines, path: str, beside: str) -> None:
+    """With an unused tier 2, it would be an empty store that looks recovered."""
+    mistyped = URL.replace("store1", path) if path == "store2" else URL.replace("penstock/store1", path)
+    before = dict(machines.bookkeeper.nodes.nodes)
+    (machines.path / "unused").mkdir()
+
+    async def start(log_at: str, tier: Path) -> None:
+        settings = EmbeddedSettings(data=machines.path / "second", log_at=log_at, tier2=str(tier), take_over=True)
+        async with open_runtime(settings) as runtime:
+            await check(
+                AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng),
+                machines.acknowledged,
+                "now",
+            )
+
+    with pytest.raises(InvalidArgumentError, match="nothing to take over") as caught:
+        asyncio.run(start(mistyped, machines.path / "unused"))
+    assert beside in str(caught.value)
+    assert machines.bookkeeper.nodes.nodes == before
+    asyncio.run(start(URL, machines.tier))  # the same directory, with the right path
+
+
+def test_an_interrupted_takeover_creates_no_log_at_a_mistyped_path(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(log_at: str) -> None:
+        settings = EmbeddedSettings(
+            data=machines.path / "second", log_at=log_at, tier2=str(machines.tier), take_over=True
+        )
+        async with open_runtime(settings):
+            pass
+
+    async def ends(*_: object, **__: object) -> None:
+        raise OSError("the machine lost its power")
+
+    with monkeypatch.context() as once:
+        once.setattr(takeover, "load_published", ends)
+        with pytest.raises(OSError, match="lost its power"):
+            asyncio.run(start(URL))
+    with pytest.raises(CorruptDataError, match="missing in ZooKeeper"):
+        asyncio.run(start(URL + "2"))
+    assert PATH + "2" not in machines.bookkeeper.nodes.nodes
+    asyncio.run(start(URL))
+
+
 @pytest.fixture
 def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
     """A store on a first machine, closed."""
@@ -357,7 +407,8 @@ def test_a_take_over_is_refused_where_it_cannot_give_everything(machines: Machin
         asyncio.run(start("second", None))
     with pytest.raises(InvalidArgumentError, match="not the tier 2 of the store"):
         asyncio.run(start("third", tmp_path / "empty"))
-    asyncio.run(start("other", None, f"{URL}-other"))
+    with penstock.open(tmp_path / "other", log_at=f"{URL}-other"):
+        pass
     with pytest.raises(InvalidArgumentError, match="belongs to another store"):
         asyncio.run(start("other", machines.tier))
     assert machines.record() == before

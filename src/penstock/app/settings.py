@@ -38,7 +38,7 @@ class EmbeddedSettings:
     (default 256 MiB, allocated as needed). ``log_file_bytes`` must hold one frame of the largest append, 17 MiB.
     ``log_at``: ``bookkeeper://ZOOKEEPER:PORT/PATH``, where tier 1 is; None: in the data directory.
     ``take_over``: if the directory lacks the metadata of the store whose log is at ``log_at``, take over that store; its own
-    directory or machine is lost.
+    directory or machine is lost. It creates no store.
     ``retention_cycle_ms`` is the time between retention cycles (default 60 s). ``deletion_grace_ms`` is how long a deleted
     stream can be restored and keeps its disk space (default 1 h; 0: deletions are final). ``scaling_minute_ms`` is how long
     a minute of scaling by rate is (default 60 s; shorter in tests and demonstrations).

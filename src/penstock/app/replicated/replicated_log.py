@@ -77,7 +77,7 @@ def check_record(
     """Raises InvalidArgumentError: the log is another store's. CorruptDataError: the store's log was lost, or is an older
     copy of it."""
     if record is None:
-        if mark is not None and not is_new:
+        if mark is not None and (mark.loading or not is_new):
             raise CorruptDataError("the store's log is missing in ZooKeeper", log=url, uid=mark.uid)
         return
     if mark is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from penstock.app.replicated.replicated_log import read_record
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import locate_tier
 from penstock.codec.store.container_record import ContainerRecord
-from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError
 from penstock.ports.clock import Clock
+from penstock.ports.cluster.nodes import Nodes
 from penstock.ports.holds import SpaceHolds
 from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
@@ -31,15 +32,17 @@ from penstock.storage.machine.files import RealFiles
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 _METADATA = "metadata"
+_PATHS_MAX = 20  # names in one error message
 
 
 async def prepare_takeover(settings: EmbeddedSettings, *, offload: Offload, rng: Rng) -> None:
     """Prepare the directory, which the caller has locked, to take over the store of ``settings.log_at``. Does nothing if the
-    directory is the store's, or if there is no store yet.
+    directory is the store's.
 
     No server is fenced here. Outdated metadata in the directory is deleted. After an interruption, call it again.
 
-    Raises InvalidArgumentError (another store's directory, log or tier 2; chunks that were in the lost directory),
+    Raises InvalidArgumentError (no store has its log there; another store's directory, log or tier 2; chunks that were in
+    the lost directory),
     CorruptDataError (the store published nothing, and the log no longer has everything), UnavailableError, OSError.
     """
     url, data = settings.log_at, settings.data
@@ -48,8 +51,16 @@ async def prepare_takeover(settings: EmbeddedSettings, *, offload: Offload, rng:
     place = parse_log_place(url)
     async with open_nodes(place.hosts) as nodes:
         record = await read_record(nodes, place.path)
-    mark = await offload.run(lambda: read_mark(data))
+        mark = await offload.run(lambda: read_mark(data))
+        if record is None and mark is None:
+            raise InvalidArgumentError(
+                "no store has its log there, so there is nothing to take over: check the path in --log. To create a store,"
+                " start it once without --take-over",
+                log=url,
+                beside=await _paths_beside(nodes, place.path),
+            )
     has_metadata = (data / _METADATA / "store.db").exists()
+    # Without a record, the directory is the store's: opening the log says what is wrong.
     if record is not None and is_takeover_needed(record, mark, data, has_metadata=has_metadata):
         await begin_takeover(record, settings, url, offload=offload, rng=rng)
 
@@ -67,6 +78,16 @@ async def begin_takeover(
     await adopt_tier(tier.objects, files, store=store, place=str(tier.place), endpoint=tier.endpoint)
     fresh = LogMark(uid=record.uid, url=url, home=str(rng.uuid()), loading=True)
     await offload.run(lambda: write_mark(data, fresh))
+
+
+async def _paths_beside(nodes: Nodes, path: str) -> tuple[str, ...]:
+    """Paths that exist where ``path`` does not: below its nearest parent that has any."""
+    while path:
+        path = path.rpartition("/")[0]
+        with suppress(NotFoundError):
+            if found := await nodes.children(path or "/"):
+                return tuple(f"{path}/{name}" for name in found[:_PATHS_MAX])
+    return ()
 
 
 def is_takeover_needed(record: ContainerRecord, mark: LogMark | None, data: Path, *, has_metadata: bool) -> bool:

@@ -61,7 +61,7 @@ class MemoryNodes:
     async def children(self, path: str) -> Sequence[str]:
         """As the port says."""
         await self._reach()
-        below = f"{path}/"
+        below = f"{path.rstrip('/')}/"
         return sorted({one[len(below) :].split("/")[0] for one in self.nodes if one.startswith(below)})
 
     def copy_from(self, other: MemoryNodes) -> None:

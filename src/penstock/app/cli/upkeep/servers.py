@@ -81,7 +81,7 @@ TakeOverOption = Annotated[
     typer.Option(
         "--take-over",
         help="With a log on BookKeeper and --tier2: if the data directory is new or out of date, continue the store from"
-        " its log and tier 2. A server that still runs this store is stopped.",
+        " its log and tier 2. A server that still runs this store is stopped. It never creates a store.",
     ),
 ]
 RetentionCycleOption = Annotated[

@@ -75,10 +75,6 @@ class SimNodes(MemoryNodes):
         if process is not None and not process.alive:
             raise NotConnectedError("the process is gone")
 
-    def _reach(self) -> None:
-        if self.is_down:
-            raise NotConnectedError("coordinator does not answer")
-
 
 async def _arrive(work: Callable[[], Awaitable[object]]) -> None:
     try:

@@ -66,7 +66,7 @@ async def leading(
         raise
     finally:
         watching.cancel()
-        await asyncio.wait({watching})
+        await asyncio.gather(watching, return_exceptions=True)
         await _resign(coordination, term)
 
 

@@ -37,7 +37,7 @@ async def wake_on_changes(coordination: Coordination, paths: Sequence[str], wake
     finally:
         for one in watching:
             one.cancel()
-        await asyncio.wait(watching)
+        await asyncio.gather(*watching, return_exceptions=True)
 
 
 async def keep_assignment(coordination: Coordination, *, containers: int, clock: Clock) -> None:
@@ -58,7 +58,7 @@ async def keep_assignment(coordination: Coordination, *, containers: int, clock:
                 watching.result()
     finally:
         watching.cancel()
-        await asyncio.wait({watching})
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def _decide(coordination: Coordination, *, containers: int, clock: Clock) -> float | None:

@@ -1,0 +1,304 @@
+"""The active controller's links to all containers, whichever store serves them. Source: docs/design/0065-cluster.md,
+"Links"."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.app.access.refusal_audit import Record
+from penstock.app.cluster.keeper import wake_on_changes
+from penstock.app.workers.heartbeats import Heartbeats
+from penstock.app.workers.reports import Guard, WorkerRemovals, WorkerReports
+from penstock.codec.store.cluster_nodes import HELD, HeldContainer, decode_node
+from penstock.core.segments.readiness import FUNCTIONS
+from penstock.model.errors import (
+    CorruptDataError,
+    InternalError,
+    NodeNotFoundError,
+    NotConnectedError,
+    PenstockError,
+    UnavailableError,
+    VersionTooNewError,
+)
+from penstock.net.dial.addresses import host_of, parse_address
+from penstock.net.workers.line import WorkerLine
+from penstock.net.workers.link import Handler, WorkerLink
+from penstock.net.workers.worker_segments import WorkerSegments
+from penstock.ports.cluster.coordination import Coordination
+from penstock.ports.control.layout import Endpoint
+
+log = logging.getLogger(__name__)
+
+Dial = Callable[[int, str, Mapping[str, Handler]], Awaitable[WorkerLink]]
+"""Opens a link to a container at ``HOST:PORT``, with what its store may call here. Raises PenstockError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinePatience:
+    """How a controller treats containers that it does not reach. Seconds.
+
+    A dial that fails is repeated after ``pause_s``, doubled each time up to ``pause_max_s``; so is one whose link lived for
+    less than ``steady_s``. It never gives up: another store takes the container over. ``pulse_s`` and ``silent_s``: as for
+    workers. The link of a store that hangs is closed, so that callers do not wait; the store is left alone.
+    """
+
+    pause_s: float = 0.1
+    pause_max_s: float = 2.0
+    steady_s: float = 3.0
+    pulse_s: float = 1.0
+    silent_s: float = 15.0
+
+
+class ContainerLine:
+    """One container: who holds it, and the link to it."""
+
+    def __init__(self, number: int, patience: LinePatience) -> None:
+        self.number = number
+        self.line = WorkerLine(number)
+        self.held: HeldContainer | None = None
+        """The store that serves it, as far as it is known; None: nobody does."""
+        self.ready = False
+        """Whether the link is open, and the store knows the limits of writers."""
+        self.problem: str | None = None
+        """Why the last dial failed."""
+        self.heartbeats = Heartbeats(pulse_s=patience.pulse_s, silent_s=patience.silent_s)
+        self.removals = WorkerRemovals()
+
+    def failure(self) -> str | None:
+        """Why it takes no requests now, or None."""
+        if self.ready:
+            return "does not answer" if self.heartbeats.silent else None
+        if self.held is None:
+            return "no store serves it"
+        return "is not reached" if self.problem is None else f"is not reached: {self.problem}"
+
+
+class ContainerLines:
+    """All containers of a cluster. ``segments`` is their store. Opened by ``open_lines``."""
+
+    def __init__(self, coordination: Coordination, dial: Dial, *, containers: int, patience: LinePatience) -> None:
+        self.lines = [ContainerLine(number, patience) for number in range(containers)]
+        self.segments = WorkerSegments([one.line for one in self.lines], containers=containers)
+        self._coordination = coordination
+        self._dial = dial
+        self._patience = patience
+        self._reports = WorkerReports(self.segments)
+        self._failure: PenstockError | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def failure(self) -> PenstockError | None:
+        """Why the controller cannot go on, or None: the session with the coordinator has ended."""
+        return self._failure
+
+    def not_ready(self) -> Mapping[str, str]:
+        """The functions that do not work in every container, each with the containers and their reasons."""
+        reasons: dict[str, list[str]] = {}
+        for one in self.lines:
+            away = one.failure()
+            own = one.heartbeats.not_ready if away is None else dict.fromkeys(FUNCTIONS, away)
+            for function, reason in own.items():
+                reasons.setdefault(function, []).append(f"container {one.number}: {reason}")
+        return {function: "; ".join(texts) for function, texts in reasons.items()}
+
+    def away(self) -> str | None:
+        """Which containers take no requests now, and why; None: all do."""
+        if self._failure is not None:
+            return str(self._failure)
+        found = [f"container {one.number} {reason}" for one in self.lines if (reason := one.failure()) is not None]
+        return "; ".join(found) or None
+
+    def endpoint_of(self, segment: str) -> Endpoint:
+        """Where clients reach the segment. Raises UnavailableError while nobody serves it, or its store does not know the
+        limits of writers yet."""
+        one = self.lines[self.segments.worker_of(segment)]
+        if one.held is None or not one.ready:
+            raise UnavailableError(
+                "the container of this segment is not served now; try again",
+                segment=segment,
+                container=one.number,
+                reason=one.failure(),
+            )
+        return _endpoint(one.held.clients)
+
+    async def until_served(self, first: int, *, patience_s: float) -> None:
+        """Wait until all containers are served; after ``patience_s``, only until the container ``first`` is. Raises
+        SessionEndedError."""
+        deadline = asyncio.get_running_loop().time() + patience_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._until(self.lines)
+                return
+        await self._until([self.lines[first]])
+        log.warning("some containers are not served", extra={"reason": self.away()})
+
+    async def _until(self, lines: Sequence[ContainerLine]) -> None:
+        while not all(one.ready for one in lines):
+            if self._failure is not None:
+                raise self._failure
+            self._changed.clear()
+            await self._changed.wait()
+
+    def serve(self, guard: Guard, record: Record) -> None:
+        """Answer the stores from now on. ``guard`` is called before requests of clients remove bytes, and ``record`` writes
+        what their ports refuse."""
+        self._reports.guard, self._reports.record = guard, record
+
+    async def keep(self, one: ContainerLine) -> None:
+        """Keep the link to a container. Runs until it is cancelled, and closes the link then. Raises SessionEndedError."""
+        wake = asyncio.Event()
+        watching = asyncio.ensure_future(wake_on_changes(self._coordination, [f"{HELD}/{one.number}"], wake))
+        failures = 0
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                wake.clear()
+                held = one.held = await self._holder(one)
+                if held is None:
+                    await _first(wake, [watching])
+                    continue
+                since = loop.time()
+                failed = await self._connect(one, held, wake, watching)
+                failures = failures + 1 if failed or loop.time() - since < self._patience.steady_s else 0
+                if failures:
+                    await _first(wake, [watching], timeout_s=self._pause_s(failures))
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await one.removals.end_all()
+
+    def _pause_s(self, failures: int) -> float:
+        return min(self._patience.pause_max_s, self._patience.pause_s * float(1 << min(failures - 1, 16)))
+
+    async def _holder(self, one: ContainerLine) -> HeldContainer | None:
+        """Who serves the container now; None: nobody. While the coordinator does not answer, whoever did last."""
+        try:
+            node = await self._coordination.read(f"{HELD}/{one.number}")
+            held = decode_node(HeldContainer, node.data)
+        except NodeNotFoundError:
+            return None
+        except UnavailableError as error:
+            log.warning("owner of a container is not known", extra={"container": one.number, "reason": str(error)})
+            return one.held
+        except (CorruptDataError, VersionTooNewError) as error:
+            log.error("owner of a container cannot be read", extra={"container": one.number, "reason": str(error)})
+            return None
+        return held if held.serving else None
+
+    async def _connect(
+        self, one: ContainerLine, held: HeldContainer, wake: asyncio.Event, watching: asyncio.Future[None]
+    ) -> bool:
+        """Dial the store and use the link until it ends. Returns whether there was none."""
+        removals = WorkerRemovals()
+        try:
+            link = await self._dial(one.number, held.links, self._reports.handlers(removals))
+        except PenstockError as error:
+            if one.problem != str(error):
+                one.problem = str(error)
+                log.warning("container is not reached", extra={"container": one.number, "reason": one.problem})
+            return True
+        # The store has dropped its earlier link before it accepted this one. So its earlier removals have ended.
+        earlier, one.removals = one.removals, removals
+        await earlier.end_all()
+        beating = asyncio.ensure_future(one.heartbeats.until_silent(link, first_s=self._patience.silent_s))
+        try:
+            return not await self._use(one, held, link, wake, [watching, beating])
+        finally:
+            one.ready = False
+            one.line.attach(None)
+            one.heartbeats.reset()
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+            # A store that hangs reads nothing, so waiting for queued bytes would take long.
+            link.abort()
+            await asyncio.shield(link.closed)
+
+    async def _use(
+        self,
+        one: ContainerLine,
+        held: HeldContainer,
+        link: WorkerLink,
+        wake: asyncio.Event,
+        tasks: list[asyncio.Future[Any]],
+    ) -> bool:
+        """Use the link until it ends, the store hangs, or another one serves the container. False: it could not be used."""
+        one.line.attach(link)
+        try:
+            await self.segments.restore_limits(one.number)
+        except PenstockError as error:
+            log.warning("container is not used", extra={"container": one.number, "reason": str(error)})
+            return False
+        one.ready, one.problem = True, None
+        self._changed.set()
+        log.info("container is reached", extra={"container": one.number, "store": held.store})
+        _, beating = tasks
+        while True:
+            await _first(wake, [*tasks, link.closed])
+            if link.closed.done():
+                log.info("link to a container has ended", extra={"container": one.number, "store": held.store})
+                return True
+            if beating.done() and beating.result():
+                log.error("container does not answer", extra={"container": one.number, "store": held.store})
+                return True
+            wake.clear()
+            now = await self._holder(one)
+            # Without a holder, the store is closing it, and still answers calls that are under way.
+            if now is not None and now != held:
+                return True
+
+    async def run(self) -> None:
+        """Keep all links. Runs until it is cancelled, or the session has ended: see ``failure``."""
+        keeping = [asyncio.ensure_future(self.keep(one)) for one in self.lines]
+        try:
+            done, _ = await asyncio.wait(keeping, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except PenstockError as error:
+            self._failure = error
+        except Exception as error:
+            self._failure = InternalError("links to containers failed", reason=repr(error))
+            raise
+        finally:
+            self._changed.set()
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
+            for one in self.lines:
+                one.line.give_up(self._failure or NotConnectedError("the controller is closing"))
+
+
+async def _first(wake: asyncio.Event, others: Iterable[asyncio.Future[Any]], timeout_s: float | None = None) -> None:
+    """Wait for the event, for one of the others, or for the time. Raises what ended one of them."""
+    waiting = asyncio.ensure_future(wake.wait())
+    others = list(others)
+    try:
+        done, _ = await asyncio.wait({waiting, *others}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    for one in done - {waiting}:
+        one.result()
+
+
+def _endpoint(address: str) -> Endpoint:
+    return Endpoint(host=host_of(address), port=int(parse_address(address).rpartition(":")[2]))
+
+
+@asynccontextmanager
+async def open_lines(
+    coordination: Coordination, dial: Dial, *, containers: int, patience: LinePatience | None = None
+) -> AsyncIterator[ContainerLines]:
+    """Keep links to all containers until the block ends."""
+    lines = ContainerLines(coordination, dial, containers=containers, patience=patience or LinePatience())
+    running = asyncio.create_task(lines.run(), name="links to containers")
+    try:
+        yield lines
+    finally:
+        running.cancel()
+        (failure,) = await asyncio.gather(running, return_exceptions=True)
+        if isinstance(failure, Exception):
+            raise failure

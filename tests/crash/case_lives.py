@@ -27,6 +27,7 @@ from penstock.app.erasure.ledger import write_ledger
 from penstock.model.answers.erasure import ErasureCase
 from penstock.model.errors import PenstockError, UnavailableError
 from penstock.testing.server import ServerProcess
+from tests.crash.preloaded import PreloadedServer
 from tests.crash.states import scratch
 
 STREAMS = ("s/a", "s/b")
@@ -81,7 +82,7 @@ class _History:
 
     def run(self) -> None:
         data, rng = self.place / "data", self.rng
-        with ServerProcess(data, *_LOG) as server:
+        with PreloadedServer(data, *_LOG) as server:
             with penstock.connect(server.address) as store:
                 for name in STREAMS:
                     store.create_stream(name, segments=rng.randrange(1, 4), create_scope=True)

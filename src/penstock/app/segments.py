@@ -175,7 +175,7 @@ async def _open_log(
     ) as log:
 
         async def load(objects: Objects, keyvalue: SqliteKeyValue) -> None:
-            await load_store(log, settings.data, objects, keyvalue, clock=clock)
+            await load_store(log, settings.data, objects, keyvalue, max_lease_ms=store_settings(settings).max_lease_ms)
 
         yield OpenLog(log=log, publications=log.publications, load=load)
 
@@ -186,13 +186,16 @@ async def _take_over(settings: EmbeddedSettings, *, offload: ThreadOffload, rng:
     await prepare_takeover(settings, offload=offload, rng=rng)
 
 
-def _holds(settings: EmbeddedSettings, budgets: StoreSettings, *, clock: Clock) -> SpaceHolds:
+@asynccontextmanager
+async def _holds(settings: EmbeddedSettings, *, offload: Offload) -> AsyncIterator[SpaceHolds]:
     holds = FileHolds(settings.data)
     if settings.log_at is None:
-        return holds
-    from penstock.app.replicated.takeover import holds_of  # only here, as above
+        yield holds
+        return
+    from penstock.app.replicated.takeover import held_after_takeover  # only here, as above
 
-    return holds_of(settings.data, holds, clock=clock, max_lease_ms=budgets.max_lease_ms)
+    async with held_after_takeover(settings.data, holds, offload=offload) as held:
+        yield held
 
 
 @asynccontextmanager
@@ -268,6 +271,7 @@ async def open_on_log(
         if opened.load is not None:
             await opened.load(tier.objects, keyvalue)
         budgets = for_tier2(budgets, settings, tier.chunks)
+        holds = await stack.enter_async_context(_holds(settings, offload=source.offload))
         segments = await stack.enter_async_context(
             open_segment_store(
                 opened.log,
@@ -281,7 +285,7 @@ async def open_on_log(
                     telemetry=source.telemetry,
                     settings=budgets,
                     publications=opened.publications,
-                    holds=_holds(settings, budgets, clock=source.clock),
+                    holds=holds,
                 ),
                 disk=FileDisk(files),
                 owned=owned,

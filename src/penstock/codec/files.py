@@ -71,7 +71,8 @@ FILES = (
     Entry(
         key="wal/BOOKKEEPER",
         value="JSON, if the log is on BookKeeper ([ledger-log.md](ledger-log.md)) and not in `wal/`: `uid` and `url` of the"
-        " log; `home`, drawn for this directory; `loading`, while a takeover is not complete; `loaded_ms`, when it was",
+        " log; `home`, drawn for this directory; `loading`, while a takeover is not complete; `hold_s`, for how much"
+        " longer no chunk is freed after it, in seconds of serving",
         one_for="the store",
         writers=("app.replicated.log_place",),
         ends="nothing",

@@ -205,6 +205,7 @@ async def _prepare(record: ContainerRecord, settings: EmbeddedSettings, shared: 
 async def _opened(number: int, settings: EmbeddedSettings, shared: UnitsShared) -> AsyncIterator[SegmentStore]:
     """The store in a directory that is prepared."""
     source, offload, url = shared.source, shared.offload, _url_of(settings)
+    budgets = shared.memory.settings
     facts = await check_start(settings, offload=offload, containers=shared.config.containers, owned=[number])
     files = RealFiles(settings.data, offload)
     tier = await reserve_tier(files, place=str(facts.tier.place), endpoint=facts.tier.endpoint, rng=source.rng)
@@ -222,9 +223,8 @@ async def _opened(number: int, settings: EmbeddedSettings, shared: UnitsShared) 
     ) as log:
 
         async def load(objects: Objects, keyvalue: SqliteKeyValue) -> None:
-            await load_store(log, settings.data, objects, keyvalue, clock=source.clock)
+            await load_store(log, settings.data, objects, keyvalue, max_lease_ms=budgets.max_lease_ms)
 
         opened = OpenLog(log=log, publications=log.publications, load=load)
-        budgets = shared.memory.settings
         async with open_on_log(opened, settings, files, source, budgets=budgets, owned=[number]) as store:
             yield store

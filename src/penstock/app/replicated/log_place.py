@@ -31,14 +31,15 @@ class LogMark:
 
     ``home``: of this directory; the log's record names the home whose metadata is valid. None: of an earlier version.
     ``loading``: the metadata is not complete yet, because the directory is taking over the store from another one.
-    ``loaded_ms``: when the takeover was complete, milliseconds since the Unix epoch; None: there was no takeover.
+    ``hold_s``: seconds for which the store must still serve before a chunk is freed, because a takeover lost the leases;
+    None: there was no takeover, or it is that long ago.
     """
 
     uid: str
     url: str
     home: str | None = None
     loading: bool = False
-    loaded_ms: int | None = None
+    hold_s: float | None = None
 
 
 def parse_log_place(url: str) -> LogPlace:
@@ -68,7 +69,7 @@ def read_mark(data: Path) -> LogMark | None:
             url=str(fields["url"]),
             home=fields.get("home"),
             loading=bool(fields.get("loading")),
-            loaded_ms=fields.get("loaded_ms"),
+            hold_s=fields.get("hold_s"),
         )
     except FileNotFoundError:
         return None

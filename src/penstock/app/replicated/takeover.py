@@ -5,10 +5,12 @@ Source: docs/design/0064-start-elsewhere.md.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.app.replicated.log_place import LogMark, parse_log_place, read_mark, write_mark
@@ -16,8 +18,7 @@ from penstock.app.replicated.replicated_log import read_record
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import locate_tier
 from penstock.codec.store.container_record import ContainerRecord
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError
-from penstock.ports.clock import Clock
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError, StorageFullError
 from penstock.ports.cluster.nodes import Nodes
 from penstock.ports.holds import SpaceHolds
 from penstock.ports.objects import Objects
@@ -33,6 +34,10 @@ from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 _METADATA = "metadata"
 _PATHS_MAX = 20  # names in one error message
+_NOTE_S = 600.0
+"""How often the mark notes how long a hold still lasts, seconds: a restart repeats at most as much of it."""
+
+_log = logging.getLogger(__name__)
 
 
 async def prepare_takeover(settings: EmbeddedSettings, *, offload: Offload, rng: Rng) -> None:
@@ -131,9 +136,11 @@ def _forget_metadata(data: Path) -> None:
         sync_directory(data)
 
 
-async def load_store(log: LedgerLog, data: Path, objects: Objects, keyvalue: SqliteKeyValue, *, clock: Clock) -> None:
+async def load_store(
+    log: LedgerLog, data: Path, objects: Objects, keyvalue: SqliteKeyValue, *, max_lease_ms: int
+) -> None:
     """Load the metadata of a directory that takes over a store, up to the end of the published catalogues. The log is open,
-    so no earlier owner can publish any more. Does nothing in other directories.
+    so no earlier owner can publish any more. Does nothing in other directories. ``max_lease_ms``: as of ``StoreSettings``.
 
     Raises as ``load_published``.
     """
@@ -141,36 +148,65 @@ async def load_store(log: LedgerLog, data: Path, objects: Objects, keyvalue: Sql
     if mark is None or not mark.loading:
         return
     await load_published(objects, log.publications.positions(), keyvalue, epoch=log.epoch - 1)
-    write_mark(data, replace(mark, loading=False, loaded_ms=clock.now_ms()))
+    write_mark(data, replace(mark, loading=False, hold_s=max_lease_ms / 1000))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HoldsAfterTakeover:
-    """Implements ``ports.holds.SpaceHolds``: ``holds``, and no chunk is freed before ``until_ms``.
+    """Implements ``ports.holds.SpaceHolds``: ``holds``, and no chunk is freed for ``left_s`` seconds from now.
 
     Leases are stored only in a directory's metadata, so those of a lost directory are unknown. By then they have ended.
+    Time is the event loop's: a wall clock that jumps ahead frees nothing. ``keep_count`` notes what is left in the mark, so
+    that a restart continues. Time between two processes does not count.
     """
 
-    holds: SpaceHolds
-    clock: Clock
-    until_ms: int
+    def __init__(self, holds: SpaceHolds, data: Path, *, left_s: float) -> None:
+        self._holds = holds
+        self._data = data
+        self._until_s = asyncio.get_running_loop().time() + left_s
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._until_s - asyncio.get_running_loop().time())
 
     @contextmanager
     def chunks(self) -> Iterator[bool]:
         """As the port says."""
-        with self.holds.chunks() as may_free:
-            yield may_free and self.clock.now_ms() >= self.until_ms
+        with self._holds.chunks() as may_free:
+            yield may_free and not self.left_s
 
     @contextmanager
     def log(self) -> Iterator[bool]:
         """As the port says."""
-        with self.holds.log() as may_free:
+        with self._holds.log() as may_free:
             yield may_free
 
+    async def keep_count(self, offload: Offload) -> None:
+        """Write to the mark how long the hold still lasts, periodically until it ends. Cancelled: the last note counts."""
+        while left_s := self.left_s:
+            await asyncio.sleep(min(left_s, _NOTE_S))
+            try:
+                await offload.run(self._note)
+            except (OSError, StorageFullError) as error:
+                # The hold then lasts longer after a restart.
+                _log.warning("hold after a takeover was not noted", extra={"error": repr(error)})
 
-def holds_of(data: Path, holds: SpaceHolds, *, clock: Clock, max_lease_ms: int) -> SpaceHolds:
+    def _note(self) -> None:
+        mark = read_mark(self._data)
+        if mark is not None:
+            write_mark(self._data, replace(mark, hold_s=self.left_s or None))
+
+
+@asynccontextmanager
+async def held_after_takeover(data: Path, holds: SpaceHolds, *, offload: Offload) -> AsyncIterator[SpaceHolds]:
     """The holds of a store: after a takeover, its chunks stay for the longest time that a lease can have."""
-    mark = read_mark(data)
-    if mark is None or mark.loaded_ms is None:
-        return holds
-    return HoldsAfterTakeover(holds=holds, clock=clock, until_ms=mark.loaded_ms + max_lease_ms)
+    mark = await offload.run(lambda: read_mark(data))
+    if mark is None or mark.hold_s is None:
+        yield holds
+        return
+    held = HoldsAfterTakeover(holds, data, left_s=mark.hold_s)
+    counting = asyncio.create_task(held.keep_count(offload))
+    try:
+        yield held
+    finally:
+        counting.cancel()
+        await asyncio.gather(counting, return_exceptions=True)

@@ -244,6 +244,39 @@ def test_runs_follow_each_other_without_a_gap_and_a_run_that_died_leaves_nothing
     assert pq.read_table(output).column("run").to_pylist().count(2) == second.entries
 
 
+LATER = ["identity", "via", "peer"]
+"""The columns that tables of earlier versions lack."""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_table_from_before_some_columns_is_continued(spark: Any, address: str, store: Store, tmp_path: Path) -> None:
+    output = tmp_path / "audit"
+    first = audit(spark, asked(address, output))
+    run, older = output / "run=00000001", tmp_path / "older"
+    spark.read.parquet(str(run)).drop(*LATER).write.parquet(str(older))
+    for path in run.glob("*.parquet"):
+        path.unlink()
+    for path in older.glob("*.parquet"):
+        path.rename(run / path.name)
+    with penstock.calling(Caller(who="ann", why="now")):
+        fill(store, "plant/hand").truncate(store.stream("plant/hand").tail())
+    settled(store, "mark-of-columns")
+    second = audit(spark, asked(address, output))
+    assert (second.run, second.start) == (2, first.end)
+    rows = rows_of(read_audit(spark, output))
+    assert [row["entry"].encode() for row in rows] == reported(store)
+    old, new = rows[: first.entries], rows[first.entries :]
+    assert all(row[name] is None for row in old for name in LATER)
+    assert {"grpc"} <= {row["via"] for row in new}
+    assert audit(spark, asked(address, output)).entries == 0
+    # A query without the session's help, as the reference shows it.
+    merged = spark.read.option("mergeSchema", True).parquet(str(output))
+    assert sorted(rows_of(merged.select(*SCHEMA.names)), key=lambda row: int(row["position"])) == rows
+    plain = spark.sql(f"SELECT kind, sum(removed_bytes) FROM parquet.`{output}` GROUP BY 1")
+    assert plain.count() == len({row["kind"] for row in rows})
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_choice_takes_what_it_says_and_nothing_else(spark: Any, address: str, store: Store) -> None:

@@ -25,6 +25,7 @@ PAGES = (
     "tutorials/first-hour.md",
     "how-to/consumers.md",
     "how-to/erasure.md",
+    "how-to/event-time.md",
     "how-to/move-from-kafka.md",
     "how-to/move-from-pravega.md",
     "how-to/pulsar-tools.md",

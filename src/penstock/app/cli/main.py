@@ -20,6 +20,7 @@ from penstock.app.cli import (
     tables,
     transactions,
 )
+from penstock.app.cli.cluster import cluster, controller
 from penstock.app.cli.common.late import LateGroup, missing_package, narrowed
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
 from penstock.app.cli.erasure import cases, ledger, subject
@@ -78,9 +79,11 @@ app.add_typer(transactions.app, name="txn")
 app.add_typer(users.app, name="user")
 app.add_typer(tokens.app, name="token")
 app.add_typer(backup.app, name="backup")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(inspect.wal, name="wal")
 app.add_typer(inspect.chunk, name="chunk")
 app.command("standalone")(servers.standalone)
+app.command("controller")(controller.controller)
 app.command("demo")(servers.demo)
 app.command("write")(data.write)
 app.command("read")(data.read)

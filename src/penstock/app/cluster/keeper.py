@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 from penstock.codec.store.cluster_nodes import ASSIGNMENT, STORES, WISHES, Assignment, Wishes, decode_node, encode_node
 from penstock.core.cluster.assignment import next_assignment
@@ -40,6 +40,18 @@ async def wake_on_changes(coordination: Coordination, paths: Sequence[str], wake
         await asyncio.gather(*watching, return_exceptions=True)
 
 
+async def first_of(wake: asyncio.Event, others: Iterable[asyncio.Future[Any]], timeout_s: float | None = None) -> None:
+    """Wait for the event, for one of the others, or for the time. Raises what ended one of them."""
+    waiting = asyncio.ensure_future(wake.wait())
+    others = list(others)
+    try:
+        done, _ = await asyncio.wait({waiting, *others}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    for one in done - {waiting}:
+        one.result()
+
+
 async def keep_assignment(coordination: Coordination, *, containers: int, clock: Clock) -> None:
     """Write the next assignment whenever it differs from the current one. Runs until it is cancelled, which leaves the last
     assignment in force. Raises SessionEndedError."""
@@ -49,13 +61,7 @@ async def keep_assignment(coordination: Coordination, *, containers: int, clock:
         while True:
             wake.clear()
             pause_s = await _decide(coordination, containers=containers, clock=clock)
-            waiting = asyncio.ensure_future(wake.wait())
-            try:
-                await asyncio.wait({waiting, watching}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waiting.cancel()
-            if watching.done():
-                watching.result()
+            await first_of(wake, [watching], timeout_s=pause_s)
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

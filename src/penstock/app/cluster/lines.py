@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.app.access.refusal_audit import Record
-from penstock.app.cluster.keeper import wake_on_changes
+from penstock.app.cluster.keeper import first_of, wake_on_changes
 from penstock.app.workers.heartbeats import Heartbeats
 from penstock.app.workers.reports import Guard, WorkerRemovals, WorkerReports
 from penstock.codec.store.cluster_nodes import HELD, HeldContainer, decode_node
@@ -160,13 +160,13 @@ class ContainerLines:
                 wake.clear()
                 held = one.held = await self._holder(one)
                 if held is None:
-                    await _first(wake, [watching])
+                    await first_of(wake, [watching])
                     continue
                 since = loop.time()
                 failed = await self._connect(one, held, wake, watching)
                 failures = failures + 1 if failed or loop.time() - since < self._patience.steady_s else 0
                 if failures:
-                    await _first(wake, [watching], timeout_s=self._pause_s(failures))
+                    await first_of(wake, [watching], timeout_s=self._pause_s(failures))
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -176,7 +176,8 @@ class ContainerLines:
         return min(self._patience.pause_max_s, self._patience.pause_s * float(1 << min(failures - 1, 16)))
 
     async def _holder(self, one: ContainerLine) -> HeldContainer | None:
-        """Who serves the container now; None: nobody. While the coordinator does not answer, whoever did last."""
+        """The store that serves the container now; None: there is none. While the coordinator does not answer: the last one
+        that is known."""
         try:
             node = await self._coordination.read(f"{HELD}/{one.number}")
             held = decode_node(HeldContainer, node.data)
@@ -238,7 +239,7 @@ class ContainerLines:
         log.info("container is reached", extra={"container": one.number, "store": held.store})
         _, beating = tasks
         while True:
-            await _first(wake, [*tasks, link.closed])
+            await first_of(wake, [*tasks, link.closed])
             if link.closed.done():
                 log.info("link to a container has ended", extra={"container": one.number, "store": held.store})
                 return True
@@ -270,18 +271,6 @@ class ContainerLines:
             await asyncio.gather(*keeping, return_exceptions=True)
             for one in self.lines:
                 one.line.give_up(self._failure or NotConnectedError("the controller is closing"))
-
-
-async def _first(wake: asyncio.Event, others: Iterable[asyncio.Future[Any]], timeout_s: float | None = None) -> None:
-    """Wait for the event, for one of the others, or for the time. Raises what ended one of them."""
-    waiting = asyncio.ensure_future(wake.wait())
-    others = list(others)
-    try:
-        done, _ = await asyncio.wait({waiting, *others}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
-    for one in done - {waiting}:
-        one.result()
 
 
 def _endpoint(address: str) -> Endpoint:

@@ -10,7 +10,7 @@ import typer
 from msgspec import UNSET
 
 from penstock.app.cli.common.loss import FINAL, Loss, confirm, lost_fields
-from penstock.app.cli.common.options import ID, VALUES, OwnerOption, ReasonOption, TableOption, YesOption
+from penstock.app.cli.common.options import ID, VALUES, WAIT, OwnerOption, ReasonOption, TableOption, YesOption
 from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, print_facts, print_json, say
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target, owner_of
 from penstock.app.cli.common.words import confirmed_words, moment, parse_moment, requester_words
@@ -65,7 +65,7 @@ def request(
     due: DueOption = None,
     digests: DigestsOption = False,
     case: Annotated[str | None, typer.Option("--id", metavar="ID", help=ID, show_default=False)] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is verified or deferred.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help=f"{WAIT} It is then verified or deferred.")] = True,
     owner: OwnerOption = None,
     yes: YesOption = False,
     controller: ControllerOption = None,

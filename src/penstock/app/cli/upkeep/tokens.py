@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.app.cli.common.options import DATA, DURATIONS, GrantOption
+from penstock.app.cli.common.options import DATA, DURATIONS, NAME, GrantOption
 from penstock.app.cli.common.output import print_json, print_rows, say
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.common.words import moment
@@ -32,7 +32,7 @@ DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help=DATA)]
 
 @app.command()
 def issue(
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the identity.")],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help=f"{NAME} It is the identity of the caller.")],
     grant: GrantOption = None,
     ttl: Annotated[
         str, typer.Option("--valid-for", metavar="DURATION", help=f"How long it is valid. {DURATIONS}")

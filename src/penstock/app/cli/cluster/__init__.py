@@ -1,0 +1,5 @@
+"""The commands of clusters: ``penstock cluster …``, ``penstock controller``.
+
+``options`` are shared. Each module imports ``app.cluster`` when it is called, which needs the extra ``cluster``. Start
+reading at ``cluster``.
+"""

@@ -1,0 +1,251 @@
+"""``penstock cluster``: create a cluster, show it, empty a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from penstock.app.cli.cluster.options import ClusterOption, SecretFileOption
+from penstock.app.cli.common.options import TIER2, WAIT, EndpointOption, InsecureOption
+from penstock.app.cli.common.output import ProgressLine, print_facts, print_json, print_rows, say
+from penstock.app.cli.common.target import JsonOption
+from penstock.core.units import counted
+
+if TYPE_CHECKING:
+    from penstock.app.cluster.status import ClusterState
+    from penstock.ports.cluster.coordination import Coordination
+
+app = typer.Typer(no_args_is_help=True, help="A store on several machines: create it, show it, empty a machine.")
+_T = TypeVar("_T")
+
+StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")]
+
+
+@app.command()
+def init(
+    cluster: Annotated[
+        str, typer.Argument(metavar="zk://HOST:PORT/ROOT", help="Where the cluster will be in ZooKeeper.")
+    ],
+    tier2: Annotated[
+        str, typer.Option("--tier2", metavar="PLACE", help=f"{TIER2} All machines must reach it.", show_default=False)
+    ],
+    secret_file: SecretFileOption,
+    s3_endpoint: EndpointOption = None,
+    containers: Annotated[
+        int,
+        typer.Option(
+            "--containers", metavar="N", min=1, max=64, help="Parts of the cluster that move between machines; fixed."
+        ),
+    ] = 16,
+    ledgers: Annotated[
+        str, typer.Option("--ledgers", metavar="PATH", help="Root of BookKeeper in ZooKeeper.")
+    ] = "/ledgers",
+    insecure: InsecureOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Create a cluster in ZooKeeper. Draws its secret if the file does not exist. A repetition changes nothing.
+
+    Number of containers, tier 2 and BookKeeper cannot be changed later.
+
+    \b
+    penstock cluster init zk://zk1:2181,zk2:2181/penstock/shop --tier2 s3://bucket/shop --secret-file cluster.secret
+    """
+    from penstock.app.cluster.address import parse_cluster_address
+    from penstock.app.cluster.init import ClusterPlan, init_cluster
+    from penstock.app.cluster.secret import ensure_cluster_secret
+    from penstock.storage.machine.clock import RealClock
+    from penstock.storage.machine.offload import ThreadOffload
+    from penstock.storage.machine.rng import RealRng
+
+    address = parse_cluster_address(cluster)
+    plan = ClusterPlan(tier2=tier2, endpoint=s3_endpoint, containers=containers, ledgers=ledgers, insecure=insecure)
+    rng = RealRng()
+
+    async def work() -> Any:
+        async with ThreadOffload(threads=2) as offload:
+            return await init_cluster(address, plan, clock=RealClock(), rng=rng, offload=offload)
+
+    is_new = ensure_cluster_secret(secret_file, rng)
+    found = asyncio.run(work())
+    facts: dict[str, Any] = {
+        "cluster": found.config.cluster,
+        "created": found.created,
+        "containers": found.config.containers,
+        "tier2": found.config.tier2,
+        "bookies": len(found.bookies),
+        "secret_file": str(secret_file),
+        "secret_created": is_new,
+    }
+    print_facts(facts, as_json=json)
+    if not json:
+        few = "" if len(found.bookies) >= 3 else " Containers need three bookies, or two at least."
+        print(f"next: copy {secret_file} to all machines, start penstock store and penstock controller there.{few}")
+
+
+@app.command()
+def status(cluster: ClusterOption, json: JsonOption = False) -> None:
+    """Show stores, controllers and containers.
+
+    \b
+    penstock cluster status --cluster zk://zk1:2181/penstock/shop
+    """
+    from penstock.app.cluster.status import cluster_state
+    from penstock.storage.machine.clock import RealClock
+
+    found = _with_cluster(cluster, lambda session: cluster_state(session, now_ms=RealClock().now_ms()))
+    if json:
+        print_json(_status_json(found))
+    else:
+        _print_status(found)
+
+
+def _print_status(found: ClusterState) -> None:
+    unserved = found.unserved
+    away = (
+        f"{counted(len(unserved), 'container')} of {len(found.containers)} not served: {', '.join(map(str, unserved))}"
+    )
+    print_facts(
+        {
+            "cluster": found.config.cluster,
+            "tier 2": found.config.tier2,
+            "controller": _leader_of(found),
+            "containers": away if unserved else f"all {len(found.containers)} are served",
+        },
+        as_json=False,
+    )
+    print_rows(
+        ("controller", "role", "gRPC", "HTTP"),
+        [(one.controller, "active" if one.active else "standby", one.grpc, one.http) for one in found.controllers],
+        as_json=False,
+    )
+    print_rows(
+        ("store", "state", "holds", "clients", "links"),
+        [
+            (
+                one.name,
+                _state_of(one),
+                one.holds,
+                "-" if one.entry is None else one.entry.clients,
+                "-" if one.entry is None else one.entry.links,
+            )
+            for one in found.stores
+        ],
+        as_json=False,
+    )
+    print_rows(
+        ("container", "assigned to", "held by", "state", "epoch", "ledgers"),
+        [
+            (
+                one.number,
+                one.assigned or "-",
+                "-" if one.held is None else one.held.store,
+                "away" if one.held is None else "serving" if one.held.serving else "opening",
+                one.record.epoch,
+                len(one.record.ledgers),
+            )
+            for one in found.containers
+        ],
+        as_json=False,
+    )
+
+
+def _leader_of(found: ClusterState) -> str:
+    if found.leader is None:
+        return "none is active"
+    name = f"{found.leader.controller}, term {found.leader.term}"
+    is_active = any(one.active and one.controller == found.leader.controller for one in found.controllers)
+    return name if is_active else f"{name}, waits for containers"
+
+
+def _state_of(store: Any) -> str:
+    words = ["up" if store.entry is not None else "away"]
+    words += ["drained"] if store.drained else []
+    words += ["lost too often, rests"] if store.flaps else []
+    return ", ".join(words)
+
+
+def _status_json(found: ClusterState) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "cluster": asdict(found.config),
+        "term": asdict(found.term),
+        "leader": None if found.leader is None else asdict(found.leader),
+        "controllers": [asdict(one) for one in found.controllers],
+        "stores": [asdict(one) for one in found.stores],
+        "containers": [
+            {
+                "container": one.number,
+                "assigned": one.assigned,
+                "held": None if one.held is None else asdict(one.held),
+                "epoch": one.record.epoch,
+                "ledgers": len(one.record.ledgers),
+            }
+            for one in found.containers
+        ],
+        "unserved": list(found.unserved),
+    }
+
+
+@app.command()
+def drain(
+    store: StoreArgument,
+    cluster: ClusterOption,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help=f"{WAIT} The store then holds no container.")] = True,
+    json: JsonOption = False,
+) -> None:
+    """Move all containers away from a store, one every ten seconds. Then it can be stopped without a pause for clients.
+
+    The store stays drained, also after a restart, until `penstock cluster undrain`.
+
+    \b
+    penstock cluster drain store-2 --cluster zk://zk1:2181/penstock/shop
+    """
+    from penstock.app.cluster.status import until_drained, wish_drained
+
+    with ProgressLine(quiet=json) as line:
+
+        def show(left: int) -> None:
+            line.show(f"{counted(left, 'container')} left on {store}")
+
+        async def work(session: Coordination) -> None:
+            await wish_drained(session, store, drained=True)
+            if wait:
+                await until_drained(session, store, show)
+
+        _with_cluster(cluster, work)
+    say(f"{store} is empty" if wait else f"{store} is being emptied", as_json=json, store=store, empty=wait)
+
+
+@app.command()
+def undrain(store: StoreArgument, cluster: ClusterOption, json: JsonOption = False) -> None:
+    """Let a store have containers again.
+
+    \b
+    penstock cluster undrain store-2 --cluster zk://zk1:2181/penstock/shop
+    """
+    from penstock.app.cluster.status import wish_drained
+
+    changed = _with_cluster(cluster, lambda session: wish_drained(session, store, drained=False))
+    say(f"{store} gets containers again" if changed else f"{store} was not drained", as_json=json, store=store)
+
+
+def _with_cluster(cluster: str, work: Callable[[Coordination], Awaitable[_T]]) -> _T:
+    from penstock.app.cluster.address import parse_cluster_address
+    from penstock.app.cluster.status import open_cluster
+    from penstock.storage.machine.offload import ThreadOffload
+    from penstock.storage.machine.rng import RealRng
+
+    address = parse_cluster_address(cluster)
+
+    async def main() -> _T:
+        async with (
+            ThreadOffload(threads=2) as offload,
+            open_cluster(address, rng=RealRng(), offload=offload) as session,
+        ):
+            return await work(session)
+
+    return asyncio.run(main())

@@ -1,0 +1,112 @@
+"""``penstock controller``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.app.cli.cluster.options import ClusterOption, NameOption, SecretFileOption
+from penstock.app.cli.common.options import DATA, InsecureOption
+from penstock.app.cli.common.output import print_json
+from penstock.app.cli.common.target import JsonOption
+from penstock.app.cli.upkeep.servers import (
+    AdvertiseOption,
+    ControllerPortOption,
+    DeletionGraceOption,
+    HostOption,
+    HttpPortOption,
+    LogFormatOption,
+    MemoryOption,
+    MetricsStreamOption,
+    MetricsStreamsOption,
+    RetentionCycleOption,
+    ScalingMinuteOption,
+    TracesOption,
+)
+from penstock.app.logs import LogFormat
+from penstock.app.settings import (
+    CONTROLLER_PORT,
+    HTTP_PORT,
+    METRICS_STREAMS,
+    EmbeddedSettings,
+    MetricsSettings,
+    StandaloneSettings,
+    check_server_memory,
+)
+from penstock.core.units import parse_duration_ms, parse_size
+from penstock.model.names import StreamName
+
+
+def controller(
+    cluster: ClusterOption,
+    name: NameOption,
+    secret_file: SecretFileOption,
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help=f"{DATA} Of a controller it has only keys.")
+    ] = Path("./controller"),
+    host: HostOption = "127.0.0.1",
+    controller_port: ControllerPortOption = CONTROLLER_PORT,
+    http_port: HttpPortOption = HTTP_PORT,
+    advertise: AdvertiseOption = None,
+    memory: MemoryOption = "512MiB",
+    retention_cycle: RetentionCycleOption = "60s",
+    deletion_grace: DeletionGraceOption = "1h",
+    scaling_minute: ScalingMinuteOption = "60s",
+    metrics_streams: MetricsStreamsOption = METRICS_STREAMS,
+    metrics_stream: MetricsStreamOption = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    traces: TracesOption = False,
+    insecure: InsecureOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Run a controller of a cluster. One is active; the others are standbys, and take over within seconds of its death.
+
+    It exits when it may no longer be the only active one. Run it under a supervisor that starts it again.
+
+    \b
+    penstock controller --cluster zk://zk1:2181/penstock/shop --name c1 --secret-file cluster.secret
+    """
+    from penstock.app.cluster.address import parse_cluster_address
+    from penstock.app.cluster.controller_process import ControllerProcessSettings, run_controller
+
+    settings = ControllerProcessSettings(
+        address=parse_cluster_address(cluster),
+        name=name,
+        secret_file=secret_file,
+        insecure=insecure,
+        serving=StandaloneSettings(
+            store=EmbeddedSettings(
+                data=data,
+                memory_bytes=check_server_memory(parse_size(memory)),
+                retention_cycle_ms=parse_duration_ms(retention_cycle),
+                deletion_grace_ms=parse_duration_ms(deletion_grace),
+                scaling_minute_ms=parse_duration_ms(scaling_minute),
+            ),
+            host=host,
+            controller_port=controller_port,
+            http_port=http_port,
+            advertised_host=advertise,
+            insecure=True,  # ``ControllerProcessSettings`` decides, with a message that fits.
+            log_format=log_format,
+            traces=traces,
+            metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
+        ),
+    )
+    run_controller(settings, ready=_ready_json if json else _ready_text)
+
+
+def _ready_json(facts: Mapping[str, Any]) -> None:
+    print_json(dict(facts))
+    sys.stdout.flush()
+
+
+def _ready_text(facts: Mapping[str, Any]) -> None:
+    if facts["serving"]:
+        text = f"controller {facts['name']} is active: {facts['controller']}, HTTP {facts['http']}"
+    else:
+        text = f"controller {facts['name']} is a standby of cluster {facts['cluster']}"
+    print(text, flush=True)

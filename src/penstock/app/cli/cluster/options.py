@@ -1,0 +1,27 @@
+"""Options that the commands of clusters share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.app.cli.common.options import NAME
+
+ADDRESS = "The cluster: zk://ZOOKEEPER:PORT/ROOT, several servers with commas."
+
+ClusterOption = Annotated[str, typer.Option("--cluster", metavar="URL", help=ADDRESS, show_default=False)]
+NameOption = Annotated[
+    str,
+    typer.Option("--name", metavar="NAME", help=f"{NAME} No other process of the cluster has it.", show_default=False),
+]
+SecretFileOption = Annotated[
+    Path,
+    typer.Option(
+        "--secret-file",
+        metavar="FILE",
+        help="File with the secret of the cluster, mode 0600; all its machines have the same one.",
+        show_default=False,
+    ),
+]

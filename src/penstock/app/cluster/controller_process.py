@@ -1,0 +1,271 @@
+"""``penstock controller``: a standby until it is elected, then the active controller of a cluster.
+
+Source: docs/design/0065-cluster.md, "One active controller".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.app.cluster.address import ClusterAddress
+from penstock.app.cluster.election import leading
+from penstock.app.cluster.init import read_config
+from penstock.app.cluster.keeper import keep_assignment
+from penstock.app.cluster.lines import ContainerLines, Dial, open_lines
+from penstock.app.cluster.secret import read_cluster_secret
+from penstock.app.embedded import Runtime
+from penstock.app.replicated.log_place import NO_ERASURE
+from penstock.app.serving import Parts, open_control, open_ports, run_server, securing
+from penstock.app.settings import StandaloneSettings, is_loopback
+from penstock.app.telemetry import Counters
+from penstock.codec.store.cluster_nodes import CONTROLLERS, ClusterConfig, ControllerEntry, Term, encode_node
+from penstock.controller.keys import TABLE
+from penstock.core.segments.placement import container_of
+from penstock.model.errors import AlreadyExistsError, InvalidArgumentError
+from penstock.net.workers.link import Handler, WorkerLink
+from penstock.net.workers.tcp_link import Greeting, dial_container
+from penstock.ports.cluster.coordination import Coordination, check_path
+from penstock.ports.control.layout import Endpoint
+from penstock.ports.rng import Rng
+from penstock.storage.cluster.zookeeper import open_zookeeper
+from penstock.storage.machine.clock import RealClock, boot_seconds
+from penstock.storage.machine.data_directory import DataDirectory
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
+
+log = logging.getLogger(__name__)
+
+_WATCH_S: Final = 0.2
+_NAME_S: Final = 30.0
+"""How long the name of a controller that was killed may stay registered: a session, at most 20 ticks of 2 s as shipped,
+usually 4 s."""
+_SERVED_S: Final = 30.0
+"""How long the first start waits for all containers. Streams of the others cannot be reached until they are served."""
+
+Ready = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerProcessSettings:
+    """``name``: of this controller in the cluster. ``serving``: its ports, budgets and directory of keys. ``insecure``:
+    other machines may reach the ports, which have neither TLS nor authentication."""
+
+    address: ClusterAddress
+    name: str
+    secret_file: Path
+    serving: StandaloneSettings
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        check_path(self.name)
+        if not self.name or "/" in self.name:
+            raise InvalidArgumentError("the name of a controller must be one word without /", given=self.name)
+        if not is_loopback(self.serving.host) and not self.insecure:
+            raise InvalidArgumentError(
+                "other machines can reach this address, and controllers of a cluster have neither TLS nor authentication yet;"
+                " --insecure starts without",
+                host=self.serving.host,
+            )
+
+
+def run_controller(
+    settings: ControllerProcessSettings, *, ready: Ready, show_warning: Callable[[str], None] = log.debug
+) -> None:
+    """Run until SIGINT or SIGTERM. Calls ``ready`` when the process is a standby, and again when it is active.
+
+    Raises SessionEndedError when it can no longer be sure to be the only active controller; start it again then. Raises
+    what ``open_zookeeper``, ``read_config``, ``open_control`` and ``open_ports`` raise.
+    """
+
+    async def serve(stop: asyncio.Event, opened: asyncio.Event) -> None:
+        async with open_member(settings) as member:
+            opened.set()
+            await member.run(stop, ready, show_warning)
+
+    run_server(serve, settings.serving, name="controller")
+
+
+@asynccontextmanager
+async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[ClusterMember]:
+    """Open a session, and register this controller as a standby. The directory is locked meanwhile."""
+    rng = RealRng()
+    secret = read_cluster_secret(settings.secret_file)
+    async with AsyncExitStack() as stack:
+        offload = await stack.enter_async_context(ThreadOffload(threads=2))
+        directory = DataDirectory.open(settings.serving.store.data)
+        stack.callback(directory.close)
+        coordination = await stack.enter_async_context(
+            open_zookeeper(
+                settings.address.hosts,
+                settings.address.root,
+                cluster=None,
+                boot_clock=boot_seconds,
+                rng=rng,
+                offload=offload,
+            )
+        )
+        config = await read_config(coordination)
+        directory.mark_complete()
+        member = ClusterMember(settings, coordination, config, secret=secret, rng=rng)
+        await member.register()
+        yield member
+
+
+class ClusterMember:
+    """A controller process in a session with the coordinator. Arguments are borrowed."""
+
+    def __init__(
+        self,
+        settings: ControllerProcessSettings,
+        coordination: Coordination,
+        config: ClusterConfig,
+        *,
+        secret: bytes,
+        rng: Rng,
+    ) -> None:
+        self._settings = settings
+        self._coordination = coordination
+        self._config = config
+        self._secret = secret
+        self._rng = rng
+        self._entry = ControllerEntry(
+            controller=settings.name,
+            grpc=_place(settings.serving.advertised, settings.serving.controller_port),
+            http=_place(settings.serving.advertised, settings.serving.http_port),
+            active=False,
+            pid=os.getpid(),
+        )
+        self._is_active = False
+
+    @property
+    def _path(self) -> str:
+        return f"{CONTROLLERS}/{self._settings.name}"
+
+    async def register(self) -> None:
+        """Register this controller. Waits while an earlier process has the name, which may have been killed. Raises
+        AlreadyExistsError: it lives."""
+        async with asyncio.timeout(_NAME_S) as limit, aclosing(self._coordination.notices(self._path)) as notices:
+            try:
+                async for _ in notices:
+                    try:
+                        await self._coordination.register(self._path, encode_node(self._entry))
+                        return
+                    except AlreadyExistsError:
+                        log.info("name is still registered, waiting", extra={"controller": self._settings.name})
+            except asyncio.CancelledError:
+                if limit.expired():
+                    raise AlreadyExistsError(
+                        "another controller of this cluster has this name", controller=self._settings.name
+                    ) from None
+                raise
+
+    async def run(self, stop: asyncio.Event, ready: Ready, show_warning: Callable[[str], None]) -> None:
+        """Wait to be elected, then serve. Returns after ``stop``. Raises as ``run_controller``."""
+        ready(self._facts("standby"))
+        keeping = asyncio.ensure_future(
+            keep_assignment(self._coordination, containers=self._config.containers, clock=RealClock())
+        )
+        lead_task = asyncio.ensure_future(self._lead(stop, ready, show_warning))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({keeping, lead_task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done() and self._is_active and not keeping.done():
+                await asyncio.wait({lead_task})
+        finally:
+            for task in (stopping, keeping, lead_task):
+                task.cancel()
+            await asyncio.gather(stopping, keeping, lead_task, return_exceptions=True)
+        for task in (lead_task, keeping):
+            if not task.cancelled():
+                task.result()
+
+    async def _lead(self, stop: asyncio.Event, ready: Ready, show_warning: Callable[[str], None]) -> None:
+        async with leading(self._coordination, self._settings.name, boot_clock=boot_seconds) as term:
+            log.info("elected", extra={"controller": self._settings.name, "term": term.term})
+            async with self._active(term, show_warning) as (lines, entry):
+                self._is_active = True
+                node = await self._coordination.read(self._path)
+                await self._coordination.set(self._path, encode_node(entry), node.version)
+                ready(self._facts("active", entry, term))
+                while lines.failure is None:
+                    try:
+                        await asyncio.wait_for(stop.wait(), _WATCH_S)
+                    except TimeoutError:
+                        continue
+                    return
+                raise lines.failure
+
+    @asynccontextmanager
+    async def _active(
+        self, term: Term, show_warning: Callable[[str], None]
+    ) -> AsyncIterator[tuple[ContainerLines, ControllerEntry]]:
+        """The controller, over links to all containers, and its ports."""
+        serving, clock, telemetry = self._settings.serving, RealClock(), Counters()
+        containers = self._config.containers
+        async with AsyncExitStack() as stack:
+            lines = await stack.enter_async_context(
+                open_lines(self._coordination, self._dial(term), containers=containers)
+            )
+            await lines.until_served(container_of(TABLE, containers), patience_s=_SERVED_S)
+            controller = await stack.enter_async_context(
+                open_control(
+                    serving,
+                    lines.segments,
+                    clock=clock,
+                    rng=self._rng,
+                    endpoint_of=lines.endpoint_of,
+                    telemetry=telemetry,
+                    erasure_refused=NO_ERASURE,
+                )
+            )
+            lines.serve(controller.client_removal, controller.record_refusals)
+            security = await stack.enter_async_context(securing(serving, telemetry, controller))
+            runtime = Runtime(
+                segments=lines.segments,
+                controller=controller,
+                clock=clock,
+                rng=self._rng,
+                telemetry=telemetry,
+                failure=lambda: lines.failure,
+                not_ready=lines.not_ready,
+            )
+            ports = await stack.enter_async_context(
+                open_ports(serving, runtime, security, Parts(failure=lines.away), show_warning)
+            )
+            yield lines, replace(self._entry, grpc=_text(ports.grpc), http=_text(ports.http), active=True)
+
+    def _dial(self, term: Term) -> Dial:
+        async def dial(container: int, address: str, handlers: Mapping[str, Handler]) -> WorkerLink:
+            greeting = Greeting(self._config.cluster, container, term.term, self._settings.name)
+            return await dial_container(address, greeting, secret=self._secret, rng=self._rng, handlers=handlers)
+
+        return dial
+
+    def _facts(self, role: str, entry: ControllerEntry | None = None, term: Term | None = None) -> Mapping[str, Any]:
+        """What the process prints about itself."""
+        entry = entry or self._entry
+        return {
+            "serving": entry.active,
+            "role": role,
+            "controller": entry.grpc,
+            "http": entry.http,
+            "name": entry.controller,
+            "cluster": self._config.cluster,
+            "term": None if term is None else term.term,
+            "data": str(self._settings.serving.store.data),
+        }
+
+
+def _text(endpoint: Endpoint) -> str:
+    return _place(endpoint.host, endpoint.port)
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

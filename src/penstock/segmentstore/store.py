@@ -87,6 +87,7 @@ class SegmentStore:
         self._log = log
         self._disk = disk
         self._wiping = asyncio.Lock()
+        self._stopped = asyncio.Event()
         self._rates = RateMeters(self._counters)
         self._limits = AppendLimits(shared, left=self._left)
         self._changes = Changes(epoch=log.epoch, limit=settings.max_changed_segments)
@@ -118,6 +119,7 @@ class SegmentStore:
         self._shared_log.filled = self._log_filled
         for container in self.containers:
             container.checkpointer.truncate_log = self._truncate_log
+            container.went_offline = self._stopped.set
             container.start()
 
     async def close(self, *, checkpoint: bool = True) -> None:
@@ -143,6 +145,10 @@ class SegmentStore:
         """Why a container has stopped, or None while all serve. A stopped container comes back only when the store is
         reopened."""
         return next((container.offline for container in self.containers if container.offline is not None), None)
+
+    async def until_offline(self) -> None:
+        """Wait until a container has stopped, by an error or by ``close``; see ``offline``."""
+        await self._stopped.wait()
 
     def not_ready(self) -> Mapping[str, str]:
         """See ``core.segments.readiness``: the functions that do not work now, each with the reason."""

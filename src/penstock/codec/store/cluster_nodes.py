@@ -56,12 +56,13 @@ class Assignment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreEntry:
     """A store that lives. ``clients`` and ``links``: ``HOST:PORT`` for clients and for controllers. ``pid``: for
-    operators."""
+    operators. ``session``: id of the session that registered it."""
 
     store: str
     clients: str
     links: str
     pid: int
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +78,14 @@ class ControllerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldContainer:
-    """Who holds a container. ``serving``: it is open; before, it is being taken over. ``clients`` and ``links``: as in
-    ``StoreEntry``."""
+    """Who holds a container. ``serving``: it is open; before, it is being taken over. ``clients``, ``links`` and
+    ``session``: as in ``StoreEntry``."""
 
     store: str
     clients: str
     links: str
     serving: bool
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

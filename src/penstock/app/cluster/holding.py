@@ -1,0 +1,196 @@
+"""One container at a store: from the moment when the assignment names the store until it names another one.
+
+Source: docs/design/0065-cluster.md, "Moving a container".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, replace
+
+from penstock.app.cluster.registration import Registration
+from penstock.app.cluster.unit_links import UnitLinks
+from penstock.app.cluster.units_router import UnitsRouter
+from penstock.codec.store.cluster_nodes import HELD, TERM, HeldContainer, Term, decode_node, encode_node
+from penstock.model.errors import ContainerOfflineError, PenstockError, SessionEndedError
+from penstock.ports.cluster.coordination import Coordination
+from penstock.segmentstore.store import SegmentStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingLimits:
+    """Seconds, and a number.
+
+    ``openings``: containers that open at the same time; more would share the same disk, bookies and processors. ``flush_s``:
+    how long a container that moves away may be written to tier 2 while it still serves. ``close_s``: how long its close may
+    take then; the close gives up waiting for bookies and tier 2 by itself before that. ``pause_s``, ``pause_max_s``: between
+    attempts to open it, doubled each time. One that served for ``steady_s`` begins with the first pause again.
+    """
+
+    openings: int = 4
+    flush_s: float = 10.0
+    close_s: float = 40.0
+    pause_s: float = 0.5
+    pause_max_s: float = 30.0
+    steady_s: float = 60.0
+
+
+class HoldingState(enum.Enum):
+    """``WAITING``: for another store to close it. ``FAILED``: opening it is repeated after a pause."""
+
+    WAITING = "waiting"
+    OPENING = "opening"
+    SERVING = "serving"
+    CLOSING = "closing"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitHost:
+    """What serves units in this process. ``open``: see ``unit.open_unit``."""
+
+    open: Callable[[int], AbstractAsyncContextManager[SegmentStore]]
+    router: UnitsRouter
+    links: UnitLinks
+
+    def serve(self, number: int, store: SegmentStore, *, term: int) -> None:
+        """Clients and controllers reach the unit from now on."""
+        self.router.open(number, store)
+        self.links.open(number, store, term=term)
+
+    def withdraw(self, number: int) -> None:
+        """Nobody reaches the unit any more. Links to it end."""
+        self.router.close(number)
+        self.links.close(number)
+
+
+class Holding:
+    """Holds one container until ``release``. ``entry``: what its registration says, without ``serving``."""
+
+    def __init__(
+        self,
+        number: int,
+        session: Coordination,
+        entry: HeldContainer,
+        host: UnitHost,
+        *,
+        slots: asyncio.Semaphore,
+        limits: HoldingLimits,
+    ) -> None:
+        self.number = number
+        self.state = HoldingState.WAITING
+        self.failure: str | None = None
+        """Why the last attempt to open it failed; None: it did not."""
+        self._session = session
+        self._entry = entry
+        self._host = host
+        self._slots = slots
+        self._limits = limits
+        self._registration = Registration(session, f"{HELD}/{number}", HeldContainer)
+        self._released = asyncio.Event()
+
+    def release(self) -> None:
+        """The container should be elsewhere: close it, and let others have it. ``run`` returns then."""
+        self._released.set()
+
+    async def run(self) -> None:
+        """Take the container once nobody else holds it, serve it, and let it go after ``release``.
+
+        A container that cannot be opened, or that stops, is opened again after a pause. Raises SessionEndedError. Cancelled:
+        the container is dropped at once, without a checkpoint, and stays registered as long as the session.
+        """
+        released = asyncio.ensure_future(self._released.wait())
+        work = asyncio.ensure_future(self._hold())
+        try:
+            await asyncio.wait({work, released}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                if self.state is HoldingState.SERVING:
+                    await asyncio.wait({work}, timeout=self._limits.flush_s + self._limits.close_s)
+                if not work.done():
+                    work.cancel()
+                    await asyncio.wait({work})
+        finally:
+            for one in (work, released):
+                one.cancel()
+            await asyncio.wait({work, released})
+        if not work.cancelled():
+            work.result()
+        await self._registration.drop()
+        log.info("container is released", extra={"container": self.number})
+
+    async def _hold(self) -> None:
+        await self._registration.take(self._data(serving=False))
+        pause_s, loop = self._limits.pause_s, asyncio.get_running_loop()
+        while not self._released.is_set():
+            since_s = loop.time()
+            try:
+                await self._serve()
+                continue
+            except SessionEndedError:
+                raise
+            except (PenstockError, OSError) as error:
+                self._note(error)
+            except Exception as error:
+                # A bug that shows in one container must not stop the others.
+                log.error("container failed", extra={"container": self.number}, exc_info=error)
+                self._note(error)
+            self.state = HoldingState.FAILED
+            await self._registration.set(self._data(serving=False))
+            if loop.time() - since_s >= self._limits.steady_s:
+                pause_s = self._limits.pause_s
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._limits.pause_max_s)
+
+    async def _serve(self) -> None:
+        """Open the container and serve it until it is released. Raises why it could not be opened, or has stopped."""
+        async with AsyncExitStack() as stack:
+            async with self._slots:
+                self.state = HoldingState.OPENING
+                term = await self._term()
+                store = await stack.enter_async_context(self._host.open(self.number))
+            self._host.serve(self.number, store, term=term)
+            stack.callback(self._host.withdraw, self.number)
+            self.state, self.failure = HoldingState.SERVING, None
+            await self._registration.set(self._data(serving=True))
+            log.info("container is served", extra={"container": self.number, "term": term})
+            await self._until_released(store)
+            await self._flush(store)
+            self.state = HoldingState.CLOSING
+
+    async def _term(self) -> int:
+        await self._session.sync()
+        return decode_node(Term, (await self._session.read(TERM)).data).term
+
+    async def _until_released(self, store: SegmentStore) -> None:
+        """Raises ContainerOfflineError if the container stops first."""
+        stopped = asyncio.ensure_future(store.until_offline())
+        released = asyncio.ensure_future(self._released.wait())
+        try:
+            await asyncio.wait({stopped, released}, return_when=asyncio.FIRST_COMPLETED)
+            if (error := store.offline) is not None:
+                raise ContainerOfflineError(error.message, **error.fields)
+        finally:
+            for one in (stopped, released):
+                one.cancel()
+            await asyncio.wait({stopped, released})
+
+    async def _flush(self, store: SegmentStore) -> None:
+        """Write to tier 2 what can be written while clients are still served, so that the close is short."""
+        try:
+            async with asyncio.timeout(self._limits.flush_s):
+                await store.flush()
+        except (TimeoutError, PenstockError, OSError) as error:
+            log.warning("container moves without a flush", extra={"container": self.number, "reason": repr(error)})
+
+    def _data(self, *, serving: bool) -> bytes:
+        return encode_node(replace(self._entry, serving=serving))
+
+    def _note(self, error: Exception) -> None:
+        self.failure = str(error) or repr(error)
+        log.error("container cannot be served", extra={"container": self.number, "reason": self.failure})

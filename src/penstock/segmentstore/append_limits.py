@@ -311,6 +311,11 @@ class AppendLimits:
 
     # --- limits -------------------------------------------------------------------------------------------
 
+    def used(self, stream: str) -> tuple[int, int]:
+        """Bytes and events of the segments that are counted for the stream; zeros if it has no limit."""
+        gate = self._by_stream.get(stream)
+        return (0, 0) if gate is None else (gate.used_bytes, gate.used_events)
+
     def unknown(self, limit: AppendLimit) -> Sequence[str]:
         """The segments of the limit that are not counted yet: load them before it is set."""
         gate = self._by_stream.get(limit.stream)

@@ -422,6 +422,10 @@ class SegmentStore:
             for container in self.containers:
                 container.segments.held -= 1
 
+    def limit_used(self, stream: str) -> tuple[int, int]:
+        """See ``ports.data.limits.LimitUse``."""
+        return self._limits.used(stream)
+
     async def _limit_appends(self, limits: Sequence[AppendLimit]) -> None:
         for limit in limits:
             absent: dict[str, None] = {}

@@ -197,7 +197,7 @@ class ContainerLines:
         """Dial the store and use the link until it ends. Returns whether there was none."""
         removals = WorkerRemovals()
         try:
-            link = await self._dial(one.number, held.links, self._reports.handlers(removals))
+            link = await self._dial(one.number, held.links, self._reports.handlers(removals, one.number))
         except PenstockError as error:
             if one.problem != str(error):
                 one.problem = str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from typing import Any
 
 from penstock.app.access.refusal_audit import Record
@@ -50,10 +51,10 @@ class WorkerReports:
         self.record: Record | None = None
         self._segments = segments
 
-    def handlers(self, removals: WorkerRemovals) -> Mapping[str, Callable[..., Awaitable[Any]]]:
+    def handlers(self, removals: WorkerRemovals, worker: int) -> Mapping[str, Callable[..., Awaitable[Any]]]:
         """The calls of one worker, whose removals are kept in ``removals``."""
         return {
-            "limits_reached": self._segments.note_reached,
+            "limits_reached": partial(self._segments.note_reached, worker=worker),
             "rates_reported": self._segments.note_rates,
             "refusals": self._record_refusals,
             **removals.handlers(self._removal),

@@ -279,7 +279,7 @@ class Workers:
         attempt = 0
         while True:
             try:
-                return await worker.launch(self._reports.handlers(worker.removals))
+                return await worker.launch(self._reports.handlers(worker.removals, worker.number))
             except _HOPELESS:
                 raise
             except PenstockError as error:

@@ -14,6 +14,7 @@ from penstock.core.segments.placement import container_of, is_transaction_name
 from penstock.model.errors import ContainerOfflineError, InvalidArgumentError, NotConnectedError, PenstockError
 from penstock.model.scaling import SegmentRates
 from penstock.net.tasks import together
+from penstock.net.workers.limit_shares import LimitShares
 from penstock.net.workers.line import WorkerLine
 from penstock.ports.data.attributes import AttributeChange
 from penstock.ports.data.chunks import ChunkRange, Leased
@@ -67,6 +68,7 @@ class WorkerSegments:
         self._lines = lines
         self._containers = containers
         self._rows = rows
+        self._shares = LimitShares(lines, self.worker_of) if rows is None else None
         self._limits: dict[str, AppendLimit] = {}
         self._generations: dict[str, int] = {}
         self._generation = 0
@@ -332,10 +334,17 @@ class WorkerSegments:
                 self._limits.pop(limit.stream, None)
             else:
                 self._limits[limit.stream] = limit
-        await together([self._limit(line, limits) for line in self._lines])
+        shared = [limit for limit in limits if self._shares is not None and limit.stream in self._limits]
+        rest = [limit for limit in limits if limit not in shared]
+        await together([self._limit(line, rest) for line in self._lines])
+        if self._shares is not None:
+            for limit in shared:
+                await self._shares.put(limit, self._generations.get(limit.stream, 0))
         for limit in limits:
             if limit.stream not in self._limits:
                 self._generations.pop(limit.stream, None)
+                if self._shares is not None:
+                    self._shares.forget(limit.stream)
                 if self._rows is not None:
                     self._rows.release(limit.stream)
 
@@ -358,15 +367,19 @@ class WorkerSegments:
         know what it has already reported, nor what it counted of deleted segments."""
         for stream in list(self._limits):
             limit = self._limits.get(stream)
-            if limit is not None:
+            if limit is not None and self._shares is not None:
+                await self._shares.restore(limit, worker, self._generations.get(stream, 0))
+            elif limit is not None:
                 await self._limit(self._lines[worker], [limit])
         self._met |= dict.fromkeys(self._limits)
         if self._met:
             self._wake.set()
 
-    async def note_reached(self, met: Sequence[tuple[str, int]]) -> None:
+    async def note_reached(self, met: Sequence[tuple[str, int]], *, worker: int | None = None) -> None:
         """A worker reports streams that have reached a limit, and which one. Each is passed on once."""
         for stream, generation in met:
+            if self._shares is not None and worker is not None:
+                self._shares.met(stream, worker)
             if self._reported_limits.get(stream) != generation:
                 self._reported_limits[stream] = generation
                 self._met[stream] = None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from penstock.model.errors import UnavailableError
 from penstock.net.workers.link import Answer, Handler, Taker
-from penstock.ports.data.limits import AppendLimit
+from penstock.ports.data.limits import AppendLimit, LimitUse
 from penstock.ports.data.segments import Append
 from penstock.ports.data.service import LocalSegmentService
 
@@ -106,7 +106,10 @@ class WorkerServer:
             return
         store.submit_append(request, answer)
 
-    async def _limit(self, limits: Sequence[AppendLimit], rows: Sequence[int | None], generation: int) -> None:
+    async def _limit(
+        self, limits: Sequence[AppendLimit], rows: Sequence[int | None], generation: int
+    ) -> Sequence[tuple[int, int]]:
+        """For each limit, the bytes and events of its segments here, queued appends included."""
         # One at a time: if two change the limit of one stream, the one sent last must win.
         async with self._limiting:
             for limit, row in zip(limits, rows, strict=True):
@@ -114,10 +117,12 @@ class WorkerServer:
                     self._rows.assign(limit.stream, row)
                 self._generations[limit.stream] = generation
                 await self._open_store.limit_appends([limit])
-                if row is None:
+                if row is None and limit.total_bytes is None and limit.total_events is None:
                     self._generations.pop(limit.stream, None)
                     if self._rows is not None:
                         self._rows.assign(limit.stream, None)
+        store = self._open_store
+        return [store.limit_used(limit.stream) for limit in limits] if isinstance(store, LimitUse) else ()
 
     async def report_limits(self, report: Callable[[Sequence[tuple[str, int]]], Any]) -> None:
         """Call ``report`` with the streams whose limits are met, and which limit it was. Runs until cancelled."""

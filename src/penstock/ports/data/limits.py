@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class LimitAction(enum.Enum):
@@ -68,4 +68,13 @@ class Limits(Protocol):
     async def changed_segments(self, after: int) -> SegmentChanges:
         """Segments that have grown or were sealed since ``after`` (0, or the last mark, which is then discarded). One
         caller."""
+        ...
+
+
+@runtime_checkable
+class LimitUse(Protocol):
+    """A store that can share a limit with others."""
+
+    def limit_used(self, stream: str) -> tuple[int, int]:
+        """Bytes and events of the segments of the stream here, queued appends included; zeros if it has no limit."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.app.erasure.key import erasure_key
 from penstock.app.replicated.log_place import NO_ERASURE
@@ -16,9 +16,7 @@ from penstock.app.settings import EmbeddedOptions, EmbeddedSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import check_place
 from penstock.app.workers.layout import load_layout
-from penstock.client.blocking.stores import Store
 from penstock.client.options import settings_of
-from penstock.client.store import AsyncStore
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError, PenstockError
@@ -32,6 +30,10 @@ from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.machine.signing_keys import FileSigningKeys
+
+if TYPE_CHECKING:
+    from penstock.client.blocking.stores import Store
+    from penstock.client.store import AsyncStore
 
 _PLACES = ("log_at", "take_over", "tier2", "tier2_endpoint", "tier2_insecure")
 """The settings that are not numbers."""
@@ -133,6 +135,9 @@ def open_store(path: str | Path, settings: EmbeddedOptions) -> Store:
         async with open_runtime(wanted) as runtime:
             yield runtime.segments, runtime.controller
 
+    # Imported here: a server opens a store without a client, and starts earlier.
+    from penstock.client.blocking.stores import Store
+
     return Store(opener, place=f"in {wanted.data}", local=True)
 
 
@@ -140,6 +145,8 @@ def open_store(path: str | Path, settings: EmbeddedOptions) -> Store:
 async def open_async_store(path: str | Path, settings: EmbeddedOptions) -> AsyncIterator[AsyncStore]:
     """The same for the running event loop, which then also does the store's work. Raises as ``open_runtime``."""
     async with open_runtime(embedded_settings(path, settings)) as runtime:
+        from penstock.client.store import AsyncStore  # only here, as above
+
         yield AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng)
 
 

@@ -34,8 +34,6 @@ from penstock.app.process_memory import tune_allocator, tune_collector
 from penstock.app.segments import gate_limits, rest_limits
 from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
-from penstock.client.reading.group_table import GroupTable
-from penstock.client.store import AsyncStore
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.core.segments.readiness import FUNCTIONS
@@ -49,6 +47,7 @@ from penstock.net.tls.server_tls import ServerTls
 from penstock.net.traces.start import tracing
 from penstock.ports.clock import Clock
 from penstock.ports.control.layout import Endpoint
+from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.rng import Rng
 from penstock.storage.machine.clock import RealClock
@@ -197,7 +196,6 @@ def _http_server(
 ) -> RestServer:
     tls = security.tls
     control, _ = behind_doors(runtime.controller, runtime.segments, security, runtime.telemetry)
-    store = AsyncStore(runtime.segments, control, runtime.clock, runtime.rng)
     return RestServer(
         control,
         # Pulsar's API keeps records of its own there, and reads offsets for callers that its paths are checked for.
@@ -208,7 +206,7 @@ def _http_server(
         hosts=settings.http_names,
         limits=rest_limits(settings.store),
         reports=ProcessReports(
-            readers=GroupReaders(of=partial(online_readers, runtime), move=partial(move_readers, store)),
+            readers=GroupReaders(of=partial(online_readers, runtime), move=partial(move_readers, runtime, control)),
             checks=Checks(
                 vital={"segmentstore": parts.failure},
                 functions={
@@ -230,6 +228,9 @@ def _http_server(
 
 async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[str] | None:
     """The readers of a group, sorted. None for groups of Pravega's clients, which keep their state among themselves."""
+    # Imported here: most servers are never asked, and start earlier without the client.
+    from penstock.client.reading.group_table import GroupTable
+
     try:
         known = await runtime.controller.groups.get(scope, group)
         state = await GroupTable(runtime, runtime.rng, known).load()
@@ -238,10 +239,12 @@ async def online_readers(runtime: Runtime, scope: str, group: str) -> Sequence[s
     return sorted(state.members)
 
 
-async def move_readers(store: AsyncStore, subscriber: str, cut: StreamCut) -> None:
+async def move_readers(runtime: Runtime, control: ControlPlane, subscriber: str, cut: StreamCut) -> None:
     """Move the readers and the acknowledged position of a group to the cut. Raises as
     ``AsyncStore.reset_reader_group``."""
-    await store.reset_reader_group(subscriber, cut)
+    from penstock.client.store import AsyncStore  # only here, as above
+
+    await AsyncStore(runtime.segments, control, runtime.clock, runtime.rng).reset_reader_group(subscriber, cut)
 
 
 def _reason(not_ready: Callable[[], Mapping[str, str]], function: str) -> str | None:

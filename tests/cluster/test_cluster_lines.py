@@ -205,10 +205,12 @@ def test_a_store_learns_all_limits_before_clients_learn_its_address():
     async def body(cluster):
         one = Store(cluster, 1)
         async with cluster.lines() as lines:
-            await lines.segments.limit_appends([AppendLimit(stream="s/t", segments=["s/t/0.#epoch.0"], total_bytes=9)])
-            await one.hold(0)
-            await until(lambda: lines.lines[0].ready)
-            assert one.limits == [(0, ["s/t"])]
+            limit = AppendLimit(stream="s/t", segments=[segment_of(lines, 0)], total_bytes=9)
+            await lines.segments.limit_appends([limit])
+            for container in range(CONTAINERS):
+                await one.hold(container)
+                await until(lambda container=container: lines.lines[container].ready)
+            assert one.limits == [(0, ["s/t"]), (1, ["s/t"])], "segments may be created in any container"
 
     run(body)
 

@@ -85,6 +85,9 @@ class LimitShares:
             del given[number]
         used = await self._used(limit, members)
         held = _Division(limit=limit, generation=generation, favoured=None, is_shared=True)
+        # Segments that are created in other containers have no share until the limit is set again.
+        others = [number for number in range(len(self._lines)) if number not in members]
+        await self._send(held, dict.fromkeys(others, _NOTHING), {})
         unknown = [number for number in members if number not in given]
         fresh: dict[int, Pair] = {}
         answered = await self._send(held, {one: used.get(one, _NOTHING) for one in unknown}, fresh)
@@ -106,9 +109,6 @@ class LimitShares:
         events = raised_shares(limit.total_events or 0, _more(wanted, given, 1), _part(given, 1))
         final = {one: (bytes_.get(one, given[one][0]), events.get(one, given[one][1])) for one in members}
         await self._send(division, final, given)
-        # Segments that are created in other containers have no share until the limit is set again.
-        others = [number for number in range(len(self._lines)) if number not in members]
-        await self._send(held, dict.fromkeys(others, _NOTHING), {})
 
     async def restore(self, limit: AppendLimit, container: int, generation: int) -> None:
         """Send a container that is back the share that it had, for the segments that the limit names by now."""

@@ -18,6 +18,7 @@ from penstock.model.errors import (
     NotFoundError,
     SegmentNotFoundError,
     UnsupportedError,
+    leaves,
 )
 from penstock.model.names import transient_segment_name
 from penstock.model.scaling import SegmentRates
@@ -136,6 +137,8 @@ class SegmentStore:
                         group.create_task(container.settle())
         except TimeoutError:
             _log.warning("store was closed without a checkpoint", extra={"waited_s": self.settings.close_s})
+        except BaseExceptionGroup as errors:
+            raise next(leaves(errors)) from None
         finally:
             for container in self.containers:
                 await container.close()

@@ -134,6 +134,8 @@ OPERATION = st.one_of(
     st.builds(codec.MergeOperation, uid=U64, source=U64, offset=I64, length=I64),
     st.builds(codec.TableOperation, uid=U64, position=I64, items=st.lists(ITEM, max_size=4).map(tuple)),
     st.builds(codec.AdoptOperation, uid=U64, offset=I64, chunks=st.lists(ADOPTED, max_size=3).map(tuple)),
+    st.builds(codec.LeaseOperation, uid=U64, lease=U128, until_ms=I64, holder=st.text(max_size=20)),
+    st.builds(codec.ReleaseLeaseOperation, uid=U64, lease=U128),
 )
 FRAME = st.tuples(st.integers(0, 65535), I64, st.lists(OPERATION, max_size=6))
 
@@ -233,6 +235,7 @@ def test_no_bytes_crash_the_decoder(data: bytes) -> None:
         frames.FRAME.pack(1, 0, 0, 1, 0),
         frames.FRAME.pack(2, 0, 0, 1, 0),
         frames.FRAME.pack(3, 0, 0, 1, 0),
+        frames.FRAME.pack(4, 0, 0, 1, 0),
     ):
         try:
             list(frames.decode_operations(prefix + data))
@@ -258,7 +261,7 @@ def test_golden_frame() -> None:
         codec.AttributeOperation(uid=1, attribute=6, value=-(1 << 63)),
     ]
     golden = bytes.fromhex(
-        "03000002" "00000005" "0000018bcfe56800"
+        "04000002" "00000005" "0000018bcfe56800"
         "01" "0000000700000001" "00" "0000" "0000000000000000" "0005" "612f622f30"
         "02" "0000000700000001" "0000000000000000" "00000000000000000000000000000005" "0000000000000002" "00000003"
         "00000003" "78797a"
@@ -270,7 +273,7 @@ def test_golden_frame() -> None:
     )  # fmt: skip
     assert frames.encode_frame(2, 1_700_000_000_000, operations) == golden
     assert list(frames.decode_operations(golden)) == operations
-    for version in (b"\1", b"\2"):
+    for version in (b"\1", b"\2", b"\3"):
         assert list(frames.decode_operations(version + golden[1:])) == operations, "as an earlier version wrote it"
 
 
@@ -282,7 +285,7 @@ def test_golden_frame_of_truncations() -> None:
         codec.RestoreOperation(uid=7, offset=1 << 40),
     ]
     golden = bytes.fromhex(
-        "03000001" "00000004" "0000018bcfe56800"
+        "04000001" "00000004" "0000018bcfe56800"
         "04" "0000000000000001" "0000000000000002"
         "09" "0000000000000003" "0000000000000004"
         "0a" "0000000000000005" "0000000000000006"
@@ -299,7 +302,7 @@ def test_golden_frame_of_an_adoption() -> None:
         codec.AdoptOperation(uid=1, offset=5, chunks=(adopted, codec.AdoptedChunk(name="0/i1-2-3-1", blocks=()))),
     ]
     golden = bytes.fromhex(
-        "03000001" "00000001" "0000018bcfe56800"
+        "04000001" "00000001" "0000018bcfe56800"
         "0c" "0000000000000001" "0000000000000005" "0002"
         "000a" "00000002" "302f69312d322d332d30" "00000007" "00000002" "deadbeef" "00000007" "00000002" "deadbeef"
         "000a" "00000000" "302f69312d322d332d31"
@@ -307,6 +310,23 @@ def test_golden_frame_of_an_adoption() -> None:
     assert frames.encode_frame(1, 1_700_000_000_000, operations) == golden
     assert list(frames.decode_operations(golden)) == operations
     assert (adopted.size_bytes, adopted.event_count) == (14, 4)
+
+
+def test_golden_frame_of_leases() -> None:
+    operations = [
+        codec.LeaseOperation(uid=7, lease=1 << 64 | 2, until_ms=1_700_000_000_000, holder="Zoë"),
+        codec.ReleaseLeaseOperation(uid=0, lease=3),
+    ]
+    golden = bytes.fromhex(
+        "04000001" "00000002" "0000018bcfe56800"
+        "0d" "0000000000000007" "00000000000000010000000000000002" "0000018bcfe56800" "0004" "5a6fc3ab"
+        "0e" "0000000000000000" "00000000000000000000000000000003"
+    )  # fmt: skip
+    assert frames.encode_frame(1, 1_700_000_000_000, operations) == golden
+    assert list(frames.decode_operations(golden)) == operations
+    newer = bytes([frames.VERSION + 1]) + golden[1:]
+    with pytest.raises(VersionTooNewError):
+        list(frames.decode_operations(newer))
 
 
 def test_golden_rows_of_this_and_earlier_versions() -> None:

@@ -118,7 +118,7 @@ async def play(seed: int) -> None:
         waiting: list[asyncio.Future[None]] = []
         for _ in range(draw.randrange(1, 6)):
             lease, now_ms = draw.choice(leases), world.clock.now_ms()
-            what = draw.randrange(5)
+            what = draw.randrange(6)
             if what == 0:
                 waiting.append(asyncio.ensure_future(store.release_lease(lease)))
                 promised[lease] = None
@@ -130,6 +130,17 @@ async def play(seed: int) -> None:
                 await store.lease_chunks([source], lease, until_ms=now_ms + 1000)
                 await store.merge(SEGMENT, source)
                 promised[lease] = max(promised.get(lease) or 0, now_ms + 1000)
+            elif what == 3:
+                # The merge may be queued before the lease, or after it.
+                source = await store.create_transient(SEGMENT, world.rng.uuid())
+                await append(store, source, b"x")
+                merging = asyncio.ensure_future(store.merge(SEGMENT, source))
+                for _ in range(draw.randrange(3)):
+                    await asyncio.sleep(0)
+                leased = await store.lease_chunks([source], lease, until_ms=now_ms + HOUR_MS)
+                await merging
+                if leased.granted:
+                    promised[lease] = max(promised.get(lease) or 0, now_ms + HOUR_MS)
             else:
                 until_ms = now_ms + draw.randrange(1000, HOUR_MS)
                 task = store.lease_chunks([SEGMENT], lease, until_ms=until_ms)

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from penstock.codec.store.operations import Change
 from penstock.codec.store.rows import ContainerRecord
 from penstock.model.errors import ContainerOfflineError, PenstockError, StorageFullError
 from penstock.ports.files import Buffer
@@ -18,7 +19,7 @@ from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.durability.checkpointer import Checkpointer
 from penstock.segmentstore.durability.shared_log import SharedLog
 from penstock.segmentstore.erasure.eraser import Eraser
-from penstock.segmentstore.mutations import Done, Mutation, frame_parts, take_batch, waking
+from penstock.segmentstore.mutations import Done, Mutation, OperationMutation, frame_parts, take_batch, waking
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.state import ContainerState
@@ -99,7 +100,7 @@ class Container:
         self.rows.outbox = self.catalogue
         writes = ChunkWrites(self.index, self._log.epoch)
         self.blocks = BlockReader(state, parts)
-        self.leases = Leases(state, parts.clock, parts.settings, self._ask_checkpoint)
+        self.leases = Leases(state, parts.clock, parts.settings, self._ask_checkpoint, self._log_leases)
         self.import_garbage = ImportGarbage(state, parts.chunks, parts.telemetry)
         self.reclaimer = Reclaimer(
             state,
@@ -236,6 +237,11 @@ class Container:
 
     def _ask_checkpoint(self) -> None:
         self.checkpointer.ask()
+
+    def _log_leases(self, operations: Sequence[Change], done: Done) -> None:
+        """See ``Leases``. The leases have changed already, so nothing is left to do when the operations are durable."""
+        *before, last = operations
+        self.submit(OperationMutation(None, last, lambda _: None, done, before=before))
 
     async def next_commit(self) -> None:
         """Request a checkpoint, and return once rows are committed or the container is offline."""

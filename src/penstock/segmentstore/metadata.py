@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -104,8 +103,6 @@ class MetadataRows:
         self._committing: _Changes | None = None
         self._known: dict[bytes, bytes] = {}
         """Rows of the store as they were read since the last commit: nothing else changes them."""
-        self._order = asyncio.Lock()
-        """Makes commits run in the order of their calls, so that none puts an older row over a newer one."""
         self.changed_bytes = 0
         self.generation = 0
         """Grows whenever changes leave memory: what was read before may be older than what was seen in ``peek``."""
@@ -298,8 +295,7 @@ class MetadataRows:
             deletes = [key for key, value in taken.rows.items() if value is None]
             ranges = list(taken.ranges.items())
             more_puts, more_deletes = self.outbox.take(puts, deletes, ranges) if self.outbox is not None else ((), ())
-            async with self._order:
-                await self._store.commit([*puts, *more_puts], [*deletes, *more_deletes], delete_ranges=ranges)
+            await self._store.commit([*puts, *more_puts], [*deletes, *more_deletes], delete_ranges=ranges)
             if self.outbox is not None:
                 self.outbox.taken()
         except BaseException:
@@ -310,23 +306,6 @@ class MetadataRows:
             self._committing = None
             self._known.clear()
             self.generation += 1
-
-    async def commit_some(self, keys: Sequence[bytes]) -> None:
-        """Make the rows of these keys durable ahead of all other changes, with their values at the time of the commit.
-
-        For rows that may be ahead of the log, and that the outbox does not repeat. They stay among the changes: the next
-        commit writes them again, with their values at that time. So the store always ends with the latest values. Raises what
-        ``KeyValueStore.commit`` raises; then the next commit writes them.
-        """
-        async with self._order:
-            seen = [(key, *self.peek(key)) for key in keys]
-            for key in keys:
-                self._changes.created.pop(key, None)
-                self._known.pop(key, None)
-            puts = [(key, value) for key, known, value in seen if known and value is not None]
-            deletes = [key for key, known, value in seen if known and value is None]
-            if puts or deletes:
-                await self._store.commit(puts, deletes)
 
     def _take_back(self, taken: _Changes) -> None:
         newer, self._changes = self._changes, taken

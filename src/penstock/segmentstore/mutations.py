@@ -17,7 +17,8 @@ from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.tiering.tail_cache import LARGE_BYTES, CacheMemory
 from penstock.segmentstore.transitions import Transitions
 
-# Operations of truncation, retention and deletion, including the controller's table records of them.
+# Operations of truncation, retention and deletion, including the controller's table records of them; and leases, since
+# reading is how data is consumed and then deleted.
 _VITAL = (
     codec.TruncateOperation,
     codec.KeepOperation,
@@ -26,6 +27,8 @@ _VITAL = (
     codec.DeleteOperation,
     codec.TableOperation,
     codec.AttributeOperation,
+    codec.LeaseOperation,
+    codec.ReleaseLeaseOperation,
 )
 
 Done = Callable[[Any], None]
@@ -128,7 +131,7 @@ class OperationMutation(Mutation):
 
     def __init__(
         self,
-        segment: Segment,
+        segment: Segment | None,
         operation: codec.Operation,
         act: Callable[[int], object],
         done: Done,

@@ -143,7 +143,7 @@ def _operation(operation: codec.Operation) -> dict[str, Any]:
         value = getattr(operation, item.name)
         if item.name == "uid":
             found["uid"] = f"{value:x}"
-        elif item.name in ("writer", "attribute"):
+        elif item.name in ("writer", "attribute", "lease"):
             found[item.name] = f"{value:032x}"
         elif item.name == "data":
             found["bytes"] = len(value)

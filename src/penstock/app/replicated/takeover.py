@@ -17,6 +17,7 @@ from penstock.app.replicated.log_place import LogMark, parse_log_place, read_mar
 from penstock.app.replicated.replicated_log import read_record
 from penstock.app.settings import EmbeddedSettings
 from penstock.app.tier2 import locate_tier
+from penstock.codec.store import rows as records
 from penstock.codec.store.container_record import ContainerRecord
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError, StorageFullError
 from penstock.ports.cluster.nodes import Nodes
@@ -147,14 +148,19 @@ async def load_store(
     mark = read_mark(data)
     if mark is None or not mark.loading:
         return
-    await load_published(objects, log.publications.positions(), keyvalue, epoch=log.epoch - 1)
-    write_mark(data, replace(mark, loading=False, hold_s=max_lease_ms / 1000))
+    positions = log.publications.positions()
+    await load_published(objects, positions, keyvalue, epoch=log.epoch - 1)
+    logged = await keyvalue.get_many([records.prefix(records.TAG_LEASES_LOGGED, container) for container in positions])
+    # An earlier version kept leases in its directory alone, and they are lost with it.
+    has_leases = bool(logged) and None not in logged
+    write_mark(data, replace(mark, loading=False, hold_s=None if has_leases else max_lease_ms / 1000))
 
 
 class HoldsAfterTakeover:
     """Implements ``ports.holds.SpaceHolds``: ``holds``, and no chunk is freed for ``left_s`` seconds from now.
 
-    Leases are stored only in a directory's metadata, so those of a lost directory are unknown. By then they have ended.
+    An earlier version stored leases only in a directory's metadata, so those of a lost directory are unknown. By then they
+    have ended.
     Time is the event loop's: a wall clock that jumps ahead frees nothing. ``keep_count`` notes what is left in the mark, so
     that a restart continues. Time between two processes does not count.
     """

@@ -135,6 +135,13 @@ ROWS = (
         ends="its release or its end",
     ),
     Entry(
+        key="L{container}",
+        value="nothing",
+        one_for="each container whose leases are all in the log and in the catalogue of tier 2",
+        writers=("segmentstore.tiering.leases",),
+        ends="nothing",
+    ),
+    Entry(
         key="m{container}{uid}{name}",
         value="i64 wall clock, ms",
         one_for="each finished merge into the segment, by the name of its source",

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from penstock.codec.store.operations import APPEND, KIND_APPEND, Change, Operation, decode, decode_change, encode
 from penstock.model.errors import CorruptDataError, VersionTooNewError
 
-VERSION = 3
-"""2: the kinds from ``KIND_KEEP`` on. 3: those from ``KIND_ADOPT`` on. Frames of versions 1 and 2 are read as well."""
+VERSION = 4
+"""2: the kinds from ``KIND_KEEP`` on. 3: those from ``KIND_ADOPT`` on. 4: those from ``KIND_LEASE`` on. Frames of earlier
+versions are read as well."""
 FRAME = struct.Struct(">BBHIq")
 
 

@@ -16,6 +16,7 @@ KIND_CREATE, KIND_APPEND, KIND_SEAL, KIND_TRUNCATE = 1, 2, 3, 4
 KIND_DELETE, KIND_ATTRIBUTE, KIND_MERGE, KIND_TABLE = 5, 6, 7, 8  # as above
 KIND_KEEP, KIND_RELEASE, KIND_RESTORE = 9, 10, 11  # as above
 KIND_ADOPT = 12  # as above
+KIND_LEASE, KIND_RELEASE_LEASE = 13, 14  # as above
 
 CREATE = struct.Struct(">BQBHqH")
 APPEND = struct.Struct(">BQq16sqII")
@@ -28,6 +29,8 @@ RESTORE = struct.Struct(">BQq")
 ADOPT = struct.Struct(">BQqH")
 ADOPT_CHUNK = struct.Struct(">HI")
 ADOPT_BLOCK = struct.Struct(">III")
+LEASE = struct.Struct(">BQ16sqH")
+RELEASE_LEASE = struct.Struct(">BQ16s")
 ATTRIBUTE = struct.Struct(">BQ16sq")
 MERGE = struct.Struct(">BQQqq")
 TABLE = struct.Struct(">BQqH")
@@ -180,6 +183,24 @@ class AdoptOperation:
     chunks: tuple[AdoptedChunk, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseOperation:
+    """The lease holds the chunks of the segment until this time (milliseconds since the Unix epoch) at least."""
+
+    uid: int
+    lease: int
+    until_ms: int
+    holder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseLeaseOperation:
+    """The lease no longer holds the segment; ``uid`` 0: any segment of the container."""
+
+    uid: int
+    lease: int
+
+
 Change: TypeAlias = (
     CreateOperation
     | SealOperation
@@ -192,6 +213,8 @@ Change: TypeAlias = (
     | ReleaseOperation
     | RestoreOperation
     | AdoptOperation
+    | LeaseOperation
+    | ReleaseLeaseOperation
 )
 """Every operation except an append."""
 Operation: TypeAlias = AppendOperation | Change
@@ -253,6 +276,16 @@ def encode_adopt(operation: AdoptOperation) -> bytes:
     return b"".join(parts)
 
 
+def encode_lease(operation: LeaseOperation) -> bytes:
+    holder = operation.holder.encode()
+    lease = operation.lease.to_bytes(16, "big")
+    return LEASE.pack(KIND_LEASE, operation.uid, lease, operation.until_ms, len(holder)) + holder
+
+
+def encode_release_lease(operation: ReleaseLeaseOperation) -> bytes:
+    return RELEASE_LEASE.pack(KIND_RELEASE_LEASE, operation.uid, operation.lease.to_bytes(16, "big"))
+
+
 def encode_table(operation: TableOperation) -> bytes:
     parts = [TABLE.pack(KIND_TABLE, operation.uid, operation.position, len(operation.items))]
     for item in operation.items:
@@ -297,6 +330,10 @@ def encode(operation: Operation) -> bytes:
             return encode_restore(operation)
         case AdoptOperation():
             return encode_adopt(operation)
+        case LeaseOperation():
+            return encode_lease(operation)
+        case ReleaseLeaseOperation():
+            return encode_release_lease(operation)
 
 
 def decode(view: memoryview, position: int) -> tuple[Operation, int]:
@@ -331,6 +368,11 @@ def decode_change(view: memoryview, position: int) -> tuple[Change, int]:
         return operation, position
     if kind == KIND_ADOPT:
         return _decode_adopt(view, position)
+    if kind == KIND_LEASE:
+        _, uid, lease, until_ms, holder_bytes = LEASE.unpack_from(view, position)
+        holder, position = _take(view, position + LEASE.size, holder_bytes)
+        number = int.from_bytes(lease, "big")
+        return LeaseOperation(uid=uid, lease=number, until_ms=until_ms, holder=str(holder, "utf-8")), position
     return _decode_fixed(kind, view, position)
 
 
@@ -358,6 +400,9 @@ def _decode_fixed(kind: int, view: memoryview, position: int) -> tuple[Change, i
     if kind == KIND_RESTORE:
         _, uid, offset = RESTORE.unpack_from(view, position)
         return RestoreOperation(uid=uid, offset=offset), position + RESTORE.size
+    if kind == KIND_RELEASE_LEASE:
+        _, uid, lease = RELEASE_LEASE.unpack_from(view, position)
+        return ReleaseLeaseOperation(uid=uid, lease=int.from_bytes(lease, "big")), position + RELEASE_LEASE.size
     raise CorruptDataError("log frame holds an unknown operation", kind=kind, position=position)
 
 

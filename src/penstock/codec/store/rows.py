@@ -41,10 +41,10 @@ TAG_ASIDE = b"d"
 TAG_COPY = b"y"
 TAG_LACKING = b"q"
 TAG_WRITERS = b"o"
+TAG_LEASES_LOGGED = b"L"
 
-CATALOGUED = frozenset(b"nsakbtvmxfedo")
-"""Tags of the rows that the catalogue of tier 2 repeats: all except leases, garbage, and rows that concern this copy
-only."""
+CATALOGUED = frozenset(b"nsakbtvmxfedolL")
+"""Tags of the rows that the catalogue of tier 2 repeats: all except garbage, and rows that concern this copy only."""
 
 STORE_KEY = TAG_STORE
 STORE_COPY_KEY = TAG_STORE + b"+"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -9,6 +10,7 @@ from penstock.core.segments.append_rules import fits_int64, is_text
 from penstock.model.errors import InvalidArgumentError, PenstockError, SegmentNotFoundError
 from penstock.ports.data.chunks import Leased
 from penstock.segmentstore.container import Container
+from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.tiering.leases import HeldLease
 
 
@@ -34,22 +36,36 @@ async def take(
     granted: list[str] = []
     refused: list[str] = []
     before: dict[Container, dict[int, HeldLease | None]] = {}
+    taken: dict[Container, list[asyncio.Future[None]]] = {}
     try:
         for name in names:
             container = container_of(name)
             with suppress(SegmentNotFoundError):
-                segment = (await container.segments.find_visible(name)).require_plain()
-                # No await in between: the segment must not be deleted after it was found.
+                segment = await _find(container, name)
+                # No await in between: no merge or deletion may be queued after the segment was found.
                 held = container.leases.held(segment.uid, lease)
-                if container.leases.take(segment.uid, lease, until_ms, holder):
-                    granted.append(name)
-                    before.setdefault(container, {}).setdefault(segment.uid, held)
-                else:
+                durable = container.leases.take(segment.uid, lease, until_ms, holder)
+                if durable is None:
                     refused.append(name)
-        for container, uids in before.items():
-            await container.leases.durable([(lease, uid) for uid in uids])
+                    continue
+                taken.setdefault(container, []).append(durable)
+                granted.append(name)
+                before.setdefault(container, {}).setdefault(segment.uid, held)
+        for container, waiting in taken.items():
+            await container.leases.durable(waiting)
     except PenstockError:
         for container, uids in before.items():
             container.leases.put_back(lease, uids)
         raise
     return Leased(granted=tuple(granted), refused=tuple(refused), renewed=renewed)
+
+
+async def _find(container: Container, name: str) -> Segment:
+    """The segment, when no merge or deletion of it is queued: in the log, the lease then comes before any of them. Raises
+    SegmentNotFoundError."""
+    while True:
+        segment = (await container.segments.find_visible(name)).require_plain()
+        if not segment.next_gone:
+            return segment
+        await container.drain()
+        container.check_online()

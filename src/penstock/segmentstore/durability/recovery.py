@@ -316,6 +316,9 @@ class Recovery:
         if isinstance(operation, codec.CreateOperation):
             self._create(operation, time_ms)
             return
+        if isinstance(operation, codec.LeaseOperation | codec.ReleaseLeaseOperation):
+            self._container.leases.replay(operation)
+            return
         segment = await self._require(operation.uid)
         if segment is None:
             if isinstance(operation, codec.DeleteOperation):

@@ -84,6 +84,8 @@ class SetAside:
         for operation in frames.decode_operations(frame):
             if is_old and isinstance(operation, codec.AppendOperation):
                 continue  # ``hold_bytes`` keeps it, unless the rows already hold it.
+            if isinstance(operation, codec.LeaseOperation | codec.ReleaseLeaseOperation):
+                continue  # Leases have rows of their own, which are not set aside.
             uids = [operation.uid, operation.source] if isinstance(operation, codec.MergeOperation) else [operation.uid]
             for uid in uids:
                 if uid in self and not (is_old and uid in self._before):

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from penstock.codec.store import operations as codec
 from penstock.codec.store import rows as records
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import DamagedRowError, InvalidArgumentError, PenstockError
 from penstock.ports.clock import Clock
 from penstock.ports.data.chunks import HOLDER_MAX_BYTES, Lease
 from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.state import ContainerState
+
+_log = logging.getLogger(__name__)
+
+ALL_SEGMENTS = 0
+"""In an operation that ends a lease: on all segments. No segment has this uid."""
 
 Key = tuple[int, int]
 """Id of the lease, and uid of the segment."""
@@ -34,19 +41,27 @@ class HeldLease:
 class Leases:
     """The leases of one container.
 
-    Each change has one path. The leases in force change first, and at the same instant their row joins the container's
-    changes. Callers then wait until that row is durable. So rows become durable in the order in which leases changed, whether
-    by a call, by a merge or by time.
+    Each change by a call has one path. The leases in force change first. At the same instant their row joins the container's
+    changes, and an operation is queued for the log. Callers then wait until the operation is durable. So a row may be ahead
+    of the log, and replay repeats what it already has: an operation only extends a lease, or ends it. A merge needs no
+    operation of its own, and the end of a lease by time is computed again.
     """
 
     def __init__(
-        self, state: ContainerState, clock: Clock, settings: StoreSettings, ask_checkpoint: Callable[[], None]
+        self,
+        state: ContainerState,
+        clock: Clock,
+        settings: StoreSettings,
+        ask_checkpoint: Callable[[], None],
+        log: Callable[[Sequence[codec.Change], Callable[[object], None]], None],
     ) -> None:
-        """``ask_checkpoint``: called when chunks may be freed."""
+        """``ask_checkpoint``: called when chunks may be freed. ``log``: queues operations, and calls back once they are
+        durable, or with the error."""
         self._state = state
         self._clock = clock
         self._settings = settings
         self._ask_checkpoint = ask_checkpoint
+        self._log = log
         self._held: dict[Key, HeldLease] = {}
         self._old: dict[Key, None] = {}
         self._segments_of: dict[int, int] = {}
@@ -70,7 +85,34 @@ class Leases:
             held = HeldLease(until_ms=row.until_ms, loop_until=loop_until, holder=row.holder)
             self._hold(records.parse_lease_key(key), held)
         self._old = dict.fromkeys(self._held)
+        await self._begin_logging()
         return damaged
+
+    async def _begin_logging(self) -> None:
+        """Leases of an earlier version are neither in the log nor in the catalogue: the next checkpoint adds them, together
+        with the row that says so."""
+        state = self._state
+        key = records.prefix(records.TAG_LEASES_LOGGED, state.index)
+        try:
+            if await state.rows.get(key) is not None:
+                return
+        except DamagedRowError as error:
+            _log.error(
+                "row of the leases is damaged, and written again", extra={"container": state.index, **error.fields}
+            )
+        for lease, held in self._held.items():
+            state.rows.put(records.lease_key(state.index, *lease), held.encoded())
+        state.rows.put(key, b"")
+
+    def replay(self, operation: codec.LeaseOperation | codec.ReleaseLeaseOperation) -> None:
+        """Repeat an operation of the log. The rows may already hold it, and later ones."""
+        match operation:
+            case codec.LeaseOperation(lease=lease, uid=uid):
+                self._extend((lease, uid), operation.until_ms, operation.holder)
+                self._old[(lease, uid)] = None
+            case codec.ReleaseLeaseOperation(lease=lease, uid=uid):
+                for key in self._keys_of(lease, uid):
+                    self._drop(key)
 
     # --- what is in force ---------------------------------------------------------------------------------
 
@@ -107,22 +149,28 @@ class Leases:
         if until_ms - self._clock.now_ms() > limit_ms:
             raise InvalidArgumentError("lease is too long", until_ms=until_ms, limit_ms=limit_ms)
 
-    def take(self, uid: int, lease: int, until_ms: int, holder: str) -> bool:
-        """Hold the chunks of a segment; a repeated call extends the lease. In force at once; durable after ``durable``.
+    def take(self, uid: int, lease: int, until_ms: int, holder: str) -> asyncio.Future[None] | None:
+        """Hold the chunks of a segment; a repeated call extends the lease. In force at once; durable once the future is done,
+        which has the log's error otherwise. No merge or deletion of the segment is queued.
 
-        False: there are too many leases, or too many leased segments. The time and the holder pass ``check``.
+        None: there are too many leases, or too many leased segments. The time and the holder pass ``check``.
         """
         settings, key = self._settings, (lease, uid)
         if lease not in self._segments_of and len(self._segments_of) >= settings.max_leases:
-            return False
+            return None
         if key not in self._held and len(self._held) >= settings.max_leased_segments:
-            return False
+            return None
+        held = self._extend(key, until_ms, holder)
+        return self._logged(_operation(key, held))
+
+    def _extend(self, key: Key, until_ms: int, holder: str) -> HeldLease:
         held = self._held.get(key)
         until_ms = max(until_ms, held.until_ms if held else 0)
         loop_until = asyncio.get_running_loop().time() + max(0, until_ms - self._clock.now_ms()) / 1000
         holder = holder or (held.holder if held is not None else "")
-        self._put(key, HeldLease(until_ms=until_ms, loop_until=loop_until, holder=holder))
-        return True
+        held = HeldLease(until_ms=until_ms, loop_until=loop_until, holder=holder)
+        self._put(key, held)
+        return held
 
     def has(self, lease: int) -> bool:
         """Whether the lease holds any segment."""
@@ -133,21 +181,26 @@ class Leases:
         return self._held.get((lease, uid))
 
     def put_back(self, lease: int, before: Mapping[int, HeldLease | None]) -> None:
-        """Undo ``take``: by segment, how the lease held it before. At once; durable with the next checkpoint."""
+        """Undo ``take``: by segment, how the lease held it before. At once; if the log does not take it, the lease ends by
+        time after the next start."""
         for uid, held in before.items():
+            key = (lease, uid)
+            if key in self._held:
+                self._drop(key)
+            operations: list[codec.Change] = [codec.ReleaseLeaseOperation(lease=lease, uid=uid)]
             if held is not None:
-                self._put((lease, uid), held)
-            elif (lease, uid) in self._held:
-                self._drop((lease, uid))
+                self._put(key, held)
+                operations.append(_operation(key, held))
+            self._log(operations, lambda _: None)
         self._ask_checkpoint()
 
     async def release(self, lease: int) -> None:
         """End a lease on all segments. It ends at once, and durably when this returns."""
-        keys = [key for key in self._held if key[0] == lease]
+        keys = self._keys_of(lease, ALL_SEGMENTS)
         if keys:
             for key in keys:
                 self._drop(key)
-            await self.durable(keys)
+            await self._logged(codec.ReleaseLeaseOperation(lease=lease, uid=ALL_SEGMENTS))
             self._ask_checkpoint()
 
     async def finish(self, lease: int, part: int, parts: int) -> None:
@@ -190,6 +243,31 @@ class Leases:
             self._done.pop(lease, None)
         self._state.rows.delete(records.lease_key(self._state.index, *key))
 
-    async def durable(self, keys: Sequence[Key]) -> None:
-        """Return when the rows of these leases, present or dropped, are durable."""
-        await self._state.rows.commit_some([records.lease_key(self._state.index, *key) for key in keys])
+    async def durable(self, taken: Sequence[asyncio.Future[None]]) -> None:
+        """Return when what ``take`` returned is durable. Raises what the log raised for one of them."""
+        for ended in await asyncio.gather(*taken, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
+
+    def _keys_of(self, lease: int, uid: int) -> Sequence[Key]:
+        return [key for key in self._held if key[0] == lease and uid in (ALL_SEGMENTS, key[1])]
+
+    def _logged(self, operation: codec.Change) -> asyncio.Future[None]:
+        """Queue the operation. The future is done once it is durable; cancelled, the operation still happens."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(result: object) -> None:
+            if answer.done():
+                return
+            if isinstance(result, PenstockError):
+                answer.set_exception(result)
+                answer.exception()  # a caller that has left is no reason for a warning
+            else:
+                answer.set_result(None)
+
+        self._log([operation], done)
+        return answer
+
+
+def _operation(key: Key, held: HeldLease) -> codec.LeaseOperation:
+    return codec.LeaseOperation(lease=key[0], uid=key[1], until_ms=held.until_ms, holder=held.holder)

@@ -234,7 +234,7 @@ class AsyncStore:
         number("checkpoint_interval_s", checkpoint_interval_s, above=0)
         scope, _, short = name.rpartition("/")
         scope = scope or names[0].scope
-        check_name("stream", short)
+        check_name("reader group", short)
         starts = await self._starts_of_group(scope, short, names, start)
         wanted = ReaderGroupConfig(
             scope=scope,
@@ -350,7 +350,7 @@ class AsyncStore:
             ScopeNotFoundError, InvalidNameError; InvalidArgumentError: keys of less than 1 or more than 8192 bytes.
         """
         table = self.table(name)
-        table.name.checked()
+        table.name.checked(kind="table")
         config = TableConfig(
             partitions=whole("partitions", partitions, least=1),
             primary_key_bytes=whole("primary_key_bytes", primary_key_bytes, least=1),
@@ -368,7 +368,7 @@ class AsyncStore:
 
     def table(self, name: str | StreamName) -> AsyncTable:
         """The key-value table ``scope/name``, whether it exists or not. Raises InvalidNameError."""
-        parsed = name if isinstance(name, StreamName) else StreamName.parse(name)
+        parsed = name if isinstance(name, StreamName) else StreamName.parse(name, kind="table")
         return AsyncTable(parsed, self.segments, self.controller, self.rng)
 
     async def tables(self, scope: str) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 from penstock.model.errors import InvalidNameError
@@ -21,6 +22,8 @@ _SEGMENT = re.compile(r"(\d{1,10})(?:\.#epoch\.(\d{1,10}))?\Z")
 MARK_PREFIX = "_MARK"
 READER_GROUP_PREFIX = "_RG"
 TABLE_SUFFIX = "_kvtable"
+_GROUP_NAME_MAX = STREAM_NAME_MAX - len(READER_GROUP_PREFIX)  # characters; the state of a group is a stream
+_NAME_MAX = {"scope": SCOPE_NAME_MAX, "reader group": _GROUP_NAME_MAX, "subscriber": _GROUP_NAME_MAX}
 SYSTEM_SCOPE = "_system"
 KEY_VALUE_TABLES = f"{SYSTEM_SCOPE}/_tables/keyvaluetables"
 """The table with the records of key-value tables, under ``scope/name``."""
@@ -32,20 +35,26 @@ def check_text(name: object) -> None:
         raise InvalidNameError("a name must be text", type=type(name).__name__)
 
 
-def check_name(kind: str, name: str, *, internal: bool = False) -> str:
-    """Return ``name`` if it is legal for ``kind`` ("scope" or "stream"), else raise ``InvalidNameError``.
+NameKind: TypeAlias = Literal["scope", "stream", "reader group", "table", "subscriber"]
+"""What a name is of, in the words of its errors."""
+
+
+def check_name(kind: NameKind, name: str, *, internal: bool = False) -> str:
+    """Return ``name`` if it is legal for ``kind``, else raise ``InvalidNameError``.
 
     User names are letters, digits, dots and dashes. Names of our own (``internal``) may also hold underscores.
     ``..`` is refused: HTTP clients shorten ``streams/..`` in a path, and the request would reach the scope. ``.`` is
     refused for scopes only. No name ever becomes a file name.
     """
     check_text(name)
-    limit = SCOPE_NAME_MAX if kind == "scope" else STREAM_NAME_MAX
+    limit = _NAME_MAX.get(kind, STREAM_NAME_MAX)
     pattern = _ANY_NAME if internal else _USER_NAME
     refused = (".", "..") if kind == "scope" else ("..",)
     if not 0 < len(name) <= limit or not pattern.match(name) or name in refused:
         raise InvalidNameError(
-            f"{kind} name is not legal: use 1 to {limit} letters, digits, dots and dashes", name=repr(name[:80])
+            f"{kind} name is not legal: use 1 to {limit} letters, digits, dots and dashes"
+            f"{f', other than {name}' if name in refused else ''}",
+            name=repr(name[:80]),
         )
     return name
 
@@ -61,18 +70,20 @@ class StreamName:
         return f"{self.scope}/{self.stream}"
 
     @classmethod
-    def parse(cls, text: str) -> StreamName:
-        """Parse ``scope/stream``. Raises ``InvalidNameError`` unless it is text with exactly two parts."""
+    def parse(cls, text: str, *, kind: NameKind = "stream") -> StreamName:
+        """Parse ``scope/stream``. ``kind``: of the second part. Raises ``InvalidNameError`` unless it is text with exactly
+        two parts."""
         check_text(text)
         scope, slash, stream = text.partition("/")
         if not slash or not scope or not stream or "/" in stream:
-            raise InvalidNameError("not a stream; write SCOPE/STREAM", name=repr(text[:80]))
+            word = kind.rpartition(" ")[2].upper()
+            raise InvalidNameError(f"not a {kind}; write SCOPE/{word}", name=repr(text[:80]))
         return cls(scope, stream)
 
-    def checked(self) -> StreamName:
-        """Return self if both parts are legal user names, else raise ``InvalidNameError``."""
+    def checked(self, *, kind: NameKind = "stream") -> StreamName:
+        """Return self if both parts are legal user names, else raise ``InvalidNameError``. ``kind``: of the second part."""
         check_name("scope", self.scope)
-        check_name("stream", self.stream)
+        check_name(kind, self.stream)
         return self
 
     @property

@@ -376,7 +376,7 @@ class _Given:
 
     def group(self, name: str) -> str | None:
         text = self.text(name)
-        return None if text is None else check_name("stream", text)
+        return None if text is None else check_name("subscriber", text)
 
     def stream(self, *, own: bool = False) -> StreamName:
         """From ``scope`` and ``stream``, or from ``path`` or ``stream`` as SCOPE/STREAM. ``own``: the audit stream, too."""

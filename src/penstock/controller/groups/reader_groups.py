@@ -41,8 +41,7 @@ class ReaderGroups:
         Raises: InvalidNameError, ScopeNotFoundError; for subscribers StreamNotFoundError, InvalidCutError.
         """
         check_name("scope", config.scope, internal=config.scope == SYSTEM_SCOPE)
-        check_name("stream", config.name)
-        stream_of(config.scope, config.name)
+        check_name("reader group", config.name)
         created = await self._ctx.tasks.run(self._create(config))
         await self._renew_limits(created)
         return created
@@ -226,7 +225,7 @@ class ReaderGroups:
 
 def stream_of(scope: str, name: str) -> StreamName:
     """The stream in which the group keeps its state. Raises InvalidNameError if the group's name is too long."""
-    check_name("stream", READER_GROUP_PREFIX + name, internal=True)
+    check_name("reader group", name, internal=True)
     return StreamName(scope, READER_GROUP_PREFIX + name)
 
 

@@ -117,7 +117,7 @@ class KeyValueTables:
 
     async def create(self, scope: str, name: str, config: TableConfig) -> None:
         """Raises: ScopeNotFoundError, InvalidNameError, AlreadyExistsError; UnavailableError (another server changed it)."""
-        check_name("stream", name)
+        check_name("table", name)
         if not await self._scopes.exists(scope):
             raise ScopeNotFoundError("no such scope", scope=scope)
         async with self._alone(scope, name):

@@ -64,12 +64,12 @@ class TableRequest:
         if not self.key.strip():
             raise InvalidArgumentError("a table needs an expression for its key")
         if self.subscriber is not None:
-            check_name("stream", self.subscriber)
+            check_name("subscriber", self.subscriber)
         return self
 
     def subscriber_of(self, stream: StreamName) -> str:
         """The name of the table as a subscriber. Raises InvalidNameError if the directory's name does not give one."""
-        return check_name("stream", self.subscriber or f"table-{stream.stream}-{self.directory.absolute().name}")
+        return check_name("subscriber", self.subscriber or f"table-{stream.stream}-{self.directory.absolute().name}")
 
     def identity(self, stream: StreamName) -> dict[str, Any]:
         """The values that must be the same in all runs of one table."""

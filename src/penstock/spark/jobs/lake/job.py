@@ -92,7 +92,7 @@ class LakeRequest:
                 bytes=self.compact_bytes,
             )
         if self.subscriber is not None:
-            check_name("stream", self.subscriber)
+            check_name("subscriber", self.subscriber)
         if self.key is not None and not self.key.strip():
             raise InvalidArgumentError("the expression for the key is empty")
         if self.delete_when is not None and self.key is None:
@@ -104,7 +104,7 @@ class LakeRequest:
         name = self.address.target.rstrip("/").rpartition("/")[2].replace(".", "-")
         return TableDefinition(
             stream=str(stream),
-            subscriber=check_name("stream", self.subscriber or f"lake-{stream.stream}-{name}"),
+            subscriber=check_name("subscriber", self.subscriber or f"lake-{stream.stream}-{name}"),
             schema=self.schema,
             partition=self.partition,
             time=self.time,

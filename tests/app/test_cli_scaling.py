@@ -47,12 +47,12 @@ def test_a_stream_by_rate_is_created_described_explained_and_made_fixed_again(pe
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--events-per-s", "0"], "target rate of at least 1"),
-        (["--kbytes-per-s", "-5"], "target rate of at least 1"),
-        (["--events-per-s", "10", "--factor", "1"], "factor of at least 2"),
+        (["--events-per-s", "0"], "--events-per-s must be a whole number from 1"),
+        (["--kbytes-per-s", "-5"], "--kbytes-per-s must be a whole number from 1"),
+        (["--events-per-s", "10", "--factor", "1"], "--factor must be a whole number from 2"),
         (["--events-per-s", "10", "--kbytes-per-s", "10"], "not both"),
         (["--events-per-s", "10", "--segments", "10001"], "1 to 10000 segments"),
-        (["--events-per-s", "99999999999999999999"], "32 bits"),
+        (["--events-per-s", "99999999999999999999"], "--events-per-s must be"),
         (["--factor", "3"], "--factor needs a rate"),
     ],
 )

@@ -203,6 +203,9 @@ class SegmentSealedError(ConflictError):
 class StreamSealedError(ConflictError):
     """The stream takes no more events, cuts or scaling."""
 
+    TO_WRITE = "stream is sealed; a sealed stream accepts no more events, write to another one"
+    TO_CHANGE = "stream is sealed; a sealed stream cannot be changed, only read or deleted"
+
 
 class StreamNotSealedError(ConflictError):
     """A stream must be sealed before it is deleted."""

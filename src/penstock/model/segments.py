@@ -7,7 +7,7 @@ A segment id is ``epoch of creation << 32 | number``; comparing ids compares age
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NewType
 
@@ -25,6 +25,11 @@ def make_segment_id(epoch: int, number: int) -> SegmentId:
 
 def epoch_of(segment: SegmentId) -> int:
     return segment >> 32
+
+
+def positions_text(positions: Mapping[SegmentId, int]) -> str:
+    """Offsets as commands print and read them, ``0#0:13 1#0:5434``: number, epoch and offset of each segment."""
+    return " ".join(f"{number_of(item)}#{epoch_of(item)}:{offset}" for item, offset in sorted(positions.items()))
 
 
 def number_of(segment: SegmentId) -> int:

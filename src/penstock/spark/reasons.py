@@ -51,6 +51,7 @@ def readable(method: Callable[P, T]) -> Callable[P, T]:
 
 # What to do, by error class: the first that matches. Each completes a sentence.
 _ADVICE: tuple[tuple[type[PenstockError], str], ...] = (
+    # As in ``StreamSealedError.TO_WRITE``, which then needs no advice.
     (StreamSealedError, "a sealed stream accepts no more events, write to another one"),
     (SegmentSealedError, "a sealed stream accepts no more events, write to another one"),
     (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from penstock.app.cli.common.loss import (
 )
 from penstock.app.cli.common.options import TIME_TOO, TO, DryRunOption, OwnerOption, ReasonOption, YesOption
 from penstock.app.cli.common.output import print_answer, print_json, print_rows, say
+from penstock.app.cli.common.positions import EVENTS_BACK
 from penstock.app.cli.common.target import (
     ControllerOption,
     DataOption,
@@ -57,9 +57,6 @@ ResetToOption = Annotated[
         show_default=False,
     ),
 ]
-
-
-_EVENTS_BACK = re.compile(r"-(\d{1,18})(?: events?)?", re.ASCII)
 
 
 @app.command("list")
@@ -274,7 +271,7 @@ def place_to_reset(to: str, streams: Sequence[str]) -> StreamCut | datetime | st
     """Parse the place of a reset in these streams; empty: in all streams of the group. Raises InvalidArgumentError."""
     if to in ENDS:
         return ENDS[to]
-    if back := _EVENTS_BACK.fullmatch(to.strip()):
+    if back := EVENTS_BACK.fullmatch(to.strip()):
         return -int(back[1])
     try:
         # Offsets alone do not name their stream.
@@ -298,6 +295,8 @@ def _skips(item: Mapping[str, Any]) -> bool:
 
 def _moved(item: Mapping[str, Any]) -> str:
     size, events = item["bytes"], item["events"]
+    if size == 0:
+        return f"{item['group']} stays where it is in {item['stream']}: it skips nothing and reads nothing again"
     if size is None:
         return f"{item['group']} skips some events of {item['stream']} and reads others again"
     shown = "" if events is None else f", {counted(abs(events), 'event')}"

@@ -14,7 +14,7 @@ from penstock.core.scaling.decision import show
 from penstock.core.units import counted
 from penstock.model.answers.scaling import StreamScaling
 from penstock.model.errors import InvalidArgumentError
-from penstock.model.policies import ScaleType, ScalingPolicy
+from penstock.model.policies import INT_MAX, ScaleType, ScalingPolicy
 
 app = typer.Typer(help="Scale a stream by the rate of its events.", no_args_is_help=True)
 
@@ -48,6 +48,9 @@ def scaling_policy(events: int | None, kbytes: int | None, factor: int | None, s
         if factor is not None:
             raise InvalidArgumentError("--factor needs a rate: --events-per-s or --kbytes-per-s", factor=factor)
         return ScalingPolicy(min_segments=segments)
+    for option, given, least in (("--events-per-s", events, 1), ("--kbytes-per-s", kbytes, 1), ("--factor", factor, 2)):
+        if given is not None and not least <= given <= INT_MAX:
+            raise InvalidArgumentError(f"{option} must be a whole number from {least} to {INT_MAX}", value=given)
     kind = ScaleType.KILOBYTES_PER_S if events is None else ScaleType.EVENTS_PER_S
     rate = events if kbytes is None else kbytes
     return ScalingPolicy(

@@ -14,7 +14,8 @@ from penstock.app.cli.common.output import print_facts, print_json, print_rows, 
 from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, ScopeArgument, open_target
 from penstock.core.units import counted
 from penstock.model.errors import KeyNotFoundError
-from penstock.model.names import StreamName, check_name, table_segment_name
+from penstock.model.names import StreamName, table_segment_name
+from penstock.model.policies import LONG_MAX
 
 if TYPE_CHECKING:
     from penstock.client.store import AsyncStore
@@ -27,9 +28,7 @@ app = typer.Typer(
 
 
 def _table(text: str) -> str:
-    name = StreamName.parse(text)
-    check_name("scope", name.scope)
-    check_name("stream", name.stream)
+    StreamName.parse(text, kind="table").checked(kind="table")
     return text
 
 
@@ -137,7 +136,14 @@ def put(
     secondary: SecondaryOption = "",
     version: Annotated[
         int | None,
-        typer.Option("--if-version", metavar="N", min=0, help="Only if the key has this version.", show_default=False),
+        typer.Option(
+            "--if-version",
+            metavar="N",
+            min=0,
+            max=LONG_MAX,
+            help="Only if the key has this version.",
+            show_default=False,
+        ),
     ] = None,
     controller: ControllerOption = None,
     data: DataOption = None,

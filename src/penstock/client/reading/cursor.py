@@ -17,7 +17,7 @@ from penstock.core.cuts.read_order import normalised, startable
 from penstock.model.cuts import NOT_STARTED, StreamCut
 from penstock.model.errors import InvalidArgumentError, InvalidCutError, SegmentNotFoundError
 from penstock.model.names import StreamName
-from penstock.model.segments import KeyRange, SegmentId
+from penstock.model.segments import KeyRange, SegmentId, positions_text
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.control.watermarks import TimeWindow
 from penstock.ports.data.service import SegmentService
@@ -60,7 +60,9 @@ async def ranges_of(controller: ControlPlane, cut: StreamCut) -> Mapping[Segment
         return await controller.layout.ranges(cut.stream, list(cut.positions))
     except SegmentNotFoundError as error:
         raise InvalidCutError(
-            "cut names a segment that the stream never had", stream=str(cut.stream), cut=repr(cut)
+            "cut names a segment that the stream never had",
+            stream=str(cut.stream),
+            cut=positions_text(cut.positions),
         ) from error
 
 

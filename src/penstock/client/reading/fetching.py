@@ -237,7 +237,9 @@ class SegmentFetcher:
             if room <= 0 and not state.carry:
                 return SegmentEnd(stream, segment, state.offset, at_limit=True)
             if room <= 0:
-                raise CorruptDataError("an end position lies inside an event", segment=name, offset=state.limit)
+                raise CorruptDataError(
+                    "the start or the end of the read lies inside an event", segment=name, offset=state.limit
+                )
             size = min(max(self._unit_bytes, want), READ_MAX_BYTES, room)
             try:
                 raw, ended = await self._read(state, name, at, size)

@@ -246,7 +246,9 @@ class AsyncTable:
             return await retrying(attempt, self._rng)
         except (BadKeyVersionError, KeyNotFoundError) as error:
             if lost is None or not conditional:
-                raise
+                # Users know the table and the key, not its segment.
+                fields = {name: value for name, value in error.fields.items() if name != "segment"}
+                raise type(error)(error.message, table=str(self._name), **fields) from None
             # The attempt whose answer was lost may be what changed the version.
             raise NotConnectedError(
                 "connection was lost during a conditional change, which may or may not have been made; read the keys",

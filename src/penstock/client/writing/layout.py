@@ -52,7 +52,7 @@ class StreamLayout:
     async def segments(self) -> Sequence[SegmentRange]:
         found = await self._controller.layout.current(self.stream)
         if not found:
-            raise StreamSealedError("stream is sealed", stream=str(self.stream))
+            raise StreamSealedError(StreamSealedError.TO_WRITE, stream=str(self.stream))
         return found
 
     def writer_id(self, random: UUID, *, least_ms: int = 0) -> UUID:
@@ -61,7 +61,7 @@ class StreamLayout:
     async def successors(self, segment: SegmentId, cause: PenstockError) -> Sequence[SegmentRange]:
         found = await self._controller.layout.successors(self.stream, segment)
         if not found:
-            raise StreamSealedError("stream is sealed", stream=str(self.stream), segment=segment) from cause
+            raise StreamSealedError(StreamSealedError.TO_WRITE, stream=str(self.stream), segment=segment) from cause
         return [item.range for item in found]
 
     async def note_time(self, writer: str, time_ms: int | None) -> None:

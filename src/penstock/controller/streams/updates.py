@@ -359,10 +359,11 @@ class StreamChanges:
             return
 
 
-def check_not_sealed(view: StreamView) -> None:
-    """Raises StreamSealedError."""
+def check_not_sealed(view: StreamView, *, writes: bool = False) -> None:
+    """Raises StreamSealedError. ``writes``: the caller wants to write events, and not to change the stream."""
     if view.record.state is not StreamState.ACTIVE:
-        raise StreamSealedError("stream is sealed", stream=str(view.name))
+        todo = StreamSealedError.TO_WRITE if writes else StreamSealedError.TO_CHANGE
+        raise StreamSealedError(todo, stream=str(view.name))
 
 
 def _resized(

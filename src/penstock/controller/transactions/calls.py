@@ -191,7 +191,7 @@ class Transactions:
                 most_ms=settings.lease_max_ms,
             )
         view = await self._ctx.streams.get(name)
-        check_not_sealed(view)
+        check_not_sealed(view, writes=True)
         return view
 
     async def _record(self, view: StreamView, epoch: int, lease_ms: int, *, key: UUID | None) -> TransactionRecord:

@@ -13,7 +13,7 @@ from penstock.core.streams.history import StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError
 from penstock.model.names import StreamName
-from penstock.model.segments import SegmentId
+from penstock.model.segments import SegmentId, positions_text
 
 
 def check_position(stream: StreamName, history: StreamHistory, cut: StreamCut) -> None:
@@ -65,7 +65,10 @@ def check_not_before_head(stream: StreamName, history: StreamHistory, positions:
     """Raises InvalidCutError if the cut lies before the head at some key. Only for calls that need the data there."""
     if not at_or_after(history, positions, head):
         raise InvalidCutError(
-            "cut lies before the head of the stream", stream=str(stream), head=dict(head), cut=dict(positions)
+            "cut lies before the head of the stream",
+            stream=str(stream),
+            head=positions_text(head),
+            cut=positions_text(positions),
         )
 
 
@@ -73,5 +76,8 @@ def check_range(stream: StreamName, history: StreamHistory, start: Positions, en
     """Raises InvalidCutError if a range ends before its start at some key."""
     if not at_or_after(history, end, start):
         raise InvalidCutError(
-            "end of a range lies before its start", stream=str(stream), start=dict(start), end=dict(end)
+            "end of a range lies before its start",
+            stream=str(stream),
+            start=positions_text(start),
+            end=positions_text(end),
         )

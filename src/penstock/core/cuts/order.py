@@ -23,7 +23,7 @@ from typing import Any
 from penstock.core.streams.history import REMEMBERED_MAX, StreamHistory
 from penstock.model.cuts import NOT_STARTED
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
-from penstock.model.segments import KeyRange, SegmentId, SegmentRange
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange, positions_text
 
 Positions = Mapping[SegmentId, int]
 
@@ -323,7 +323,9 @@ def _order(less: bool, greater: bool) -> CutOrder:
 
 def _check_order(history: StreamHistory, start: Positions, end: Positions) -> None:
     if not at_or_after(history, end, start):
-        raise InvalidCutError("end of a range lies before its start", start=dict(start), end=dict(end))
+        raise InvalidCutError(
+            "end of a range lies before its start", start=positions_text(start), end=positions_text(end)
+        )
 
 
 def _ids_between(history: StreamHistory, oldest: SegmentId, newest: SegmentId) -> Iterable[SegmentId]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -14,15 +15,25 @@ if TYPE_CHECKING:
     from penstock.client.blocking.stores import Stream
 
 
-def position_of(text: str, stream: str) -> StreamCut | End:
-    """The end of the stream, or the cut, that the text names. Raises InvalidArgumentError."""
+EVENTS_BACK = re.compile(r"-(\d{1,18})(?: events?)?", re.ASCII)
+"""A number of events to go back."""
+
+
+def position_of(text: str, stream: str, *, kinds: str = "earliest, latest, or") -> StreamCut | End:
+    """The end of the stream, or the cut, that the text names. ``kinds``: what else is allowed, for errors. Raises
+    InvalidArgumentError."""
+    if EVENTS_BACK.fullmatch(text.strip()):
+        raise InvalidArgumentError(
+            f"only a reader group can go back by a number of events (group reset); use {kinds} a stream cut",
+            value=repr(text[:60]),
+        )
     if text in ENDS:
         return ENDS[text]
     try:
         return parse_cut(text, StreamName.parse(stream))
     except InvalidCutError as error:
         raise InvalidArgumentError(
-            "not a position: use earliest, latest, or a stream cut, as `penstock stream describe` prints it",
+            f"not a position: use {kinds} a stream cut, as `penstock stream describe` prints it",
             value=repr(text[:60]),
         ) from error
 
@@ -32,7 +43,7 @@ def start_of(text: str, stream: str) -> StreamCut | End | datetime:
     try:
         return moment_of(text)
     except ValueError:
-        return position_of(text, stream)
+        return position_of(text, stream, kinds="earliest, latest, a time such as 2026-01-31T12:00:00Z, or")
 
 
 def cut_at(stream: Stream, position: StreamCut | End) -> StreamCut:

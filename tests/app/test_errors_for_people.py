@@ -1,97 +1,63 @@
-"""Errors on the command line are in the words of its users: no Python, no internal names, and what to do."""
+"""Errors name the file that is wrong, print times as people read them, and ask for nothing that cannot be undone."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
+import asyncio
+import pickle
 
 import pytest
 
 import penstock
 from penstock.app.cli.main import app
-from penstock.client.blocking.stores import Store
-from penstock.core.cuts.check import check_not_before_head, check_range
-from penstock.core.streams.history import EpochRecord, StreamHistory
-from penstock.model.errors import InvalidCutError, PenstockError, StreamSealedError
-from penstock.model.names import StreamName
-from penstock.model.segments import KeyRange, SegmentId, SegmentRange, make_segment_id, positions_text
+from penstock.model.credentials import Credentials
+from penstock.model.errors import (
+    ApprovalRequiredError,
+    InvalidArgumentError,
+    StreamNotSealedError,
+    UnauthenticatedError,
+)
+from penstock.net.dial.presenting import Presenting
+from penstock.testing.fakes import FakeClock
 from tests.command_line import CliRunner
 
-PYTHON = re.compile(r"StreamCut|StreamName|SegmentId|[{}]|_kvtable|#epoch")
-"""What only a programmer of the store would write."""
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", "directory"])
+def test_a_file_with_a_public_key_that_cannot_be_read_is_named(tmp_path, content):
+    export, key = tmp_path / "export", tmp_path / "penstock.pub"
+    export.write_text("x")
+    if content == "directory":
+        key.mkdir()
+    elif content is not None:
+        key.write_bytes(content)
+    found = CliRunner().invoke(app, ["verify", str(export), "--public-key", str(key)])
+    assert isinstance(found.exception, InvalidArgumentError)
+    assert found.exception.fields["file"] == str(key)
+    assert ("no such file" in str(found.exception)) is (content is None)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("people") / "data"
-    with penstock.open(place) as store:
-        for name in ("s/t", "s/sealed"):
-            store.create_stream(name, segments=2, create_scope=True)
-            with store.stream(name).writer() as writer:
-                writer.write_many([b"event"] * 4, list("abcd"))
-        store.create_table("s/k", primary_key_bytes=2)
-        store.stream("s/sealed").seal()
-        store.reader_group("s/g", ["s/t"], retention="manual")
-    return place
+@pytest.mark.parametrize("content", [b"", b"two words", b"\xff", None])
+def test_a_file_with_a_bad_token_is_named(tmp_path, content):
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UnauthenticatedError) as caught:
+        asyncio.run(Presenting(Credentials.bearer_file(file), FakeClock()).header())
+    assert caught.value.fields["path"] == str(file)
 
 
-@pytest.fixture
-def store(data: Path) -> Iterator[Store]:
-    with penstock.open(data) as opened:
-        yield opened
+def test_a_time_is_printed_as_a_time_and_stays_a_number_for_programs():
+    error = ApprovalRequiredError("wait", request="r", expires_ms=1_795_345_320_324)
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert str(one) == "wait. request=r expires=2026-11-22T11:02:00Z"
+        assert one.fields["expires_ms"] == 1_795_345_320_324
+    odd = InvalidArgumentError("wait", from_ms=10**30, until_ms=5, lease_ms=10**12, to_ms=None)
+    assert str(odd) == f"wait. from_ms={10**30} until_ms=5 lease_ms={10**12} to_ms=None"
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("read s/t --from 5#0:3_6#1:4", "cut=5#0:3 6#1:4"),
-        ("read s/t --from 0#0:999_1#0:999", "beyond the tail"),
-        ("stream truncate s/t --at 7#0:0 --reason r --yes", "never had"),
-        ("table put s/k ab v --if-version 3", "no such key. table=s/k"),
-    ],
-)
-def test_an_error_has_no_python_and_no_internal_name(data: Path, words: str, expected: str) -> None:
-    asked = [word.replace("_", " ") for word in words.split()]
-    found = CliRunner().invoke(app, [*asked, "--data", str(data)])
-    assert isinstance(found.exception, PenstockError), found.output
-    assert expected in str(found.exception)
-    assert not PYTHON.search(str(found.exception))
-
-
-def test_a_key_of_another_version_names_the_table(store: Store) -> None:
-    table = store.table("s/k")
-    table.put(b"zz", b"v")
-    with pytest.raises(PenstockError, match=r"key has another version\. table=s/k key=b'zz' expected=99 actual=0"):
-        table.replace(b"zz", b"w", version=99)
-
-
-def test_the_error_of_a_sealed_stream_says_what_is_possible(store: Store) -> None:
-    sealed = store.stream("s/sealed")
-    with pytest.raises(StreamSealedError, match="accepts no more events, write to another one"):
-        sealed.transaction().__enter__()
-    with (
-        pytest.raises(StreamSealedError, match="accepts no more events, write to another one"),
-        sealed.writer() as writer,
-    ):
-        writer.write(b"x")
-    with pytest.raises(StreamSealedError, match="cannot be changed, only read or deleted"):
-        sealed.truncate(sealed.tail())
-    with pytest.raises(StreamSealedError, match="cannot be changed, only read or deleted"):
-        sealed.scale(segments=3)
-
-
-def test_a_reset_that_moves_nothing_says_so(data: Path) -> None:
-    found = CliRunner().invoke(app, ["group", "reset", "s/g", "--to", "earliest", "--dry-run", "--data", str(data)])
-    assert "s/g stays where it is in s/t: it skips nothing and reads nothing again; nothing was changed" in found.output
-
-
-def test_positions_in_errors_are_as_commands_print_and_read_them() -> None:
-    name, early, late = StreamName("s", "t"), {SegmentId(0): 1}, {SegmentId(0): 7}
-    whole = SegmentRange(segment=SegmentId(0), keys=KeyRange(low=0.0, high=1.0))
-    history = StreamHistory(epochs=(EpochRecord(epoch=0, segments=(whole,)),))
-    with pytest.raises(InvalidCutError, match="start=0#0:7 end=0#0:1"):
-        check_range(name, history, late, early)
-    with pytest.raises(InvalidCutError, match="head=0#0:7 cut=0#0:1"):
-        check_not_before_head(name, history, early, late)
-    assert positions_text({make_segment_id(1, 3): 7, SegmentId(0): 1}) == "0#0:1 3#1:7"
+def test_nobody_is_told_to_seal_a_stream_before_its_deletion_is_allowed(tmp_path):
+    with penstock.open(tmp_path / "data") as store:
+        stream = store.create_stream("s/t", create_scope=True)
+        with pytest.raises(StreamNotSealedError, match="seals it once its deletion is allowed"):
+            stream.delete()
+    found = CliRunner().invoke(app, ["stream", "delete", "s/t", "--yes", "--data", str(tmp_path / "data")])
+    assert "seals it once its deletion is allowed" in str(found.exception)

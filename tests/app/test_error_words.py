@@ -1,0 +1,97 @@
+"""Errors on the command line are in the words of its users: no Python, no internal names, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.app.cli.main import app
+from penstock.client.blocking.stores import Store
+from penstock.core.cuts.check import check_not_before_head, check_range
+from penstock.core.streams.history import EpochRecord, StreamHistory
+from penstock.model.errors import InvalidCutError, PenstockError, StreamSealedError
+from penstock.model.names import StreamName
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange, make_segment_id, positions_text
+from tests.command_line import CliRunner
+
+PYTHON = re.compile(r"StreamCut|StreamName|SegmentId|[{}]|_kvtable|#epoch")
+"""What only a programmer of the store would write."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("people") / "data"
+    with penstock.open(place) as store:
+        for name in ("s/t", "s/sealed"):
+            store.create_stream(name, segments=2, create_scope=True)
+            with store.stream(name).writer() as writer:
+                writer.write_many([b"event"] * 4, list("abcd"))
+        store.create_table("s/k", primary_key_bytes=2)
+        store.stream("s/sealed").seal()
+        store.reader_group("s/g", ["s/t"], retention="manual")
+    return place
+
+
+@pytest.fixture
+def store(data: Path) -> Iterator[Store]:
+    with penstock.open(data) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("read s/t --from 5#0:3_6#1:4", "cut=5#0:3 6#1:4"),
+        ("read s/t --from 0#0:999_1#0:999", "beyond the tail"),
+        ("stream truncate s/t --at 7#0:0 --reason r --yes", "never had"),
+        ("table put s/k ab v --if-version 3", "no such key. table=s/k"),
+    ],
+)
+def test_an_error_has_no_python_and_no_internal_name(data: Path, words: str, expected: str) -> None:
+    asked = [word.replace("_", " ") for word in words.split()]
+    found = CliRunner().invoke(app, [*asked, "--data", str(data)])
+    assert isinstance(found.exception, PenstockError), found.output
+    assert expected in str(found.exception)
+    assert not PYTHON.search(str(found.exception))
+
+
+def test_a_key_of_another_version_names_the_table(store: Store) -> None:
+    table = store.table("s/k")
+    table.put(b"zz", b"v")
+    with pytest.raises(PenstockError, match=r"key has another version\. table=s/k key=b'zz' expected=99 actual=0"):
+        table.replace(b"zz", b"w", version=99)
+
+
+def test_the_error_of_a_sealed_stream_says_what_is_possible(store: Store) -> None:
+    sealed = store.stream("s/sealed")
+    with pytest.raises(StreamSealedError, match="accepts no more events, write to another one"):
+        sealed.transaction().__enter__()
+    with (
+        pytest.raises(StreamSealedError, match="accepts no more events, write to another one"),
+        sealed.writer() as writer,
+    ):
+        writer.write(b"x")
+    with pytest.raises(StreamSealedError, match="cannot be changed, only read or deleted"):
+        sealed.truncate(sealed.tail())
+    with pytest.raises(StreamSealedError, match="cannot be changed, only read or deleted"):
+        sealed.scale(segments=3)
+
+
+def test_a_reset_that_moves_nothing_says_so(data: Path) -> None:
+    found = CliRunner().invoke(app, ["group", "reset", "s/g", "--to", "earliest", "--dry-run", "--data", str(data)])
+    assert "s/g stays where it is in s/t: it skips nothing and reads nothing again; nothing was changed" in found.output
+
+
+def test_positions_in_errors_are_as_commands_print_and_read_them() -> None:
+    name, early, late = StreamName("s", "t"), {SegmentId(0): 1}, {SegmentId(0): 7}
+    whole = SegmentRange(segment=SegmentId(0), keys=KeyRange(low=0.0, high=1.0))
+    history = StreamHistory(epochs=(EpochRecord(epoch=0, segments=(whole,)),))
+    with pytest.raises(InvalidCutError, match="start=0#0:7 end=0#0:1"):
+        check_range(name, history, late, early)
+    with pytest.raises(InvalidCutError, match="head=0#0:7 cut=0#0:1"):
+        check_not_before_head(name, history, early, late)
+    assert positions_text({make_segment_id(1, 3): 7, SegmentId(0): 1}) == "0#0:1 3#1:7"

@@ -35,7 +35,8 @@ def read(stream, start=None) -> list[str]:
         return sorted(event.data.decode() for event in reader)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_server_goes_on_from_its_backup_in_segments_of_its_own(tmp_path: Path, workers: int) -> None:
     backup, restored = tmp_path / "backup", tmp_path / "restored"
     with ServerProcess(tmp_path / "data", "--workers", str(workers)) as server:

@@ -78,6 +78,7 @@ def command(server: ServerProcess, *words: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_the_stated_name_of_another_is_in_no_proof_as_the_identity(server, tmp_path):
     with connect(server, "ann") as ann, connect(server, "bea") as bea, calling(Caller(who="mallory", why="x")):
         stream = ann.create_stream("s/t", create_scope=True)

@@ -22,6 +22,7 @@ def run(*arguments: str) -> list[str]:
 
 
 @pytest.mark.server
+@pytest.mark.slow
 def test_forked_children_leave_a_remote_store_alone(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         # The child also leaves the loop as the parent does, and reports it.

@@ -84,7 +84,7 @@ async def a_day(disks: Disks) -> dict[str, Exception]:
     return refused
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_damaged_row_affects_only_its_stream(every):
     async def main() -> None:
         disks = Disks()

@@ -112,6 +112,7 @@ def test_a_full_disk_is_survived_and_left_by_truncation(small_disk):
                 assert [event.data for event in reader][-1] == b"again"
 
 
+@pytest.mark.slow
 def test_all_clients_wait_for_space_and_go_on_by_themselves(small_disk):
     server = ServerProcess(small_disk / "data", "--log", "80MiB", "--memory", "96MiB")
     with server, penstock.connect(server.address) as store:

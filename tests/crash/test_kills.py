@@ -22,12 +22,12 @@ def memory():
         yield Path(name)
 
 
-def test_no_promise_is_broken_over_15_kills(memory):
-    result = asyncio.run(kills.run(memory / "data", cycles=15, seed=7))
+def test_no_promise_is_broken_over_10_kills(memory):
+    result = asyncio.run(kills.run(memory / "data", cycles=10, seed=7))
     assert not result.anomalies, "\n".join([*result.anomalies[:10], *result.last[-40:]])
-    assert result.cycles == 15
+    assert result.cycles == 10
     assert result.forced == 5
-    assert result.pauses >= 2
+    assert result.pauses >= 1
     assert result.acked > 200
     assert result.reads > result.acked
 

@@ -82,7 +82,7 @@ def test_what_is_settled_without_the_planner_is_what_the_planner_says() -> None:
     rows = FactsRows(whole_table())
     screen = Screen(rows, rows.now_ms)
     found: Counter[str] = Counter()
-    for seed in range(150):
+    for seed in range(100):
         random = Random(seed)
         policy = some_policy(random, random.choice([50, 500, 5000]), random.choice([50, 500, 5000]))
         codes = screen.settle(shape_of(policy))
@@ -95,7 +95,7 @@ def test_what_is_settled_without_the_planner_is_what_the_planner_says() -> None:
             assert not effect_of(facts, now_ms=int(rows.now_ms[place])).is_felt, (seed, place)
             found[decision.rule.word] += 1
     # Each of the ways is taken often, else nothing is shown of it.
-    assert min(found[word] for word in ("no-policy", "below-minimum", "unsubscribed")) > 500
+    assert min(found[word] for word in ("no-policy", "below-minimum", "unsubscribed")) > 200
 
 
 def test_a_batch_is_the_same_with_and_without_settling() -> None:

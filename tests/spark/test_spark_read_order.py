@@ -10,7 +10,7 @@ from read_order_model import histories
 
 from penstock.core.cuts import read_order
 
-GATE = 600
+GATE = 300
 
 
 def test_all_kinds_of_readers_keep_the_order_of_javas_rule() -> None:

@@ -244,9 +244,12 @@ class MemoryCluster:
             links = UnitLinks(router.container_of)
             host = UnitHost(open=lambda number: open_unit(number, shared), router=router, links=links)
             running = RunningStore(self, name, host)
+            node = running.node = StoreNode(
+                host, open_session=running.open_session, boot_clock=lambda: self.clock_s, limits=limits
+            )
 
             def may_answer() -> bool:
-                return answers_always or running.node.may_answer()
+                return answers_always or node.may_answer()
 
             wire = await stack.enter_async_context(
                 WireServer(
@@ -272,10 +275,7 @@ class MemoryCluster:
             )
             running.clients, running.links = f"127.0.0.1:{wire.port}", f"127.0.0.1:{listener.port}"
             entry = StoreEntry(store=name, clients=running.clients, links=running.links, pid=1)
-            running.node = StoreNode(
-                entry, host, open_session=running.open_session, boot_clock=lambda: self.clock_s, limits=limits
-            )
-            running.task = asyncio.create_task(running.node.run())
+            running.task = asyncio.create_task(running.node.run(entry))
             try:
                 yield running
             finally:

@@ -181,12 +181,8 @@ class SegmentStore:
         return self._memory.cached_bytes
 
     def allow_memory(self, *, cache_bytes: int, unflushed_bytes: int) -> None:
-        """Change the limits of the tail caches and of untiered bytes, up to those of the settings. Evictable bytes are
-        dropped at once."""
-        memory, settings = self._memory, self.settings
-        memory.unflushed_limit_bytes = min(unflushed_bytes, settings.max_unflushed_bytes)
-        memory.limit_bytes = min(cache_bytes, settings.cache_bytes)
-        memory.trim()
+        """Change the limits of the tail caches and of untiered bytes, up to those of the settings."""
+        self._memory.allow(cache_bytes, unflushed_bytes)
 
     async def flush(self) -> None:
         """Tier and checkpoint everything durable now, truncate the log, free space.

@@ -20,7 +20,7 @@ from penstock.app.cli import (
     tables,
     transactions,
 )
-from penstock.app.cli.cluster import cluster, controller
+from penstock.app.cli.cluster import cluster, controller, store
 from penstock.app.cli.common.late import LateGroup, missing_package, narrowed
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
 from penstock.app.cli.erasure import cases, ledger, subject
@@ -84,6 +84,7 @@ app.add_typer(inspect.wal, name="wal")
 app.add_typer(inspect.chunk, name="chunk")
 app.command("standalone")(servers.standalone)
 app.command("controller")(controller.controller)
+app.command("store")(store.store)
 app.command("demo")(servers.demo)
 app.command("write")(data.write)
 app.command("read")(data.read)

@@ -1,7 +1,7 @@
 """A store on several machines: its creation, its controllers, and its stores.
 
-``address`` and ``secret`` are what all its processes are given; ``init`` creates it. A store is a ``node``, which
-keeps one ``holding`` for each of its containers; a ``unit`` is an open container. Clients reach the units through
-``units_router``, and controllers through ``unit_links``. Needs the extra ``cluster``. Reasons:
+``address`` and ``secret`` are what all its processes are given; ``init`` creates it. A store is a ``node``, which keeps one
+``holding`` for each of its containers; a ``unit`` is an open container. Clients reach the units through ``units_router``,
+and controllers through ``unit_links``; ``store_process`` puts them together. Needs the extra ``cluster``. Reasons:
 docs/design/0065-cluster.md.
 """

@@ -49,13 +49,12 @@ class NodeLimits:
 
 
 class StoreNode:
-    """The life of a store in its cluster. ``entry``: its name and addresses; ``open_session`` opens a session with the
-    coordinator. The ports are open before ``run`` and after it. ``boot_clock``: seconds of CLOCK_BOOTTIME.
+    """The life of a store in its cluster. ``open_session`` opens a session with the coordinator. ``boot_clock``: seconds of
+    CLOCK_BOOTTIME.
     """
 
     def __init__(
         self,
-        entry: StoreEntry,
         host: UnitHost,
         *,
         open_session: Callable[[], AbstractAsyncContextManager[Coordination]],
@@ -64,7 +63,7 @@ class StoreNode:
     ) -> None:
         self.registered = asyncio.Event()
         """Set once the store has been registered."""
-        self._entry = entry
+        self._entry = StoreEntry(store="", clients="", links="", pid=0)
         self._host = host
         self._open_session = open_session
         self._boot_clock = boot_clock
@@ -93,12 +92,14 @@ class StoreNode:
         self._stopping = True
         self._wake.set()
 
-    async def run(self) -> None:
-        """Serve until ``stop``. When a session ends, all containers are dropped, and another session begins.
+    async def run(self, entry: StoreEntry) -> None:
+        """Serve until ``stop``. When a session ends, all containers are dropped, and another session begins. ``entry``: name
+        and addresses of the store; its ports are open until this returns.
 
         Raises InvalidArgumentError (another process is registered with our name), and what the first session raises when it
         is opened. Cancelled: containers are dropped without checkpoints.
         """
+        self._entry = entry
         while not self._stopping:
             try:
                 async with self._open_session() as session:

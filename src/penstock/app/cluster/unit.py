@@ -55,9 +55,7 @@ class UnitsMemory:
 
     def allow_memory(self, *, cache_bytes: int, unflushed_bytes: int) -> None:
         """As the protocol says."""
-        self.events.unflushed_limit_bytes = min(unflushed_bytes, self.settings.max_unflushed_bytes)
-        self.events.limit_bytes = min(cache_bytes, self.settings.cache_bytes)
-        self.events.trim()
+        self.events.allow(cache_bytes, unflushed_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

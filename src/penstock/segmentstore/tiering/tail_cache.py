@@ -58,6 +58,7 @@ class CacheMemory:
     __slots__ = (
         "_compact_at",
         "_evictable",
+        "_most",
         "cached_bytes",
         "limit_bytes",
         "queued_bytes",
@@ -66,6 +67,7 @@ class CacheMemory:
     )
 
     def __init__(self, limit_bytes: int, unflushed_limit_bytes: int = 256 << 20) -> None:
+        self._most = limit_bytes, unflushed_limit_bytes
         self.limit_bytes = limit_bytes
         self.unflushed_limit_bytes = unflushed_limit_bytes
         self.cached_bytes = 0
@@ -73,6 +75,12 @@ class CacheMemory:
         self.queued_bytes = 0
         self._evictable: deque[tuple[TailCache, Entry]] = deque()
         self._compact_at = _COMPACT_MIN
+
+    def allow(self, limit_bytes: int, unflushed_limit_bytes: int) -> None:
+        """Change both limits, up to their first values. Evictable bytes beyond are dropped at once."""
+        self.limit_bytes = min(limit_bytes, self._most[0])
+        self.unflushed_limit_bytes = min(unflushed_limit_bytes, self._most[1])
+        self.trim()
 
     def tiered(self, cache: TailCache, entry: Entry) -> None:
         """The entry is tiered and may be evicted."""

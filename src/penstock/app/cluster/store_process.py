@@ -1,0 +1,262 @@
+"""``penstock store``: one process of a cluster that owns containers, and serves them to clients and to the controller.
+
+Source: docs/design/0065-cluster.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.app.cluster.address import ClusterAddress
+from penstock.app.cluster.holding import UnitHost
+from penstock.app.cluster.init import read_config
+from penstock.app.cluster.node import StoreNode
+from penstock.app.cluster.secret import read_cluster_secret
+from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
+from penstock.app.cluster.unit_links import UnitLinks
+from penstock.app.cluster.units_router import UnitsRouter
+from penstock.app.descriptors import connections_allowed
+from penstock.app.memory_watch import MemoryWatch
+from penstock.app.segments import StoreSource, wire_limits
+from penstock.app.serving import run_server
+from penstock.app.settings import StandaloneSettings, is_loopback
+from penstock.app.telemetry import Counters
+from penstock.codec.store.cluster_nodes import ClusterConfig, StoreEntry
+from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.net.wire.wire_server import WireServer
+from penstock.net.workers.tcp_link import LinkListener
+from penstock.ports.cluster.coordination import check_path
+from penstock.storage.cluster.nodes import open_nodes
+from penstock.storage.cluster.zookeeper import open_zookeeper
+from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.machine.calls import replace_file
+from penstock.storage.machine.clock import RealClock, boot_seconds
+from penstock.storage.machine.data_directory import DataDirectory, is_complete
+from penstock.storage.machine.offload import ThreadOffload
+from penstock.storage.machine.rng import RealRng
+
+log = logging.getLogger(__name__)
+
+IDENTITY: Final = "cluster-store.json"
+"""File in the data directory: which cluster and which store it is for."""
+_WILDCARDS: Final = ("0.0.0.0", "::", "")
+_STOP_S: Final = 60.0
+"""How long closing all containers may take. Each one gives up by itself before that."""
+
+Ready = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreProcessSettings:
+    """``name``: of this store in the cluster. ``serving``: its directory and memory budget, its host and the port for
+    clients. ``links_port``: for controllers. Port 0 selects a free one. ``insecure``: other machines may reach the ports;
+    that for clients has neither TLS nor authentication, and links are not encrypted."""
+
+    address: ClusterAddress
+    name: str
+    secret_file: Path
+    serving: StandaloneSettings
+    links_port: int
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        check_path(self.name)
+        if not self.name or "/" in self.name:
+            raise InvalidArgumentError("the name of a store must be one word without /", given=self.name)
+        if not 0 <= self.links_port < 1 << 16:
+            raise InvalidArgumentError("port must be 0 to 65535", links_port=self.links_port)
+        if self.links_port and self.links_port == self.serving.store_port:
+            raise InvalidArgumentError("clients and controllers need different ports", links_port=self.links_port)
+        if not is_loopback(self.serving.host) and not self.insecure:
+            raise InvalidArgumentError(
+                "other machines can reach this address, and stores of a cluster have neither TLS nor authentication yet;"
+                " --insecure starts without",
+                host=self.serving.host,
+            )
+        if self.serving.host in _WILDCARDS and self.serving.advertised_host is None:
+            raise InvalidArgumentError(
+                "clients and controllers on other machines need an address of this one: give --advertise",
+                host=self.serving.host,
+            )
+
+    @property
+    def data(self) -> Path:
+        return self.serving.store.data
+
+
+def run_store(settings: StoreProcessSettings, *, ready: Ready) -> None:
+    """Run until SIGINT or SIGTERM; then close all containers. Calls ``ready`` once the store is registered.
+
+    Raises NotFoundError (no such cluster or secret), InvalidArgumentError (another process has the name; a directory of
+    another cluster or store), DirectoryInUseError, AddressInUseError, CoordinatorUnavailableError, NotConnectedError.
+    """
+
+    async def serve(stop: asyncio.Event, opened: asyncio.Event) -> None:
+        async with open_store(settings) as (node, entry, facts):
+            running = asyncio.ensure_future(node.run(entry))
+            registered = asyncio.ensure_future(node.registered.wait())
+            stopping = asyncio.ensure_future(stop.wait())
+            try:
+                await asyncio.wait({running, registered}, return_when=asyncio.FIRST_COMPLETED)
+                if not running.done():
+                    opened.set()
+                    ready(facts)
+                    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    node.stop()
+                    await asyncio.wait({running}, timeout=_STOP_S)
+            finally:
+                for task in (running, registered, stopping):
+                    task.cancel()
+                await asyncio.wait({running, registered, stopping})
+            if running.cancelled():
+                log.warning("store ends before all containers are closed", extra={"waited_s": _STOP_S})
+            else:
+                running.result()
+
+    run_server(serve, settings.serving, name="store")
+
+
+def bind_directory(data: Path, config: ClusterConfig, name: str) -> None:
+    """Bind the locked directory to this store of this cluster. Raises InvalidArgumentError: it is another one's;
+    CorruptDataError, OSError."""
+    file = data / IDENTITY
+    try:
+        found = json.loads(file.read_bytes())
+        cluster, store = str(found["cluster"]), str(found["store"])
+    except FileNotFoundError:
+        if is_complete(data):
+            raise InvalidArgumentError(
+                "the data directory belongs to a store that is in no cluster; use a new one", data=str(data)
+            ) from None
+        replace_file(file, json.dumps({"cluster": config.cluster, "store": name}).encode() + b"\n")
+        return
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptDataError(
+            "the data directory does not say whose it is; it is a cache, so it may be deleted", file=str(file)
+        ) from error
+    if (cluster, store) != (config.cluster, name):
+        raise InvalidArgumentError(
+            "the data directory belongs to another store; it is a cache, so it may be deleted",
+            data=str(data),
+            cluster=cluster,
+            store=store,
+            expected_cluster=config.cluster,
+            expected_store=name,
+        )
+
+
+@asynccontextmanager
+async def open_store(
+    settings: StoreProcessSettings,
+) -> AsyncIterator[tuple[StoreNode, StoreEntry, Mapping[str, Any]]]:
+    """Open the ports of a store, lock its directory, and connect to the engines of its cluster. Returns the node, which is
+    not in the cluster before it runs, its entry, and what to print. Raises as ``run_store``."""
+    secret = read_cluster_secret(settings.secret_file)
+    clock, rng, telemetry = RealClock(), RealRng(), Counters()
+    hosts, root = settings.address.hosts, settings.address.root
+    async with AsyncExitStack() as stack:
+        # Sessions have threads of their own, which no file of a container can keep waiting.
+        sessions = await stack.enter_async_context(ThreadOffload(threads=2))
+        session = partial(open_zookeeper, hosts, root, boot_clock=boot_seconds, rng=rng, offload=sessions)
+        async with session(cluster=None) as first:
+            config = await read_config(first)
+        directory = DataDirectory.open(settings.data)
+        stack.callback(directory.close)
+        bind_directory(settings.data, config, settings.name)
+        directory.mark_complete()
+        offload = await stack.enter_async_context(ThreadOffload())
+        nodes = await stack.enter_async_context(open_nodes(hosts))
+        ledgers = await stack.enter_async_context(open_ledgers(nodes, root=config.ledgers, clock=clock, rng=rng))
+        shared = share_units(
+            settings.address,
+            config,
+            replace(settings.serving.store, tier2_insecure=settings.insecure),
+            nodes=nodes,
+            ledgers=ledgers,
+            source=StoreSource(clock=clock, rng=rng, offload=offload, telemetry=telemetry),
+        )
+        router = UnitsRouter(config.containers)
+        host = UnitHost(
+            open=lambda number: open_unit(number, shared), router=router, links=UnitLinks(router.container_of)
+        )
+        node = StoreNode(host, open_session=partial(session, cluster=config.cluster), boot_clock=boot_seconds)
+        entry = await _listen(stack, settings, shared, host, node, secret=secret)
+        yield node, entry, _facts(settings, config, entry)
+
+
+async def _listen(
+    stack: AsyncExitStack,
+    settings: StoreProcessSettings,
+    shared: UnitsShared,
+    host: UnitHost,
+    node: StoreNode,
+    *,
+    secret: bytes,
+) -> StoreEntry:
+    """Open the ports until the stack is closed. Nothing is answered before the node runs. Raises AddressInUseError."""
+    serving, source = settings.serving, shared.source
+    wire = await stack.enter_async_context(
+        WireServer(
+            host.router,
+            host=serving.host,
+            port=serving.store_port,
+            rng=source.rng,
+            telemetry=source.telemetry,
+            limits=wire_limits(serving.store, connections=connections_allowed()),
+            guard=host.links.guard,
+            may_answer=node.may_answer,
+        )
+    )
+    listener = await stack.enter_async_context(
+        LinkListener(
+            serving.host,
+            settings.links_port,
+            cluster=shared.config.cluster,
+            secret=secret,
+            rng=source.rng,
+            accept=host.links.accept,
+            may_answer=node.may_answer,
+        )
+    )
+    await stack.enter_async_context(
+        MemoryWatch(
+            shared.memory,
+            budget_bytes=serving.store.memory_bytes,
+            drop=wire.give_back_memory,
+            report=wire.memory_is_short,
+            telemetry=source.telemetry,
+        )
+    )
+    return StoreEntry(
+        store=settings.name,
+        clients=_place(serving.advertised, wire.port),
+        links=_place(serving.advertised, listener.port),
+        pid=os.getpid(),
+    )
+
+
+def _facts(settings: StoreProcessSettings, config: ClusterConfig, entry: StoreEntry) -> Mapping[str, Any]:
+    """What the process prints about itself."""
+    return {
+        "serving": True,
+        "role": "store",
+        "store": entry.clients,
+        "links": entry.links,
+        "name": entry.store,
+        "cluster": config.cluster,
+        "containers": config.containers,
+        "data": str(settings.data),
+    }
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.model.ledgers import LedgerSpec
 from penstock.storage.ledgers.bookkeeper import open_ledgers
-from penstock.storage.ledgers.ledger_log import LedgerLog, LedgerLogLimits, open_ledger_log
-from penstock.storage.ledgers.limits import LedgerLimits
+from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log
+from penstock.storage.ledgers.limits import LedgerLimits, LedgerLogLimits
 from penstock.testing import FakeClock, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from penstock.testing.conformance.durable_log import replayed

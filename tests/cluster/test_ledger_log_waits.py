@@ -11,8 +11,9 @@ import pytest
 
 from penstock.model.errors import ContainerOfflineError, NotConnectedError
 from penstock.storage.ledgers.bookkeeper import open_ledgers
-from penstock.storage.ledgers.ledger_log import LedgerLog, LedgerLogLimits
-from penstock.storage.ledgers.log_record import HeldRecord
+from penstock.storage.ledgers.ledger_log import LedgerLog
+from penstock.storage.ledgers.limits import LedgerLogLimits
+from penstock.storage.ledgers.log_record import HeldRecord, Opening
 from penstock.testing import FakeClock, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from penstock.testing.conformance.durable_log import replayed
@@ -149,7 +150,7 @@ def test_a_deposed_log_learns_it_while_it_waits_for_bookies() -> None:
             waiting = asyncio.ensure_future(old.append([b"zombie"]))
             await asyncio.sleep(1)
             assert not waiting.done()
-            await HeldRecord.take(world.nodes, PATH, rng=SeededRng(2))
+            await HeldRecord.take(world.nodes, PATH, rng=SeededRng(2), opening=Opening())
             with pytest.raises(ContainerOfflineError, match="later opening"):
                 async with asyncio.timeout(1):
                     await waiting

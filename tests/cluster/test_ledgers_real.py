@@ -16,8 +16,8 @@ import pytest
 from penstock.model.ledgers import LedgerSpec
 from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.ledgers.bookkeeper import BookKeeperLedgers, open_ledgers
-from penstock.storage.ledgers.ledger_log import LedgerLogLimits, open_ledger_log
-from penstock.storage.ledgers.limits import LedgerLimits
+from penstock.storage.ledgers.ledger_log import open_ledger_log
+from penstock.storage.ledgers.limits import LedgerLimits, LedgerLogLimits
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 from penstock.testing.conformance import laws, run_conformance

@@ -17,6 +17,7 @@ from penstock.ports.rng import Rng
 from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log
+from penstock.storage.ledgers.log_record import Opening
 
 
 @asynccontextmanager
@@ -64,10 +65,8 @@ async def bound_log(
         mark = LogMark(uid=str(rng.uuid()), url=url) if mark is None else mark
         mark = replace(mark, home=str(rng.uuid()))
         write_mark(data, mark)
-    create = may_create and record is None
-    async with open_ledger_log(
-        ledgers, nodes, path=place.path, rng=rng, uid=mark.uid, create=create, home=mark.home, tier=tier
-    ) as log:
+    opening = Opening(uid=mark.uid, create=may_create and record is None, home=mark.home, tier=tier)
+    async with open_ledger_log(ledgers, nodes, path=place.path, rng=rng, opening=opening) as log:
         yield log
 
 

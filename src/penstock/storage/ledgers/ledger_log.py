@@ -32,7 +32,8 @@ from penstock.ports.cluster.nodes import Nodes
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
-from penstock.storage.ledgers.log_record import HeldRecord
+from penstock.storage.ledgers.limits import LedgerLogLimits
+from penstock.storage.ledgers.log_record import HeldRecord, Opening
 from penstock.storage.ledgers.publications import HeldPublications
 from penstock.storage.ledgers.removals import Removals
 
@@ -47,29 +48,6 @@ _COPIES_MIN = 2
 data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerLogLimits:
-    """Sizes in bytes, times in seconds.
-
-    A ledger ends at ``ledger_bytes`` or after ``ledger_age_s`` with frames, so that truncation frees space. One whose
-    bookie has failed is replaced after ``ledger_age_min_s``: a bookie may fail in each. ``in_flight_bytes``: frames that
-    are not acknowledged; further callers wait. ``retry_s``: first and longest pause between attempts to begin a ledger, and
-    after two ledgers that brought nothing. ``close_s``: how long closing waits for bookies that do not answer.
-    ``fenced_s``: how long a log whose ledger was fenced waits for the coordinator to answer whose log it is, and one call
-    more. Until then it may be a deposed owner that still answers reads. An election of ZooKeeper takes some seconds.
-    """
-
-    frame_max_bytes: int = 17 << 20
-    entry_max_bytes: int = 4 << 20
-    ledger_bytes: int = 256 << 20
-    ledger_age_s: float = 600.0
-    ledger_age_min_s: float = 10.0
-    in_flight_bytes: int = 32 << 20
-    retry_s: tuple[float, float] = (0.1, 2.0)
-    close_s: float = 10.0
-    fenced_s: float = 20.0
-
-
 @asynccontextmanager
 async def open_ledger_log(
     ledgers: Ledgers,
@@ -77,16 +55,13 @@ async def open_ledger_log(
     *,
     path: str,
     rng: Rng,
-    uid: str | None = None,
-    create: bool = True,
-    home: str | None = None,
-    tier: str | None = None,
+    opening: Opening | None = None,
     spec: LedgerSpec | None = None,
     limits: LedgerLogLimits | None = None,
 ) -> AsyncIterator[LedgerLog]:
-    """Open the log whose record is the node ``path`` for the duration of the block; see ``LedgerLog.open``. ``uid``,
-    ``create``, ``home`` and ``tier``: see ``HeldRecord.take``, which raises."""
-    held = await HeldRecord.take(nodes, path, rng=rng, uid=uid, create=create, home=home, tier=tier)
+    """Open the log whose record is the node ``path`` for the duration of the block; see ``LedgerLog.open`` and
+    ``HeldRecord.take``, which raise."""
+    held = await HeldRecord.take(nodes, path, rng=rng, opening=opening or Opening())
     opened = await LedgerLog.open(ledgers, held, spec=spec or LedgerSpec(), limits=limits or LedgerLogLimits())
     try:
         yield opened

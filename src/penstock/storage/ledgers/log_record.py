@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from penstock.codec.store.container_record import ContainerRecord, decode_record, encode_record
 from penstock.core.cluster.ownership import Standing, frozen, is_owner, judge_change
@@ -24,6 +25,20 @@ _TRIES = 20
 """How many later openings may overtake this one while it begins."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What an opening of a log expects, and what the record names from then on.
+
+    ``uid``: of the expected log; None: any log. ``create``: make the record if it is missing, with ``uid``. ``home`` and
+    ``tier``: what the record names from now on; None: no change.
+    """
+
+    uid: str | None = None
+    create: bool = True
+    home: str | None = None
+    tier: str | None = None
+
+
 class HeldRecord:
     """``record`` is what this opening knows. Another opening raises the epoch; then every change fails."""
 
@@ -35,21 +50,9 @@ class HeldRecord:
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def take(
-        cls,
-        nodes: Nodes,
-        path: str,
-        *,
-        rng: Rng,
-        uid: str | None = None,
-        create: bool = True,
-        home: str | None = None,
-        tier: str | None = None,
-    ) -> HeldRecord:
+    async def take(cls, nodes: Nodes, path: str, *, rng: Rng, opening: Opening) -> HeldRecord:
         """Begin the next epoch. From here on, no earlier opening can change the record.
 
-        ``create``: make the record if it is missing, with ``uid``. ``uid``: that of the expected log; None: any log.
-        ``home`` and ``tier``: what the record names from now on; None: no change.
         Raises, before anybody is fenced: InvalidArgumentError (another log is there), NotFoundError (the record is
         missing, without ``create``), CorruptDataError, VersionTooNewError. UnavailableError: others open it all the
         time, or the coordinator does not answer: the epoch may have begun.
@@ -59,15 +62,17 @@ class HeldRecord:
             try:
                 data, version = await nodes.read(path)
             except NotFoundError:
-                if not create:
+                if not opening.create:
                     raise
                 with suppress(AlreadyExistsError):
-                    await nodes.create(path, encode_record(ContainerRecord(uid=uid or str(rng.uuid()))))
+                    await nodes.create(path, encode_record(ContainerRecord(uid=opening.uid or str(rng.uuid()))))
                 continue
             record = decode_record(data)
-            if uid not in (None, record.uid):
-                raise InvalidArgumentError("another store has its log there", path=path, uid=record.uid, expected=uid)
-            held = frozen(record, owner=owner, home=home, tier=tier)
+            if opening.uid not in (None, record.uid):
+                raise InvalidArgumentError(
+                    "another store has its log there", path=path, uid=record.uid, expected=opening.uid
+                )
+            held = frozen(record, owner=owner, home=opening.home, tier=opening.tier)
             try:
                 return cls(nodes, path, held, await nodes.set(path, encode_record(held), version=version))
             except ConditionFailedError:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, NotFoundError, PenstockError
 from penstock.storage.ledgers.bookkeeper import open_ledgers
-from penstock.storage.ledgers.ledger_log import LedgerLog, LedgerLogLimits, open_ledger_log
+from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log
+from penstock.storage.ledgers.limits import LedgerLogLimits
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookie
 from penstock.testing.fakes import SeededRng
 from penstock.testing.simulation.ledgers.history import LogHistory

@@ -173,3 +173,21 @@ def test_a_planted_end_without_asking_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(LedgerLog, "_check_owner", check)
     finds(test_a_fenced_log_goes_on_if_the_coordinator_returns_in_time, "assert not True")
+
+
+def test_an_outage_of_bookies_is_two_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: SimBookKeeper) -> None:
+        async with open_log(world) as log:
+            await replayed(log)
+            for bookie in ("bookie-0", "bookie-1"):
+                world.bookies[bookie].stop()
+            waiting = asyncio.ensure_future(log.append([b"waits"]))
+            await asyncio.sleep(600)
+            assert not waiting.done()
+            for bookie in ("bookie-0", "bookie-1"):
+                world.bookies[bookie].start()
+            await waiting
+
+    run(scenario)
+    lines = [record.message for record in caplog.records if record.name.endswith("ledger_log")]
+    assert lines == ["log waits and repeats the step", "log continues after a wait"]

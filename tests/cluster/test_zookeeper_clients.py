@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from contextlib import aclosing
 
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("kazoo")
 
 from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.states import KeeperState
 
 from penstock.storage.cluster import nodes
 from penstock.storage.cluster.kazoo_line import new_client
@@ -44,6 +46,28 @@ def test_after_a_long_absence_of_zookeeper_a_client_is_back_within_a_second(monk
     retry(connect)
     assert sum(pauses) > 300, "it does not give up"
     assert max(pauses) < 1
+
+
+def test_an_outage_is_two_lines_in_the_log_however_long_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    """kazoo logs two lines for each attempt to connect: ten minutes away were some 3,000 lines."""
+    caplog.set_level(logging.INFO)
+    client = new_client("127.0.0.1:1", session_s=4.0)
+    for _ in range(50):
+        client.logger.info("Connecting to %s", "127.0.0.1:1")
+        client.logger.warning("Connection dropped: socket connection error: Connection refused")
+    assert caplog.messages == [], "nobody was connected: the caller gets an error"
+    for state in (KeeperState.CONNECTED, *[KeeperState.CONNECTING] * 5, KeeperState.EXPIRED_SESSION):
+        client._session_callback(state)
+    client._session_callback(KeeperState.CONNECTING)
+    for state in (KeeperState.CONNECTED, KeeperState.CONNECTED, KeeperState.CLOSED):
+        client._session_callback(state)
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "connection to ZooKeeper was lost, and is tried until it is back"),
+        ("WARNING", "ZooKeeper answers again"),
+    ]
+    assert all(record.address == "127.0.0.1:1" for record in caplog.records)
+    client.logger.error("Unhandled exception in connection loop")
+    assert caplog.messages[-1] == "Unhandled exception in connection loop", "defects are logged"
 
 
 class FakeKazoo:

@@ -20,12 +20,16 @@ from kazoo.retry import KazooRetry
 
 from penstock.model.errors import CoordinatorUnavailableError, InternalError, SessionEndedError
 from penstock.ports.offload import Offload
+from penstock.storage.machine.clock import boot_seconds
 
 Request = Callable[[KazooClient], Any]
 """Calls a method of the client that ends in ``_async``, or ``commit_async`` of a transaction."""
 
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.05, 0.5  # a leader is elected in about a second: do not come much later
 _log = logging.getLogger("penstock.zookeeper")
+_kazoo_log = logging.getLogger("penstock.zookeeper.kazoo")
+_kazoo_log.setLevel(logging.ERROR)
+"""kazoo logs two lines for each attempt to connect, several per second. Set a lower level to see them."""
 
 
 class LostAnswerError(Exception):
@@ -36,7 +40,30 @@ def new_client(address: str, *, session_s: float) -> KazooClient:
     """A client that is not started. It connects again for as long as it takes, soon after a server is back: kazoo's own
     pauses grow to an hour, so that it would stay away for as long again as ZooKeeper was."""
     retry = KazooRetry(max_tries=-1, delay=_RETRY_FIRST_S, max_delay=_RETRY_MAX_S)
-    return KazooClient(address, timeout=session_s, connection_retry=retry, logger=_log)
+    client = KazooClient(address, timeout=session_s, connection_retry=retry, logger=_kazoo_log)
+    client.add_listener(OutageLog(address))
+    return client
+
+
+class OutageLog:
+    """A listener of one client: logs a line when an outage of ZooKeeper begins, and one when it ends. Called by kazoo's
+    thread. ``steady_s``: seconds of a clock that never jumps."""
+
+    def __init__(self, address: str, *, steady_s: Callable[[], float] = boot_seconds) -> None:
+        self._address = address
+        self._steady_s = steady_s
+        self._since_s: float | None = None
+
+    def __call__(self, state: str) -> None:
+        if state == KazooState.SUSPENDED and self._since_s is None:
+            self._since_s = self._steady_s()
+            _log.warning("connection to ZooKeeper was lost, and is tried until it is back", extra=self._fields())
+        elif state == KazooState.CONNECTED and self._since_s is not None:
+            away_s, self._since_s = self._steady_s() - self._since_s, None
+            _log.warning("ZooKeeper answers again", extra={**self._fields(), "away_s": round(away_s, 1)})
+
+    def _fields(self) -> dict[str, str]:
+        return {"address": self._address}
 
 
 def close_client(client: KazooClient) -> None:

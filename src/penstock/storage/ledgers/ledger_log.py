@@ -415,21 +415,32 @@ class LedgerLog:
         except NotEnoughBookiesError:
             if self._spec.copies <= _COPIES_MIN:
                 raise
+        fewer = replace(self._spec, copies=_COPIES_MIN, acks=_COPIES_MIN)
+        writer = await self._ledgers.create(fewer, header)
         _log.warning("log continues with fewer copies", extra={"copies": _COPIES_MIN, "wanted": self._spec.copies})
-        return await self._ledgers.create(replace(self._spec, copies=_COPIES_MIN, acks=_COPIES_MIN), header)
+        return writer
 
     async def _until_done(self, attempt: Callable[[], Awaitable[_T]], problem: str) -> _T:
         """Repeat the attempt while bookies or coordinator do not answer. Ends only if another opening owns the log, or
         may own it: see ``_check_owner``."""
         pause_s, longest_s = self._limits.retry_s
+        steady_s = asyncio.get_running_loop().time
+        since_s: float | None = None
         while True:
             try:
-                return await attempt()
+                done = await attempt()
             except UnavailableError as error:
-                _log.warning(
-                    "log waits and repeats the step",
-                    extra={"problem": problem, "epoch": self.epoch, "error": str(error)},
-                )
+                if since_s is None:  # one line for an outage, however many attempts it takes
+                    since_s = steady_s()
+                    _log.warning(
+                        "log waits and repeats the step",
+                        extra={"problem": problem, "epoch": self.epoch, "error": str(error)},
+                    )
+            else:
+                if since_s is not None:
+                    waited_s = round(steady_s() - since_s, 1)
+                    _log.warning("log continues after a wait", extra={"epoch": self.epoch, "waited_s": waited_s})
+                return done
             if self._fenced_at_s is not None and attempt != self._check_owner:
                 with suppress(UnavailableError):  # the attempt is repeated anyway
                     await self._check_owner()

@@ -33,6 +33,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.create_table("s/k", primary_key_bytes=2)
         store.stream("s/sealed").seal()
         store.reader_group("s/g", ["s/t"], retention="manual")
+        store.reader_group("s/free", ["s/t"], retention="none")
+        group = store.reader_group("s/read", ["s/t"], retention="manual")
+        with group.reader("r") as reader:
+            for _ in range(4):
+                assert reader.read(timeout_s=10) is not None
+            reader.commit()
     return place
 
 
@@ -81,9 +87,20 @@ def test_the_error_of_a_sealed_stream_says_what_is_possible(store: Store) -> Non
         sealed.scale(segments=3)
 
 
-def test_a_reset_that_moves_nothing_says_so(data: Path) -> None:
-    found = CliRunner().invoke(app, ["group", "reset", "s/g", "--to", "earliest", "--dry-run", "--data", str(data)])
-    assert "s/g stays where it is in s/t: it skips nothing and reads nothing again; nothing was changed" in found.output
+@pytest.mark.parametrize(
+    ("group", "to", "expected"),
+    [
+        ("s/g", "earliest", "s/g stays where it is in s/t: it skips nothing and reads nothing again"),
+        ("s/g", "latest", "s/g skips 52 B, 4 events of s/t"),
+        # What was read and not acknowledged is not skipped, but may be deleted now.
+        ("s/read", "latest", "s/read stays where it is in s/t, and acknowledges 52 B, 4 events"),
+        ("s/read", "earliest", "s/read reads again 52 B, 4 events of s/t"),
+        ("s/free", "latest", "s/free skips 52 B, 4 events of s/t"),
+    ],
+)
+def test_a_reset_says_what_it_skips_and_reads_again(data: Path, group: str, to: str, expected: str) -> None:
+    found = CliRunner().invoke(app, ["group", "reset", group, "--to", to, "--dry-run", "--data", str(data)])
+    assert f"{expected}; nothing was changed" in found.output
 
 
 def test_positions_in_errors_are_as_commands_print_and_read_them() -> None:

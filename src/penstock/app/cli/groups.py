@@ -294,12 +294,20 @@ def _skips(item: Mapping[str, Any]) -> bool:
 
 
 def _moved(item: Mapping[str, Any]) -> str:
-    size, events = item["bytes"], item["events"]
-    if size == 0:
-        return f"{item['group']} stays where it is in {item['stream']}: it skips nothing and reads nothing again"
+    size, events, group, stream = item["bytes"], item["events"], item["group"], item["stream"]
     if size is None:
-        return f"{item['group']} skips some events of {item['stream']} and reads others again"
-    shown = "" if events is None else f", {counted(abs(events), 'event')}"
-    return (
-        f"{item['group']} {'skips' if size >= 0 else 'reads again'} {format_size(abs(size))}{shown} of {item['stream']}"
-    )
+        return f"{group} skips some events of {stream} and reads others again"
+    if size:
+        return f"{group} {'skips' if size >= 0 else 'reads again'} {_amount(size, events)} of {stream}"
+    stays = f"{group} stays where it is in {stream}"
+    acknowledged = item.get("acknowledged_bytes", 0)
+    if acknowledged is None:
+        return f"{stays}, and acknowledges another position"
+    if acknowledged:
+        change = "acknowledges" if acknowledged > 0 else "no longer acknowledges"
+        return f"{stays}, and {change} {_amount(acknowledged, item['acknowledged_events'])}"
+    return f"{stays}: it skips nothing and reads nothing again"
+
+
+def _amount(size: int, events: int | None) -> str:
+    return format_size(abs(size)) + ("" if events is None else f", {counted(abs(events), 'event')}")

@@ -20,7 +20,7 @@ from penstock.model.identity import Grant, Identity
 from penstock.ports.access.authenticator import CREDENTIALS_MAX, Presented
 from penstock.ports.clock import Clock
 from penstock.ports.telemetry import Telemetry
-from penstock.storage.access.bearer import ProviderTokens, StoreTokens, header_of, refused
+from penstock.storage.access.bearer import ProviderTokens, StoreTokens, header_of
 from penstock.storage.access.passwords import PASSWORD_MAX, PasswordHash, matches, rounds_of
 from penstock.storage.access.plan_tokens import PlanTokens, is_plan
 from penstock.storage.access.token_list import RevokedTokens
@@ -195,7 +195,7 @@ class StoreAuthenticator:
             if is_plan(token):
                 return self._of_plan(token)
             identity, ends_s = self._tokens.identity(token)
-            self._check_revoked(identity.token)
+            self._revoked.check(identity.token)
             return identity, ends_s
         if self._provider is None:
             raise UnauthenticatedError("the token is not one of this store")
@@ -205,17 +205,13 @@ class StoreAuthenticator:
         """The identity of a plan, with the rights that its user still has. An identity of a provider is not listed here."""
         identity, life = self._plans.identity(token)
         if life.token:
-            self._check_revoked(life.token)
+            self._revoked.check(life.token)
         if life.proof in _LISTED:
             user = self._users.get(identity.name)
             if user is None:
                 raise UnauthenticatedError("the user of the plan was removed")
             identity = replace(identity, grants=still_held(identity.grants, user.grants))
         return identity, life.expires_ms / 1000
-
-    def _check_revoked(self, token_id: str) -> None:
-        if self._revoked.has(token_id):
-            raise refused("the token was revoked")
 
     def _of_certificate(self, shown: Presented) -> Identity:
         names = (certificate_name(name) if name.startswith("DNS:") else name for name in shown.certificate)

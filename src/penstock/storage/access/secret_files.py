@@ -40,10 +40,12 @@ def write_secret(path: Path, data: bytes) -> None:
     """Replace the file durably: after a crash it is the old one or the new one. Raises OSError."""
     _make_parent(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+    temporary.unlink(missing_ok=True)  # of a process that died
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), _MODE)
+            _give_to_owner(file.fileno(), path.parent)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -62,12 +64,25 @@ def write_secret(path: Path, data: bytes) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Keep other processes from changing the file until the block ends. Blocks while another one does."""
     _make_parent(path)
-    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(
+        path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
     try:
+        _give_to_owner(descriptor, path.parent)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
+
+
+def _give_to_owner(descriptor: int, folder: Path) -> None:
+    """Let a file that root writes belong to the owner of its folder: the server, which may be another user, must be able
+    to read it."""
+    owner, found = folder.stat(), os.fstat(descriptor)
+    # A link that the owner of the folder has made to a file of root must not give that file away.
+    is_ours = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    if os.geteuid() == 0 and owner.st_uid != 0 and is_ours:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _make_parent(path: Path) -> None:

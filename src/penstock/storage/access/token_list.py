@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, VersionTooNewError
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    PenstockError,
+    UnauthenticatedError,
+    VersionTooNewError,
+)
 from penstock.storage.access.secret_files import FOLDER, locked, read_secret, write_secret
 
 log = logging.getLogger(__name__)
@@ -106,8 +112,8 @@ def _token(item: Mapping[str, Any]) -> IssuedToken:
 
 
 class RevokedTokens:
-    """The ids of the revoked tokens, as the file has them now. While it cannot be read, every token counts as revoked: one
-    that was revoked must not become valid again."""
+    """The ids of the revoked tokens, as the file has them now. While it cannot be read, no token is accepted: one that was
+    revoked must not become valid again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -115,9 +121,12 @@ class RevokedTokens:
         self._ids: frozenset[str] | None = frozenset()
         self._unread_why = ""
 
-    def has(self, token_id: str) -> bool:
-        """Whether the token was revoked, by what ``refresh`` has read."""
-        return self._ids is None or token_id in self._ids
+    def check(self, token_id: str) -> None:
+        """Raises UnauthenticatedError: the token was revoked, by what ``refresh`` has read, or nobody knows."""
+        if self._ids is None:
+            raise UnauthenticatedError("the server cannot read which tokens were revoked; its log has the reason")
+        if token_id in self._ids:
+            raise UnauthenticatedError("the token was revoked")
 
     def refresh(self) -> bool:
         """Read the file again if it has changed; return whether other tokens are revoked now. Takes a few microseconds if

@@ -13,6 +13,7 @@ from erasure_events import SECRET, events_of, fill
 import penstock
 from penstock.app.cli.common.output import exit_code
 from penstock.app.cli.main import app
+from penstock.controller.erasure import confirmed
 from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
@@ -348,6 +349,24 @@ def test_no_case_is_opened_about_a_deleted_stream_and_the_error_names_its_tables
             with pytest.raises(NotFoundError) as caught:
                 store.cases().open(target, ["x"], case="c", **WHO)
             assert caught.value.fields["tables_of_deleted_streams"] == TABLE
+
+
+def test_statements_leave_room_for_the_end_of_the_case(tmp_path, monkeypatch):
+    with penstock.open(tmp_path / "data", deletion_grace_ms=0) as store:
+        fill(store.create_stream("s/t", create_scope=True), 5)
+        store.create_stream("s/other")
+        for number, place in enumerate(("/a", "/b")):
+            store._thread.call(register(store._inner.controller, f"g{number}", f"{TABLE_PREFIX}delta {place}"))
+        store.stream("s/t").delete(seal=True)
+        store.cases().open("s", ["x"], case="c", **WHO)
+        store.cases().wait("c")
+        monkeypatch.setattr(confirmed, "RECORD_MAX_BYTES", 3000)
+        store.cases().confirm_table("c", "delta /a", stream="s/t", who="bea", why="w" * 1000)
+        with pytest.raises(ConflictError, match="no room for more statements"):
+            store.cases().confirm_table("c", "delta /b", stream="s/t", who="b" * 1000, why="w" * 1000)
+        assert [item.state for item in store.cases().show("c").tables] == ["confirmed", "pending"]
+        ended = store.cases().close("c", **WHO, pending_tables=True).ended
+        assert list(ended.tables) == ["delta /b"]
 
 
 @pytest.mark.server

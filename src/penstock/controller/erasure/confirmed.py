@@ -22,6 +22,10 @@ from penstock.controller.erasure.tables import (
 from penstock.controller.metadata import Stored, changing
 from penstock.model.errors import ConflictError, NotFoundError
 from penstock.model.names import StreamName
+from penstock.ports.data.tables import VALUE_MAX_BYTES
+
+RECORD_MAX_BYTES = VALUE_MAX_BYTES - (128 << 10)
+"""Of a case with statements. The rest of the value is for its end, which must always fit."""
 
 
 class ConfirmedTables:
@@ -71,6 +75,12 @@ class ConfirmedTables:
         where = {"stream": str(stream), "table": table}
         confirmed = [*record.confirmed, *({**where, "incarnation": item, **stated} for item in new)]
         now = replace(record, confirmed=confirmed)
+        if len(now.encode()) > RECORD_MAX_BYTES:
+            raise ConflictError(
+                "the record of the case has no room for more statements; shorten the reason, or close it with pending tables",
+                case=case,
+                statements=len(record.confirmed),
+            )
         entry = confirmation_entry(str(stream), table, stated, case=case)
         await self._ctx.metadata.put(found.put(now), *self._ctx.audit.puts([entry]))
         return now

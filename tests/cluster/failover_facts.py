@@ -82,8 +82,14 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def whole_lines(path: Path) -> list[str]:
-    """The lines of a file that another process may be writing; none if there is no file."""
+def whole_lines(path: Path, start: int = 0) -> list[str]:
+    """The lines of a file that another process may be writing, from the line that begins at or after a byte on; none if
+    there is no file."""
     if not path.exists():
         return []
-    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    with path.open("rb") as file:
+        file.seek(max(0, start - 1))
+        data = file.read()
+    if start:
+        data = data.partition(b"\n")[2]
+    return [line for line in data.decode().splitlines(keepends=True) if line.endswith("\n")]

@@ -26,6 +26,11 @@ def test_lines_that_are_still_being_written_are_not_there(tmp_path) -> None:
     (tmp_path / "probes").write_text("1 2 3.5 4.5\n1 3 4.")
     assert parse_probes(whole_lines(tmp_path / "probes")) == [Probe(1, 2, 3.5, 4.5)]
     assert parse_probes(["1 2 3.5 4.5"]) == []
+    text = "first\nsecond\nthird\nfour"
+    (tmp_path / "probes").write_text(text)
+    for start in range(len(text) + 1):
+        wanted = [line for line in ("first\n", "second\n", "third\n") if text.index(line) >= start]
+        assert whole_lines(tmp_path / "probes", start) == wanted
 
 
 def test_each_anomaly_of_events_is_counted() -> None:

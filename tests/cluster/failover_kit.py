@@ -1,0 +1,471 @@
+"""A cluster of real processes whose parts fail under load, and how long each container is away.
+
+ZooKeeper, bookies, stores, controllers and the load are processes of their own on one machine. A *takeover* here is one
+failure, of one of the ``KINDS``; after each, the run waits until every container has acknowledged an event that was sent
+after the failure, and until all is as before. What clients saw is judged from the files of ``failover_load``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+import penstock
+from penstock.codec.store.cluster_nodes import (
+    CONTROLLERS,
+    HELD,
+    STORES,
+    ControllerEntry,
+    HeldContainer,
+    decode_node,
+)
+from tests.cluster import failover_load
+from tests.cluster.failover_facts import (
+    Counters,
+    Probe,
+    event_anomalies,
+    first_after,
+    parse_probes,
+    percentile,
+    whole_lines,
+)
+from tests.cluster.failover_front import Front
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import cluster_engines
+
+KILL_STORE, PAUSE_STORE, KILL_CONTROLLER, KILL_BOOKIE, DRAIN = KINDS = (
+    "store killed",
+    "store paused",
+    "controller killed",
+    "bookie killed",
+    "store drained",
+)
+ELECTED = "another controller active"
+"""Measured with each controller that is killed."""
+PAUSE_S = (1.0, 15.0)
+"""Shorter and longer than a session: a paused store may still own its containers when it continues, or not."""
+ROOT = "/penstock/failover"
+PATIENCE_S = 180.0
+"""For anything to happen: the machine is shared, and takeovers wait for sessions to end."""
+POLL_S = 0.1
+LOSSES_MAX = 2
+"""Losses of one name. One more and the store would get no containers for ten minutes; a new machine takes its place."""
+
+
+class FailoverError(Exception):
+    """The cluster did not recover; the text says what was waited for."""
+
+
+class Node:
+    """One process of the cluster, and its log."""
+
+    def __init__(self, name: str, directory: Path, command: Sequence[str]) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._command = command
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process is None:
+            raise FailoverError(f"{self.name} was not started")
+        self.process.send_signal(number)
+
+    def pause(self) -> None:
+        """Stop it where it stands, and wait until it does."""
+        self.signal(signal.SIGSTOP)
+        while self.process is not None and _state(self.process.pid) not in "TZX":
+            time.sleep(0.001)
+
+    def kill(self) -> None:
+        """``kill -9``, and wait for the end."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:]) if self.log.exists() else ""
+
+
+def _state(pid: int) -> str:
+    """The letter of the process's state in Linux: T stopped, Z and X ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    containers: int = 8
+    stores: int = 3
+    controllers: int = 2
+    bookies: int = 3
+
+
+class FailoverCluster:
+    """Starts and ends with its ``with`` block."""
+
+    def __init__(self, directory: Path, sizes: Sizes) -> None:
+        self.directory = directory
+        self.sizes = sizes
+        self.stores: dict[str, Node] = {}
+        self.controllers: dict[str, Node] = {}
+        self.notes = directory / "notes"
+        self._stack = ExitStack()
+        self._made = 0
+
+    def __enter__(self) -> FailoverCluster:
+        with ExitStack() as stack:
+            self.notes.mkdir(parents=True)
+            self.zookeeper = stack.enter_context(cluster_engines.ZooKeeper(self.directory))
+            self.bookies = stack.enter_context(
+                cluster_engines.Bookies(self.directory, self.zookeeper.address, bookies=self.sizes.bookies)
+            )
+            self.address = f"zk://{self.zookeeper.address}{ROOT}"
+            self._nodes = KazooClient(self.zookeeper.address, read_only=True)
+            self._nodes.start()
+            stack.callback(self._nodes.close)
+            stack.callback(self._nodes.stop)
+            stack.callback(self._kill_all)
+            self._init()
+            self._ports = cluster_engines.free_ports(self.sizes.controllers)
+            self._front = stack.enter_context(Front(self._ports))
+            for number in range(self.sizes.controllers):
+                self._controller(number).start()
+            for _ in range(self.sizes.stores):
+                self.new_store().start()
+            self.wait_until_steady()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _kill_all(self) -> None:
+        for node in (*self.stores.values(), *self.controllers.values()):
+            node.kill()
+
+    # --- the processes' commands ---
+
+    def command(self, *options: str) -> str:
+        """Run ``penstock cluster``, and return what it prints."""
+        command = [sys.executable, "-m", "penstock", "cluster", *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        if done.returncode:
+            raise FailoverError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _init(self) -> None:
+        tier = self.directory / "tier2"
+        tier.mkdir()
+        self.command(
+            *("init", self.address, "--tier2", str(tier), "--secret-file", str(self.directory / "secret")),
+            *("--containers", str(self.sizes.containers)),
+        )
+
+    def _joined(self, verb: str, name: str) -> Sequence[str]:
+        """What stores and controllers have in common."""
+        return (
+            *("penstock", verb, "--cluster", self.address, "--name", name, "--data", str(self.directory / name)),
+            *("--secret-file", str(self.directory / "secret")),
+        )
+
+    def new_store(self) -> Node:
+        """Another machine: a name and a directory that were never used."""
+        self._made += 1
+        name = f"store-{self._made}"
+        command = (*self._joined("store", name), "--port", "0", "--links-port", "0")
+        self.stores[name] = Node(name, self.directory, command)
+        return self.stores[name]
+
+    def _controller(self, number: int) -> Node:
+        name = f"controller-{number + 1}"
+        command = (
+            *self._joined("controller", name),
+            *("--controller-port", str(self._ports[number]), "--http-port", "0", "--retention-cycle", "1h"),
+        )
+        self.controllers[name] = Node(name, self.directory, command)
+        return self.controllers[name]
+
+    @property
+    def clients(self) -> str:
+        """The address for clients."""
+        return f"127.0.0.1:{self._front.port}"
+
+    # --- what the coordinator says ---
+
+    def _all(self, folder: str, kind: type[Any]) -> dict[str, Any]:
+        found = {}
+        for name in self._nodes.get_children(f"{ROOT}/{folder}"):
+            try:
+                found[name] = decode_node(kind, self._nodes.get(f"{ROOT}/{folder}/{name}")[0])
+            except NoNodeError:
+                continue
+        return found
+
+    def held(self) -> Mapping[int, HeldContainer]:
+        return {int(number): entry for number, entry in self._all(HELD, HeldContainer).items()}
+
+    def owners(self) -> dict[str, int]:
+        """How many containers each store serves."""
+        counts: dict[str, int] = defaultdict(int)
+        for entry in self.held().values():
+            counts[entry.store] += entry.serving
+        return dict(counts)
+
+    def registered(self) -> set[str]:
+        return set(self._nodes.get_children(f"{ROOT}/{STORES}"))
+
+    def active(self) -> str | None:
+        entries: dict[str, ControllerEntry] = self._all(CONTROLLERS, ControllerEntry)
+        return next((name for name, entry in entries.items() if entry.active), None)
+
+    def wait_until_steady(self) -> None:
+        """Every process runs, every container is served, and none of them by a process that has ended."""
+        running = {name for name, node in self.stores.items() if node.running}
+
+        def steady() -> bool:
+            held = self.held()
+            return (
+                self.registered() == running
+                and len(held) == self.sizes.containers
+                and all(entry.serving and entry.store in running for entry in held.values())
+                and self.active() in self.controllers
+                and len(self._all(CONTROLLERS, ControllerEntry)) == self.sizes.controllers
+            )
+
+        self.wait(steady, "every container is served")
+
+    def wait(self, happened: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while not happened():
+            if time.monotonic() > end:
+                logs = "\n".join(
+                    f"--- {node.name}\n{node.tail()}" for node in (*self.stores.values(), *self.controllers.values())
+                )
+                raise FailoverError(f"not within {PATIENCE_S} s: {what}; containers: {self.owners()}\n{logs}")
+            time.sleep(POLL_S)
+
+
+class Nemesis:
+    """Makes one failure after another, of each kind equally often, and notes how long the slowest container was away."""
+
+    def __init__(self, cluster: FailoverCluster, rng: random.Random, kinds: Sequence[str] = KINDS) -> None:
+        self.took_s: dict[str, list[float]] = defaultdict(list)
+        self._cluster = cluster
+        self._rng = rng
+        self._kinds = kinds
+        self._order: list[str] = []
+        self._moment_s = 0.0
+        self._start = 0  # the notes of probes before this byte are older than the failure
+        self._losses: dict[str, int] = defaultdict(int)
+        self._does = {
+            KILL_STORE: self._kill_store,
+            PAUSE_STORE: self._pause_store,
+            KILL_CONTROLLER: self._kill_controller,
+            KILL_BOOKIE: self._kill_bookie,
+            DRAIN: self._drain,
+        }
+
+    def strike(self) -> str:
+        """One failure. Returns what was done. Raises FailoverError: a container did not come back."""
+        if not self._order:
+            self._order = self._rng.sample(self._kinds, len(self._kinds))
+        kind = self._order.pop()
+        time.sleep(self._rng.uniform(0.5, 2.0))
+        self._failed()
+        with self._does[kind]() as what:
+            self._cluster.wait(lambda: len(self._back()) == self._cluster.sizes.containers, f"{kind}: {what}")
+            slowest_s = max(self._back().values())
+        if kind == DRAIN:
+            # Nothing has failed: what counts is the longest wait for an acknowledgement until the store was empty.
+            slowest_s = max(probe.acked_s - probe.sent_s for probe in self._probes())
+        self.took_s[kind].append(slowest_s)
+        self._cluster.wait_until_steady()
+        return f"{kind}: {what}, {slowest_s:.2f} s"
+
+    def _failed(self) -> None:
+        """The failure is complete: what is sent from now on, the part that failed does not see."""
+        self._start = (self._cluster.notes / "probes").stat().st_size
+        self._moment_s = time.monotonic()
+
+    def _probes(self) -> Sequence[Probe]:
+        return parse_probes(whole_lines(self._cluster.notes / "probes", self._start))
+
+    def _back(self) -> Mapping[int, float]:
+        return first_after(self._probes(), self._moment_s)
+
+    def _owner(self) -> Node:
+        """A store that serves containers."""
+        owners = self._cluster.owners()
+        return self._cluster.stores[self._rng.choice(sorted(name for name, count in owners.items() if count))]
+
+    def _lost(self, store: Node) -> None:
+        """Bring back a store whose process has ended: on the same machine, or on another one."""
+        self._losses[store.name] += 1
+        if self._losses[store.name] >= LOSSES_MAX or self._rng.random() < 0.5:
+            del self._cluster.stores[store.name]
+            store = self._cluster.new_store()
+        store.start()
+
+    @contextmanager
+    def _kill_store(self) -> Iterator[str]:
+        store = self._owner()
+        store.kill()
+        self._failed()
+        yield store.name
+        self._lost(store)
+
+    @contextmanager
+    def _pause_store(self) -> Iterator[str]:
+        store, pause_s = self._owner(), self._rng.uniform(*PAUSE_S)
+        store.pause()
+        self._failed()
+        try:
+            time.sleep(pause_s)
+        finally:
+            store.signal(signal.SIGCONT)
+        yield f"{store.name} for {pause_s:.1f} s"
+        if not store.running:
+            self._lost(store)
+
+    @contextmanager
+    def _kill_controller(self) -> Iterator[str]:
+        name = self._cluster.active()
+        if name is None:
+            raise FailoverError("no controller is active")
+        controller = self._cluster.controllers[name]
+        controller.kill()
+        self._failed()
+        yield name
+        self._cluster.wait(lambda: self._cluster.active() not in (None, name), "another controller is active")
+        self.took_s[ELECTED].append(time.monotonic() - self._moment_s)
+        controller.start()
+
+    @contextmanager
+    def _kill_bookie(self) -> Iterator[str]:
+        bookie = self._rng.choice(self._cluster.bookies.servers)
+        bookie.kill()
+        self._failed()
+        yield f"port {bookie.port}"
+        self._cluster.wait(lambda: not self._cluster.bookies.registered(bookie.port), "the bookie's session ends")
+        bookie.start()
+
+    @contextmanager
+    def _drain(self) -> Iterator[str]:
+        store = self._owner()
+        self._cluster.command("drain", store.name, "--cluster", self._cluster.address)
+        yield store.name
+        self._cluster.command("undrain", store.name, "--cluster", self._cluster.address)
+
+
+@contextmanager
+def load(cluster: FailoverCluster) -> Iterator[subprocess.Popen[bytes]]:
+    """The load, from the first acknowledgement of each container on."""
+    with (cluster.directory / "load.log").open("ab") as log:
+        process = subprocess.Popen(
+            [
+                *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.cluster.failover_load"),
+                *(cluster.clients, str(cluster.notes), str(cluster.sizes.containers)),
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        cluster.wait(
+            lambda: (
+                len(first_after(parse_probes(whole_lines(cluster.notes / "probes")), 0.0)) == cluster.sizes.containers
+            ),
+            "the load writes to every container",
+        )
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def run(
+    directory: Path, takeovers: int, seed: int, *, sizes: Sizes | None = None, kinds: Sequence[str] = KINDS
+) -> dict[str, Any]:
+    """Make that many failures, and return the summary. Raises FailoverError: the cluster or the load did not recover."""
+    with FailoverCluster(directory, sizes or Sizes()) as cluster:
+        nemesis = Nemesis(cluster, random.Random(seed), kinds)
+        with load(cluster) as writing:
+            for _ in range(takeovers):
+                print(nemesis.strike(), file=sys.stderr, flush=True)
+                if writing.poll() is not None:
+                    raise FailoverError(f"the load has ended: {(cluster.directory / 'load.log').read_text()[-2000:]}")
+            (cluster.notes / "stop").touch()
+            status = writing.wait(PATIENCE_S)
+        return {
+            "takeovers": takeovers,
+            "seed": seed,
+            "load_status": status,
+            **judged(cluster),
+            "seconds": {
+                kind: {
+                    "count": len(took_s),
+                    "p50": round(percentile(took_s, 0.5), 2),
+                    "p99": round(percentile(took_s, 0.99), 2),
+                    "max": round(max(took_s), 2),
+                }
+                for kind, took_s in sorted(nemesis.took_s.items())
+            },
+        }
+
+
+def judged(cluster: FailoverCluster) -> dict[str, Any]:
+    """Counts of what was acknowledged and read, and the anomalies."""
+    notes = cluster.notes
+    acked = [line.strip() for line in whole_lines(notes / "events")]
+    probes = parse_probes(whole_lines(notes / "probes"))
+    counters = Counters.parse(whole_lines(notes / "counters"))
+    probed = [f"probe-{probe.container} {probe.number}" for probe in probes]
+    with penstock.connect(cluster.clients) as store:
+        found = [event.data.decode() for event in store.stream(failover_load.EVENTS).reader(until_tail=True)]
+        seen: list[str] = []
+        for container in range(cluster.sizes.containers):
+            name = failover_load.probe_stream(container, cluster.sizes.containers)
+            seen += [event.data.decode() for event in store.stream(name).reader(until_tail=True)]
+        table = store.table(failover_load.COUNTERS)
+        entries = {name: table.get(name) for name in failover_load.COUNTER_NAMES}
+    values = {name: int(entry.value) for name, entry in entries.items() if entry is not None}
+    events, of_probes = event_anomalies(acked, found), event_anomalies(probed, seen)
+    return {
+        "acked": len(acked) + len(probes),
+        "read": len(found) + len(seen),
+        "increments": counters.acked.total(),
+        "unknown_increments": counters.unknown.total(),
+        "anomalies": {
+            **{name: count + of_probes[name] for name, count in events.items()},
+            "stale_reads": counters.stale,
+            "wrong_counters": counters.wrong(values),
+            "failed_clients": [line.strip() for line in whole_lines(notes / "failures")],
+        },
+    }

@@ -126,6 +126,7 @@ class Holding:
 
     async def _hold(self) -> None:
         await self._registration.take(self._data(serving=False))
+        log.info("container is taken", extra={"container": self.number})
         pause_s, loop = self._limits.pause_s, asyncio.get_running_loop()
         while not self._released.is_set():
             since_s = loop.time()

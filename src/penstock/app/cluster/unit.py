@@ -6,10 +6,12 @@ docs/design/0065-cluster.md, "Units".
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.integrity.start_check import check_start
@@ -122,6 +124,7 @@ async def open_unit(number: int, shared: UnitsShared) -> AsyncIterator[SegmentSt
     was faster), DirectoryInUseError, StorageFullError, OSError.
     """
     offload = shared.offload
+    since_s = asyncio.get_running_loop().time()
     settings = await offload.run(lambda: _settings_of(number, shared))
     async with AsyncExitStack() as stack:
         # Never marked as complete: what is missing in a cache was not lost.
@@ -130,7 +133,7 @@ async def open_unit(number: int, shared: UnitsShared) -> AsyncIterator[SegmentSt
         record = await _record_of(number, settings, shared)
         is_kept = await _prepare(record, settings, shared)
         try:
-            store = await stack.enter_async_context(_opened(number, settings, shared))
+            store = await stack.enter_async_context(_opened(number, settings, shared, since_s))
         except CorruptDataError as error:
             if not is_kept:
                 raise
@@ -145,7 +148,7 @@ async def open_unit(number: int, shared: UnitsShared) -> AsyncIterator[SegmentSt
                 offload=offload,
                 rng=shared.source.rng,
             )
-            store = await stack.enter_async_context(_opened(number, settings, shared))
+            store = await stack.enter_async_context(_opened(number, settings, shared, since_s))
         yield store
 
 
@@ -200,12 +203,17 @@ async def _prepare(record: ContainerRecord, settings: EmbeddedSettings, shared: 
 
 
 @asynccontextmanager
-async def _opened(number: int, settings: EmbeddedSettings, shared: UnitsShared) -> AsyncIterator[SegmentStore]:
-    """The store in a directory that is prepared."""
+async def _opened(
+    number: int, settings: EmbeddedSettings, shared: UnitsShared, since_s: float
+) -> AsyncIterator[SegmentStore]:
+    """The store in a directory that is prepared, which began at ``since_s`` of the event loop."""
+    loop = asyncio.get_running_loop()
+    times_s = [since_s, loop.time()]
     source, offload, url = shared.source, shared.offload, _url_of(settings)
     budgets = shared.memory.settings
     facts = await check_start(settings, offload=offload, containers=shared.config.containers, owned=[number])
     files = RealFiles(settings.data, offload)
+    times_s.append(loop.time())
     tier = await reserve_tier(files, place=str(facts.tier.place), endpoint=facts.tier.endpoint, rng=source.rng)
     async with bound_log(
         shared.ledgers,
@@ -219,10 +227,17 @@ async def _opened(number: int, settings: EmbeddedSettings, shared: UnitsShared) 
         tier=tier,
         may_create=False,
     ) as log:
+        times_s.append(loop.time())
 
         async def load(objects: Objects, keyvalue: SqliteKeyValue) -> None:
             await load_store(log, settings.data, objects, keyvalue, max_lease_ms=budgets.max_lease_ms)
 
         opened = OpenLog(log=log, publications=log.publications, load=load)
         async with open_on_log(opened, settings, files, source, budgets=budgets, owned=[number]) as store:
+            times_s.append(loop.time())
+            steps = ("prepare_ms", "check_ms", "fence_ms", "recover_ms")
+            taken = {
+                name: round(1000 * (end - start)) for name, (start, end) in zip(steps, pairwise(times_s), strict=True)
+            }
+            _log.info("container is open", extra={"container": number, "epoch": log.epoch, **taken})
             yield store

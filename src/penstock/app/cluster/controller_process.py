@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.app.cluster.address import ClusterAddress
-from penstock.app.cluster.election import leading
+from penstock.app.cluster.election import leadership_over, leading
 from penstock.app.cluster.init import read_config
 from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.lines import ContainerLines, Dial, open_lines
@@ -28,7 +28,7 @@ from penstock.app.telemetry import Counters
 from penstock.codec.store.cluster_nodes import CONTROLLERS, ClusterConfig, ControllerEntry, Term, encode_node
 from penstock.controller.keys import TABLE
 from penstock.core.segments.placement import container_of
-from penstock.model.errors import AlreadyExistsError, InvalidArgumentError
+from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, SessionEndedError
 from penstock.net.workers.link import Handler, WorkerLink
 from penstock.net.workers.tcp_link import Greeting, dial_container
 from penstock.ports.cluster.coordination import Coordination, check_path
@@ -183,8 +183,12 @@ class ClusterMember:
                 task.cancel()
             await asyncio.gather(stopping, keeping, lead_task, return_exceptions=True)
         for task in (lead_task, keeping):
-            if not task.cancelled():
+            if task.cancelled():
+                continue
+            try:
                 task.result()
+            except SessionEndedError as error:
+                raise leadership_over(self._coordination) from error
 
     async def _lead(self, stop: asyncio.Event, ready: Ready, show_warning: Callable[[str], None]) -> None:
         async with leading(self._coordination, self._settings.name, boot_clock=boot_seconds) as term:

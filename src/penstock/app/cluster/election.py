@@ -62,7 +62,7 @@ async def leading(
         yield term
     except asyncio.CancelledError:
         if lost and not own.uncancel():
-            raise _over(coordination, term) from None
+            raise leadership_over(coordination) from None
         raise
     finally:
         watching.cancel()
@@ -70,12 +70,12 @@ async def leading(
         await _resign(coordination, term)
 
 
-def _over(coordination: Coordination, term: Term) -> SessionEndedError:
+def leadership_over(coordination: Coordination) -> SessionEndedError:
+    """The error with which a controller ends whose session has ended, or may have."""
     return SessionEndedError(
-        "this controller is no longer the active one: ZooKeeper has not answered in time, and another controller takes"
+        "this controller can no longer be the active one: ZooKeeper has not answered it in time, and another controller takes"
         " over. Start this one again",
         session=coordination.session().id,
-        term=term.term,
     )
 
 

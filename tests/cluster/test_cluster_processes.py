@@ -1,0 +1,140 @@
+"""Stores and controllers as real processes, killed one after the other while events are written."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import Self
+
+import pytest
+
+import penstock
+from tests.cluster.cluster_processes import ClusterOfProcesses
+
+pytestmark = pytest.mark.cluster
+
+KEYS = [f"key-{number}" for number in range(12)]
+SEGMENTS = 6
+
+
+class Writing:
+    """Writes rounds of all keys through one writer until it is stopped, in a thread. ``longest_s``: for one round."""
+
+    def __init__(self, address: str, first: int) -> None:
+        self.next = first
+        self.longest_s = 0.0
+        self._address = address
+        self._stop = threading.Event()
+        self._failure: penstock.PenstockError | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            with (
+                penstock.connect(self._address) as store,
+                store.stream("shop/clicks").writer(deadline_s=60.0) as writer,
+            ):
+                while not self._stop.is_set():
+                    began = time.monotonic()
+                    for key in KEYS:
+                        writer.write(f"{key} {self.next}".encode(), key=key)
+                    writer.flush()
+                    self.longest_s = max(self.longest_s, time.monotonic() - began)
+                    self.next += 1
+        except penstock.PenstockError as error:
+            self._failure = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def rounds(self, count: int) -> None:
+        """Wait for more rounds."""
+        wanted = self.next + count
+        while self.next < wanted and self._failure is None:
+            time.sleep(0.01)
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+
+def read(address: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {key: [] for key in KEYS}
+    with penstock.connect(address) as store:
+        for event in store.stream("shop/clicks").reader(until_tail=True):
+            key, number = event.data.decode().split()
+            found[key].append(int(number))
+    return found
+
+
+def holders(cluster: ClusterOfProcesses) -> set[str]:
+    return {one["held"]["store"] for one in cluster.status()["containers"] if one["held"]}
+
+
+def test_events_outlive_a_store_and_the_active_controller(zookeeper, bookies, tmp_path):
+    with ClusterOfProcesses(tmp_path, zookeeper.address, bookies.root) as cluster:
+        stores = [cluster.store(f"s{number}") for number in range(2)]
+        for number in range(2):
+            cluster.controller(f"c{number}")
+        first = cluster.active()
+        address = first.facts["controller"]
+        cluster.run("stream", "create", "shop/clicks", "--segments", str(SEGMENTS), "--controller", address)
+        cluster.until(lambda: len(holders(cluster)) == 2)
+        with Writing(address, 0) as writing:
+            writing.rounds(20)
+            stores[0].kill()
+            writing.rounds(20)
+            cluster.until(lambda: not cluster.status()["unserved"])
+            first.kill()
+            began = time.monotonic()
+            second = cluster.active()
+            failover_s = time.monotonic() - began
+            writing.rounds(20)
+        assert second is not first
+        assert second.facts["term"] == 2
+        address = second.facts["controller"]
+        with Writing(address, writing.next) as more:
+            more.rounds(20)
+
+        stores[0].start()
+        third = first.start()
+        cluster.until(lambda: third.facts.get("role") == "standby")
+        assert read(address) == {key: list(range(more.next)) for key in KEYS}, "once, and in order per key"
+
+        assert second.end(signal.SIGTERM) == 0, second.tail()
+        assert cluster.active() is third
+        assert read(third.facts["controller"]) == {key: list(range(more.next)) for key in KEYS}
+        print(
+            f"longest round of a writer {writing.longest_s:.1f} s, another active controller after {failover_s:.1f} s"
+        )
+
+
+def test_a_drained_store_is_empty_and_a_paused_controller_is_not_active_any_more(zookeeper, bookies, tmp_path):
+    with ClusterOfProcesses(tmp_path, zookeeper.address, bookies.root) as cluster:
+        for number in range(2):
+            cluster.store(f"s{number}")
+            cluster.controller(f"c{number}")
+        first = cluster.active()
+        address = first.facts["controller"]
+        cluster.run("stream", "create", "shop/clicks", "--segments", str(SEGMENTS), "--controller", address)
+        cluster.until(lambda: len(holders(cluster)) == 2)
+        with Writing(address, 0) as writing:
+            writing.rounds(5)
+            cluster.run("cluster", "drain", "s0", "--cluster", cluster.url)
+            assert holders(cluster) == {"s1"}
+            writing.rounds(5)
+
+            first.facts = {}
+            first.signal(signal.SIGSTOP)
+            second = cluster.active()
+            assert second is not first
+            first.signal(signal.SIGCONT)
+            assert first.wait() == 5, "as another error that passes"
+            assert "can no longer be the active one" in first.tail()
+            writing.rounds(5)
+        assert read(second.facts["controller"]) == {key: list(range(writing.next)) for key in KEYS}
+        print(f"longest round of a writer {writing.longest_s:.1f} s")

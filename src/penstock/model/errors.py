@@ -83,7 +83,7 @@ class InvalidArgumentError(PenstockError):
 
 
 class InvalidNameError(InvalidArgumentError):
-    """A scope, stream or group name breaks the naming rules."""
+    """The name of a scope, stream, reader group, table or subscriber breaks the naming rules."""
 
 
 class InvalidCutError(InvalidArgumentError):

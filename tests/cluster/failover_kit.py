@@ -79,8 +79,15 @@ class Node:
         self.log = directory / f"{name}.log"
         self._command = command
         self.process: subprocess.Popen[bytes] | None = None
+        self.killed = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself, as a controller does whose session is over."""
+        return self.process is not None and self.process.poll() is not None and not self.killed
 
     def start(self) -> None:
+        self.killed = False
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", *self._command],
@@ -107,6 +114,7 @@ class Node:
 
     def kill(self) -> None:
         """``kill -9``, and wait for the end."""
+        self.killed = True
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -137,6 +145,8 @@ class FailoverCluster:
         self.stores: dict[str, Node] = {}
         self.controllers: dict[str, Node] = {}
         self.notes = directory / "notes"
+        self.restarts = 0
+        """Of processes that ended by themselves: a supervisor would start them again."""
         self._stack = ExitStack()
         self._made = 0
 
@@ -265,6 +275,10 @@ class FailoverCluster:
     def wait(self, happened: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE_S
         while not happened():
+            for node in (*self.stores.values(), *self.controllers.values()):
+                if node.ended:
+                    node.start()
+                    self.restarts += 1
             if time.monotonic() > end:
                 logs = "\n".join(
                     f"--- {node.name}\n{node.tail()}" for node in (*self.stores.values(), *self.controllers.values())
@@ -352,8 +366,6 @@ class Nemesis:
         finally:
             store.signal(signal.SIGCONT)
         yield f"{store.name} for {pause_s:.1f} s"
-        if not store.running:
-            self._lost(store)
 
     @contextmanager
     def _kill_controller(self) -> Iterator[str]:
@@ -427,6 +439,7 @@ def run(
             "takeovers": takeovers,
             "seed": seed,
             "load_status": status,
+            "restarts": cluster.restarts,
             **judged(cluster),
             "seconds": {
                 kind: {

@@ -53,7 +53,7 @@ def store(data: Path) -> Iterator[Store]:
     [
         ("read s/t --from 5#0:3_6#1:4", "cut=5#0:3 6#1:4"),
         ("read s/t --from 0#0:999_1#0:999", "beyond the tail"),
-        ("stream truncate s/t --at 7#0:0 --reason r --yes", "never had"),
+        ("stream truncate s/t --at 7#2:0 --reason r --yes", "never had. segment=7#2"),
         ("table put s/k ab v --if-version 3", "no such key. table=s/k"),
     ],
 )

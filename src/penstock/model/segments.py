@@ -27,9 +27,14 @@ def epoch_of(segment: SegmentId) -> int:
     return segment >> 32
 
 
+def segment_text(segment: SegmentId) -> str:
+    """Number and epoch, ``1#0``, as commands print a segment."""
+    return f"{number_of(segment)}#{epoch_of(segment)}"
+
+
 def positions_text(positions: Mapping[SegmentId, int]) -> str:
     """Offsets as commands print and read them, ``0#0:13 1#0:5434``: number, epoch and offset of each segment."""
-    return " ".join(f"{number_of(item)}#{epoch_of(item)}:{offset}" for item, offset in sorted(positions.items()))
+    return " ".join(f"{segment_text(item)}:{offset}" for item, offset in sorted(positions.items()))
 
 
 def number_of(segment: SegmentId) -> int:

@@ -13,7 +13,7 @@ from penstock.core.streams.history import StreamHistory
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import InvalidCutError
 from penstock.model.names import StreamName
-from penstock.model.segments import SegmentId, positions_text
+from penstock.model.segments import SegmentId, positions_text, segment_text
 
 
 def check_position(stream: StreamName, history: StreamHistory, cut: StreamCut) -> None:
@@ -55,7 +55,7 @@ def check_lengths(stream: StreamName, positions: Positions, lengths: Mapping[Seg
             raise InvalidCutError(
                 "cut lies beyond the tail of the stream",
                 stream=str(stream),
-                segment=segment,
+                segment=segment_text(segment),
                 offset=positions[segment],
                 tail=length,
             )

@@ -23,7 +23,7 @@ from typing import Any
 from penstock.core.streams.history import REMEMBERED_MAX, StreamHistory
 from penstock.model.cuts import NOT_STARTED
 from penstock.model.errors import InvalidCutError, SegmentNotFoundError
-from penstock.model.segments import KeyRange, SegmentId, SegmentRange, positions_text
+from penstock.model.segments import KeyRange, SegmentId, SegmentRange, positions_text, segment_text
 
 Positions = Mapping[SegmentId, int]
 
@@ -110,7 +110,7 @@ def check_cut(history: StreamHistory, positions: Positions) -> None:
         raise InvalidCutError("cut has no positions")
     for segment, offset in positions.items():
         if offset < NOT_STARTED:
-            raise InvalidCutError("offset of a cut is negative", segment=segment, offset=offset)
+            raise InvalidCutError("offset of a cut is negative", segment=segment_text(segment), offset=offset)
     profile = _profile(history, positions)
     ranges = history.index.ranges
     _check_started(ranges, positions, profile)
@@ -122,7 +122,7 @@ def check_cut(history: StreamHistory, positions: Positions) -> None:
         while ends[first] < keys.high:
             first += 1
             if (profile.segments[first] > segment) is not passed:
-                raise InvalidCutError("a segment is passed on part of its range only", segment=segment)
+                raise InvalidCutError("a segment is passed on part of its range only", segment=segment_text(segment))
 
 
 def _check_started(ranges: Mapping[SegmentId, KeyRange], positions: Positions, profile: _Profile) -> None:
@@ -134,7 +134,7 @@ def _check_started(ranges: Mapping[SegmentId, KeyRange], positions: Positions, p
         end = profile.lows[place + 1] if place + 1 < len(profile.lows) else 1.0
         if profile.segments[place] != segment or profile.lows[place] != keys.low or end != keys.high:
             raise InvalidCutError(
-                "a segment is started although an older one of the cut is unfinished", segment=segment
+                "a segment is started although an older one of the cut is unfinished", segment=segment_text(segment)
             )
 
 
@@ -147,7 +147,10 @@ def check_within(history: StreamHistory, positions: Positions) -> None:
         length = history.sealed_lengths.get(segment)
         if length is not None and offset > length:
             raise InvalidCutError(
-                "offset lies beyond the end of a sealed segment", segment=segment, offset=offset, length=length
+                "offset lies beyond the end of a sealed segment",
+                segment=segment_text(segment),
+                offset=offset,
+                length=length,
             )
 
 
@@ -348,7 +351,9 @@ def _profile(history: StreamHistory, positions: Positions) -> _Profile:
     try:
         order = sorted(positions, key=lambda segment: ranges[segment].low)
     except KeyError as error:
-        raise InvalidCutError("cut names a segment that the stream never had", segment=error.args[0]) from None
+        raise InvalidCutError(
+            "cut names a segment that the stream never had", segment=segment_text(error.args[0])
+        ) from None
     edge = 0.0
     for segment in order:
         keys = ranges[segment]

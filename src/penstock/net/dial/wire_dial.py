@@ -47,8 +47,10 @@ class DialLimits:
     """How long calls to an unreachable store are retried, unless the caller sets an earlier deadline."""
     backoff_s: float = 0.05
     backoff_max_s: float = 2.0
-    keepalive_s: float = 20.0
-    """A store that stays silent for three such periods while it owes a reply is considered dead."""
+    keepalive_s: float = 3.0
+    """A store that sends nothing for more than three such periods, not even echoes, is considered dead. In a cluster, another
+    store has taken over by then. A machine that is lost or a process that hangs does not close its connections, and a
+    writer must notice in a fraction of its deadline."""
     window_bytes: int = 32 << 20
     """Unacknowledged bytes of one append connection; further appends wait for their turn."""
     write_buffer_bytes: int = 4 << 20

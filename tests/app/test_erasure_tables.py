@@ -306,9 +306,9 @@ def test_a_table_of_an_erasure_is_confirmed_by_command_and_the_job_may_still_rep
     )
     shown = CliRunner().invoke(app, ["erase", "show", erasure, "--data", str(data)])
     assert f"{TABLE}: confirmed; confirmed by bea" in shown.output
-    again = CliRunner().invoke(app, ["erase", "case", "confirm-table", "c", "--stream", "s/t", *stated])
+    again = CliRunner().invoke(app, ["erase", "case", "confirm-table", "c", "s/t", *stated])
     assert (again.exit_code, again.output.count("confirmed by bea")) == (0, 1)
-    none = CliRunner().invoke(app, ["erase", "case", "confirm-table", "c", "--stream", "s/other", *stated])
+    none = CliRunner().invoke(app, ["erase", "case", "confirm-table", "c", "s/other", *stated])
     assert exit_code(none.exception) == 4
     with penstock.open(data, deletion_grace_ms=0) as store:
         note = store._inner.controller.erasures.note_table

@@ -92,7 +92,7 @@ def test_a_revoked_token_is_refused_at_once_and_others_are_not(data: Path, by: s
     door = desk(data)
     assert [refused(door, token) for token in (bad, good)] == [False, False]
     (data / "leaked").write_text(bad + "\n")
-    chosen = (bad_id,) if by == "id" else ("--token-file", str(data / "leaked"))
+    chosen = (bad_id,) if by == "id" else ("--leaked-token", str(data / "leaked"))
     if by == "file":
         # As issued by a version that kept no list.
         change_tokens(tokens_path(data), lambda tokens: tokens.pop(bad_id), now_s=0)  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_only_a_valid_token_of_this_store_is_revoked(data: Path, tmp_path_factor
     for name, text in texts.items():
         (data / name).write_text(text)
         with pytest.raises(InvalidArgumentError, match="nothing to revoke"):
-            command(data, "revoke", "--token-file", str(data / name))
+            command(data, "revoke", "--leaked-token", str(data / name))
     with pytest.raises(NotFoundError, match="no token with this id"):
         command(data, "revoke", "5b0c")
     with pytest.raises(InvalidArgumentError, match="name the tokens"):

@@ -12,7 +12,14 @@ from msgspec import UNSET
 from penstock.app.cli.common.loss import FINAL, Loss, confirm, lost_fields
 from penstock.app.cli.common.options import ID, VALUES, WAIT, OwnerOption, ReasonOption, TableOption, YesOption
 from penstock.app.cli.common.output import DEFERRED_STATUS, ProgressLine, print_facts, print_json, say
-from penstock.app.cli.common.target import ControllerOption, DataOption, JsonOption, open_target, owner_of
+from penstock.app.cli.common.target import (
+    ControllerOption,
+    DataOption,
+    JsonOption,
+    StreamArgument,
+    open_target,
+    owner_of,
+)
 from penstock.app.cli.common.words import confirmed_words, moment, parse_moment, requester_words
 from penstock.app.erasure.values import values_from
 from penstock.codec.answers import as_json as as_json_of
@@ -222,10 +229,8 @@ def close(
 @app.command("confirm-table")
 def confirm_table(
     case: CaseArgument,
+    stream: StreamArgument,
     table: TableOption,
-    stream: Annotated[
-        str, typer.Option("--stream", metavar="SCOPE/STREAM", help="The deleted stream.", show_default=False)
-    ],
     reason: ReasonOption,
     owner: OwnerOption = None,
     controller: ControllerOption = None,
@@ -238,7 +243,7 @@ def confirm_table(
     pending there, or the stream can be restored.
 
     \b
-    penstock erase case confirm-table r17 --stream crm/old --table "delta /lake/old" --reason "table was dropped"
+    penstock erase case confirm-table r17 crm/old --table "delta /lake/old" --reason "table was dropped"
     """
     with open_target(controller, data, why=reason) as store:
         found = store.cases().confirm_table(case, table, stream=stream, who=owner_of(owner), why=reason)

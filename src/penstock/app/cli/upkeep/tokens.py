@@ -73,7 +73,7 @@ def issue(
 def list_tokens(data: DataOption = Path("./store"), json: JsonOption = False) -> None:
     """List the tokens of a store that have not expired, without the tokens themselves.
 
-    A token that is not listed can be revoked with --token-file.
+    A token that is not listed can be revoked with --leaked-token.
 
     \b
     penstock token list
@@ -100,10 +100,10 @@ def revoke(
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID...", help="As penstock token list shows them.", show_default=False)
     ] = None,
-    token_file: Annotated[
+    leaked_token: Annotated[
         Path | None,
         typer.Option(
-            "--token-file", metavar="FILE", help="A file with the token, if its id is not known.", show_default=False
+            "--leaked-token", metavar="FILE", help="A file with the token, if its id is not known.", show_default=False
         ),
     ] = None,
     data: DataOption = Path("./store"),
@@ -116,14 +116,14 @@ def revoke(
 
     \b
     penstock token revoke 5b0c5c2e6a1b4d0f8e7d6c5b4a392817
-    penstock token revoke --token-file leaked.token
+    penstock token revoke --leaked-token leaked.token
     """
     _check_store(data)
     now_s = RealClock().now_ms() // 1000
-    shown = [] if token_file is None else [_token_in(token_file, data)]
+    shown = [] if leaked_token is None else [_token_in(leaked_token, data)]
     wanted = [*(ids or ()), *(token.id for token in shown)]
     if not wanted:
-        raise InvalidArgumentError("name the tokens to revoke: their ids, or --token-file")
+        raise InvalidArgumentError("name the tokens to revoke: their ids, or --leaked-token")
 
     def change(tokens: dict[str, IssuedToken]) -> None:
         for token in shown:

@@ -26,6 +26,7 @@ class ClusterProcess:
         self.command = command
         self.log = directory / f"{name}.log"
         self.facts: Mapping[str, Any] = {}
+        self.address = ""
         self._options = [command, "--json", "--name", name, "--data", str(directory / name), *options]
         self._process: subprocess.Popen[str] | None = None
         self._reading: threading.Thread | None = None
@@ -115,7 +116,9 @@ class ClusterOfProcesses:
 
     def controller(self, name: str) -> ClusterProcess:
         port, http = free_ports(2)
-        return self._add("controller", name, "--controller-port", str(port), "--http-port", str(http))
+        process = self._add("controller", name, "--controller-port", str(port), "--http-port", str(http))
+        process.address = f"127.0.0.1:{port}"
+        return process
 
     def _add(self, command: str, name: str, *options: str) -> ClusterProcess:
         shared = ("--cluster", self.url, "--secret-file", str(self.secret))
@@ -131,6 +134,11 @@ class ClusterOfProcesses:
                 raise AssertionError("\n".join(one.tail() for one in self.processes))
             time.sleep(0.02)
         return time.monotonic() - began
+
+    @property
+    def controllers(self) -> str:
+        """The addresses of all controllers, as clients are given them."""
+        return ",".join(one.address for one in self.processes if one.command == "controller")
 
     def active(self) -> ClusterProcess:
         """The active controller, once there is one."""

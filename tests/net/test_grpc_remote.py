@@ -36,14 +36,18 @@ from penstock.model.policies import (
     ScalingPolicy,
     StreamConfig,
 )
+from penstock.net.dial.addresses import parse_address
 from penstock.net.dial.controller import RemoteController, dial_controller
-from penstock.net.dial.grpc_connection import GrpcConnection, parse_address
+from penstock.net.dial.grpc_connection import GrpcConnection
+from penstock.net.dial.security import security_for
 from penstock.net.grpc import mapping
 from penstock.net.grpc.grpc_server import GrpcServer
 from penstock.net.proto import Controller_pb2 as pb
 from penstock.ports.control.transactions import EventBlock
 from penstock.ports.data.chunks import ChunkRange, Leased
 from penstock.ports.data.imports import ChunkImports, ImportedChunk
+from penstock.testing.fakes import FakeClock
+from penstock.testing.server import free_ports
 
 
 @asynccontextmanager
@@ -359,3 +363,37 @@ def test_a_maximum_that_is_absent_or_the_largest_number_is_unlimited_and_zero_is
 @given(txn=st.uuids())
 def test_transaction_ids_survive_the_wire(txn: UUID) -> None:
     assert mapping.transaction_of(mapping.transaction_message(txn)) == txn
+
+
+def test_calls_go_to_the_controller_that_answers() -> None:
+    """Of several addresses one has a server; when it ends, another one does."""
+
+    async def play() -> None:
+        memory = MemoryController()
+        first, second, third = free_ports(3)
+        addresses = f"localhost:{first},localhost:{second},tcp://localhost:{third}"
+        async with GrpcConnection(addresses) as connection:
+            remote = RemoteController(connection)
+            async with GrpcServer(memory, MemorySegments(), port=second):
+                assert not await remote.scopes.exists("s")
+                began = asyncio.get_running_loop().time()
+                for _ in range(20):
+                    assert not await remote.scopes.exists("s")
+                assert asyncio.get_running_loop().time() - began < 1, "the last one that answered is asked first"
+            async with GrpcServer(memory, MemorySegments(), port=third):
+                found = await asyncio.gather(*(remote.scopes.exists("s") for _ in range(20)))
+                assert found == [False] * 20
+        async with GrpcConnection(f"localhost:{first},localhost:{second}", patience_s=0.3) as connection:
+            with pytest.raises(NotConnectedError) as caught:
+                await RemoteController(connection).scopes.exists("s")
+            assert caught.value.fields["address"] == f"localhost:{first},localhost:{second}"
+
+    asyncio.run(play())
+
+
+def test_several_addresses_need_the_same_protection() -> None:
+    for text in ("a:1,tls://b:2", "tls://a:1,b:2", "a:1,", "a:1,b:x"):
+        with pytest.raises(InvalidArgumentError):
+            GrpcConnection(text)
+        with pytest.raises(InvalidArgumentError):
+            security_for(text, clock=FakeClock())

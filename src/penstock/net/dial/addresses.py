@@ -30,6 +30,18 @@ def parse_address(address: str) -> str:
     return f"{match['host']}:{match['port'] or DEFAULT_PORT}"
 
 
+def parse_addresses(addresses: str) -> tuple[str, ...]:
+    """Parse addresses with commas between, each as ``parse_address``: the controllers of one cluster. Raises
+    InvalidArgumentError, also if only some ask for TLS."""
+    found = addresses.split(",")
+    if len({bool(tls_of(one)) for one in found}) > 1:
+        raise InvalidArgumentError(
+            "either all controllers have TLS or none: write the same scheme in front of each",
+            address=",".join(redacted_address(one)[:120] for one in found),
+        )
+    return tuple(map(parse_address, found))
+
+
 def tls_of(address: str) -> bool | None:
     """Whether the scheme of the address asks for TLS; None if it has no scheme. Raises InvalidArgumentError."""
     scheme = _parsed(address)["scheme"]

@@ -7,7 +7,7 @@ import ssl
 
 from penstock.codec.wire.http2_frames import PREFACE
 from penstock.model.errors import NotConnectedError, TlsError
-from penstock.net.dial.addresses import connected_socket, parse_address
+from penstock.net.dial.addresses import connected_socket, parse_addresses
 from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.tls.client import ClientTls
 
@@ -36,36 +36,44 @@ _UNKNOWN_AUTHORITY = {18, 19, 20, 21}  # OpenSSL's codes for certificates of an 
 
 
 async def check_listens(address: str, *, wait_s: float = REFUSED_S, security: DialSecurity = PLAIN) -> None:
-    """Return when a server listens at a controller's address and speaks TLS or not as asked, or if this cannot be
-    determined.
+    """Return when a server listens at the address of a controller, or at one of several, and speaks TLS or not as asked.
+    Also returns if this cannot be determined.
 
     For the first connection of a session; later connections wait for a server that restarts. Raises NotConnectedError if
-    connections are refused for ``wait_s``; TlsError; InvalidArgumentError as ``parse_address``.
+    connections are refused for ``wait_s``; TlsError; InvalidArgumentError as ``parse_addresses``.
     """
     loop = asyncio.get_running_loop()
-    target = parse_address(address)
+    targets = parse_addresses(address)
     give_up_at = loop.time() + wait_s
     while True:
-        try:
-            async with asyncio.timeout(max(_PAUSE_S, wait_s)):
-                closed = await _greeted(target, security)
-            if closed is None:
+        looks: list[TlsError | ConnectionRefusedError] = []
+        for target in targets:
+            found = await _look(target, max(_PAUSE_S, wait_s), security)
+            if found is None:
                 return
-            failure: BaseException = closed
-        except ConnectionRefusedError as error:
-            failure = error
-        except (OSError, TimeoutError):
-            return  # An unknown name or a lost route may be temporary. If not, the next call reports it.
+            looks.append(found)
         if loop.time() + _PAUSE_S > give_up_at:
+            failure = next((one for one in looks if isinstance(one, TlsError)), looks[0])
             if isinstance(failure, TlsError):
                 raise failure
             raise NotConnectedError(
                 "connection refused: nothing listens at this address; check the host, the port, and that"
                 " `penstock standalone` runs there",
-                address=target,
+                address=",".join(targets),
                 waited_s=wait_s,
             ) from failure
         await asyncio.sleep(_PAUSE_S)
+
+
+async def _look(target: str, wait_s: float, security: DialSecurity) -> TlsError | ConnectionRefusedError | None:
+    """Why nothing can be served there; None: a server answers, or this cannot be determined. Raises TlsError."""
+    try:
+        async with asyncio.timeout(wait_s):
+            return await _greeted(target, security)
+    except ConnectionRefusedError as error:
+        return error
+    except (OSError, TimeoutError):
+        return None  # An unknown name or a lost route may be temporary. If not, the next call reports it.
 
 
 async def _greeted(target: str, security: DialSecurity) -> TlsError | None:

@@ -1,4 +1,5 @@
-"""A gRPC connection to one server. It survives the server's restarts and raises the server's own typed errors."""
+"""A gRPC connection to one server, or to the active one of several. It survives the server's restarts and raises the
+server's own typed errors."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from penstock.model.errors import (
     UnauthenticatedError,
 )
 from penstock.model.traces.spans import Kind, current_headers, spanning
-from penstock.net.dial.addresses import parse_address, tls_of
+from penstock.net.dial.addresses import parse_addresses, tls_of
 from penstock.net.dial.security import PLAIN, DialSecurity
 from penstock.net.grpc.dispatch import caller_metadata
 from penstock.net.grpc.grpc_errors import ERROR_KEY, class_of_code, decode_error
@@ -60,7 +61,9 @@ class Rpc(Protocol):
 
 
 class GrpcConnection:
-    """Calls over one channel, which connects by itself at the first call and again after every loss.
+    """Calls over a channel, which connects by itself at the first call and again after every loss.
+
+    With several addresses, calls go to the last one that answered. If it does not answer any more, the others are tried.
 
     A call that finds no server is repeated, after pauses of 50 ms growing to 1 s, for ``patience_s``: nearly every call
     of the ports is safe to repeat. A call whose connection was lost may have happened. Creating or deleting again then
@@ -76,14 +79,16 @@ class GrpcConnection:
         security: DialSecurity = PLAIN,
     ) -> None:
         """Raises InvalidArgumentError: an invalid address, or one that asks for TLS without ``security`` for it."""
-        self.address = parse_address(address)
-        if tls_of(address) and security.tls is None:
+        self._targets = parse_addresses(address)
+        self.address = ",".join(self._targets)
+        if tls_of(address.partition(",")[0]) and security.tls is None:
             raise InvalidArgumentError("the address asks for TLS, and the connection would be plain", address=address)
         self._security = security
         self.patience_s = patience_s
         self._call_s = call_s
-        self._channel: grpc.aio.Channel | None = None
-        self._rpcs: dict[str, Rpc] = {}
+        self._channels: list[grpc.aio.Channel] = []
+        self._at = 0  # index of the address that calls go to
+        self._rpcs: dict[tuple[int, str], Rpc] = {}
         self._owner = forks.current()
         forks.register(self)
 
@@ -95,11 +100,11 @@ class GrpcConnection:
         _check_grpc()
         tls = self._security.tls
         if tls is None:
-            self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+            self._channels = [grpc.aio.insecure_channel(target, options=_OPTIONS) for target in self._targets]
         else:
             chain, key = tls.own() or (None, None)
             trusted = grpc.ssl_channel_credentials(tls.authorities() or None, key, chain)
-            self._channel = grpc.aio.secure_channel(self.address, trusted, options=_OPTIONS)
+            self._channels = [grpc.aio.secure_channel(target, trusted, options=_OPTIONS) for target in self._targets]
         return self
 
     async def __aexit__(
@@ -108,9 +113,9 @@ class GrpcConnection:
         """Close; calls in flight are cancelled. Does nothing in a forked child."""
         if self._owner is not forks.current():
             return
-        if self._channel is not None:
-            channel, self._channel = self._channel, None
-            self._rpcs.clear()
+        channels, self._channels = self._channels, []
+        self._rpcs.clear()
+        for channel in channels:
             await channel.close()
 
     async def call(self, name: str, request: bytes, *, repeat: bool = True) -> bytes:
@@ -131,11 +136,12 @@ class GrpcConnection:
     async def _call(self, name: str, request: bytes, *, repeat: bool) -> bytes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience_s
-        pause = _FIRST_PAUSE_S
+        pause, failed = _FIRST_PAUSE_S, 0
         presenting, asked_again = self._security.presenting, False
         while True:
             header = "" if presenting is None else await presenting.header()
             shown: tuple[tuple[str, str | bytes], ...] = ((_AUTHORIZATION, header),) if header else ()
+            at = self._at
             try:
                 reply: bytes = await self._rpc(name)(
                     request,
@@ -150,19 +156,24 @@ class GrpcConnection:
                         continue
                 again = repeat and error.code() is grpc.StatusCode.UNAVAILABLE and loop.time() + pause < deadline
                 again = again and not (self._security.tls is not None and _is_distrust(str(error.details())))
-                if not again or self._channel is None:
+                if error.code() is grpc.StatusCode.UNAVAILABLE and at == self._at:
+                    self._at = (at + 1) % len(self._targets)
+                if not again or not self._channels:
                     raise self._error(name, error) from error
             else:
                 return reply
+            failed += 1
+            if failed % len(self._targets):
+                continue  # with another address, without a pause
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _rpc(self, name: str) -> Rpc:
-        if self._channel is None:
+        if not self._channels:
             raise NotConnectedError("the connection is not open", address=self.address)
-        known = self._rpcs.get(name)
+        known = self._rpcs.get((self._at, name))
         if known is None:
-            known = self._rpcs[name] = self._channel.unary_unary(f"/{SERVICE}/{name}")
+            known = self._rpcs[self._at, name] = self._channels[self._at].unary_unary(f"/{SERVICE}/{name}")
         return known
 
     def _error(self, rpc: str, error: grpc.aio.AioRpcError) -> PenstockError:

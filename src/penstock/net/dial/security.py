@@ -6,7 +6,7 @@ import ssl
 
 from penstock.model.credentials import Credentials
 from penstock.model.errors import InvalidArgumentError
-from penstock.net.dial.addresses import host_of, is_local, tls_of
+from penstock.net.dial.addresses import host_of, is_local, parse_addresses, tls_of
 from penstock.net.dial.presenting import Presenting
 from penstock.net.tls.client import ClientTls
 from penstock.ports.clock import Clock
@@ -39,18 +39,20 @@ def security_for(
     clock: Clock,
     insecure: bool = False,
 ) -> DialSecurity:
-    """The protection that an address asks for.
+    """The protection that an address asks for, or several with commas between.
 
     With ``tls``, an address without a scheme means TLS. A plain address with it is a contradiction, and never downgrades.
     ``default_tls`` is used if TLS is, and does not ask for it.
     Raises InvalidArgumentError: that contradiction; credentials that would cross a network in the clear, unless
     ``insecure``; a bad address or file.
     """
-    wanted = tls_of(address)
+    parse_addresses(address)
+    singles = address.split(",")
+    wanted = tls_of(singles[0])
     if tls is not None and wanted is False:
         raise InvalidArgumentError("options of TLS were given for a plain address; write tls://", address=address)
     uses_tls = bool(wanted) or tls is not None
-    if credentials is not None and not uses_tls and not insecure and not is_local(host_of(address)):
+    if credentials is not None and not uses_tls and not insecure and not all(map(is_local, map(host_of, singles))):
         raise InvalidArgumentError(
             "the credentials would cross the network in the clear; write tls://, or allow it with insecure",
             address=address,

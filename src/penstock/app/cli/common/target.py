@@ -29,7 +29,8 @@ ControllerOption = Annotated[
     typer.Option(
         "--controller",
         metavar="HOST:PORT",
-        help=f"The store to reach; tls://HOST:PORT with TLS.  [env var: {ENVIRONMENT}; default: {DEFAULT_CONTROLLER}]",
+        help="The store to reach; tls://HOST:PORT with TLS. Controllers of a cluster with commas between."
+        f"  [env var: {ENVIRONMENT}; default: {DEFAULT_CONTROLLER}]",
         show_default=False,
     ),
 ]

@@ -140,11 +140,13 @@ def gate_limits(settings: EmbeddedSettings, *, connections: int = _GRPC_CONNECTI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLog:
-    """``load``: fills the metadata of a directory that takes over a store. ``publications``: None for a local log."""
+    """``load``: fills the metadata of a directory that takes over a store. ``publications``: None for a local log.
+    ``owns_tier``: who owns the log also owns tier 2, which needs no claim then."""
 
     log: DurableLog
     publications: Publications | None = None
     load: Callable[[Objects, SqliteKeyValue], Awaitable[None]] | None = None
+    owns_tier: bool = False
 
 
 @asynccontextmanager
@@ -267,7 +269,9 @@ async def open_on_log(
         database = settings.data / "metadata" / "store.db"
         keyvalue = await SqliteKeyValue.open(database, source.offload, checked=True)
         stack.push_async_callback(keyvalue.close)
-        tier = await stack.enter_async_context(open_tier(settings, files, offload=source.offload, rng=source.rng))
+        tier = await stack.enter_async_context(
+            open_tier(settings, files, offload=source.offload, rng=source.rng, claims=not opened.owns_tier)
+        )
         if opened.load is not None:
             await opened.load(tier.objects, keyvalue)
         budgets = for_tier2(budgets, settings, tier.chunks)

@@ -59,16 +59,19 @@ async def open_tier2(
 
 
 @asynccontextmanager
-async def open_tier(settings: EmbeddedSettings, files: Files, *, offload: Offload, rng: Rng) -> AsyncIterator[Tier2]:
+async def open_tier(
+    settings: EmbeddedSettings, files: Files, *, offload: Offload, rng: Rng, claims: bool = True
+) -> AsyncIterator[Tier2]:
     """Tier 2 of the data directory ``files``, which must be held.
 
-    The place of an existing store is fixed: settings without a tier 2 mean the one that it has.
+    The place of an existing store is fixed: settings without a tier 2 mean the one that it has. ``claims``: protect it from
+    copies of the directory; not needed if something else decides who owns it.
 
     Raises InvalidArgumentError (another store's, missing, or of the wrong kind), UnavailableError (it does not answer).
     """
     found = await locate_tier(settings, files, offload=offload)
     async with AsyncExitStack() as stack:
-        if found.place is not None:
+        if found.place is not None and claims:
             await claim_tier(found.objects, files, place=found.place, endpoint=found.endpoint, rng=rng)
         objects = found.objects
         if found.files is None:

@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 class HoldingLimits:
     """Seconds, and a number.
 
-    ``openings``: containers that open at the same time; more would share the same disk, bookies and processors. ``flush_s``:
-    how long a container that moves away may be written to tier 2 while it still serves. ``close_s``: how long its close may
-    take then; the close gives up waiting for bookies and tier 2 by itself before that. ``pause_s``, ``pause_max_s``: between
-    attempts to open it, doubled each time. One that served for ``steady_s`` begins with the first pause again.
+    ``openings``: containers that open at the same time; each waits half of its time, for bookies, ZooKeeper and tier 2.
+    ``flush_s``: how long a container that moves away may be written to tier 2 while it still serves. ``close_s``: how long
+    its close may take then; it gives up waiting for bookies and tier 2 by itself before that. ``pause_s``, ``pause_max_s``:
+    between attempts to open it, doubled each time. One that served for ``steady_s`` begins with the first pause again.
     """
 
-    openings: int = 4
+    openings: int = 8
     flush_s: float = 10.0
     close_s: float = 40.0
     pause_s: float = 0.5

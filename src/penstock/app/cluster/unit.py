@@ -31,7 +31,7 @@ from penstock.ports.offload import Offload
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tiering.tail_cache import CacheMemory
-from penstock.storage.chunks.claim import adopt_tier, reserve_tier
+from penstock.storage.chunks.claim import bind_tier, reserve_tier
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.files import RealFiles
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
@@ -192,13 +192,10 @@ async def _prepare(record: ContainerRecord, settings: EmbeddedSettings, shared: 
         return False
     if mark is None:
         await offload.run(lambda: write_mark(data, LogMark(uid=record.uid, url=_url_of(settings))))
-    # The record decides who owns tier 2, so all openings there count as ours. Its mark is not drawn: of two stores that open
-    # a new container at the same time, each may be the first.
+    # The mark is not drawn: of two stores that open a new container at the same time, each may be the first.
     files = RealFiles(data, offload)
     tier = await locate_tier(settings, files, offload=offload)
-    await adopt_tier(
-        tier.objects, files, store=record.tier or record.uid, place=str(tier.place), endpoint=tier.endpoint
-    )
+    await bind_tier(tier.objects, files, store=record.tier or record.uid, place=str(tier.place), endpoint=tier.endpoint)
     return has_metadata
 
 
@@ -232,7 +229,7 @@ async def _opened(
         async def load(objects: Objects, keyvalue: SqliteKeyValue) -> None:
             await load_store(log, settings.data, objects, keyvalue, max_lease_ms=budgets.max_lease_ms)
 
-        opened = OpenLog(log=log, publications=log.publications, load=load)
+        opened = OpenLog(log=log, publications=log.publications, load=load, owns_tier=True)
         async with open_on_log(opened, settings, files, source, budgets=budgets, owned=[number]) as store:
             times_s.append(loop.time())
             steps = ("prepare_ms", "check_ms", "fence_ms", "recover_ms")

@@ -90,6 +90,19 @@ async def adopt_tier(objects: Objects, files: Files, *, store: str, place: str, 
     await _save(files, TierRecord(store=store, place=place, endpoint=endpoint, claimed=claimed, openings=openings))
 
 
+async def bind_tier(objects: Objects, files: Files, *, store: str, place: str, endpoint: str | None) -> None:
+    """Bind the data directory to ``objects`` without a claim: something else decides who owns it. Writes the mark ``store``
+    if there is none. Raises InvalidArgumentError (another store's), and what ``objects`` raises."""
+    mark = await _mark(objects)
+    if mark not in (None, store):
+        raise InvalidArgumentError("tier 2 belongs to another store", tier2=place, store=mark, own=store)
+    if mark is None:
+        await objects.put(MARK, _encoded({"store": store}))
+    record = TierRecord(store=store, place=place, endpoint=endpoint, claimed=True, openings=())
+    if await load_record(files) != record:
+        await _save(files, record)
+
+
 async def reserve_tier(files: Files, *, place: str, endpoint: str | None, rng: Rng) -> str:
     """The mark that the store of the data directory has in its tier 2, drawn before the first claim."""
     record = await load_record(files)

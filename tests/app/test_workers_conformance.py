@@ -19,6 +19,7 @@ from penstock.model.errors import (
     NotConnectedError,
     PenstockError,
     QuotaExceededError,
+    QuotaHeldError,
     SegmentNotFoundError,
 )
 from penstock.ports.data.chunks import Leased
@@ -126,6 +127,42 @@ def test_a_limit_bounds_segments_of_several_workers_together() -> None:
 
 async def last_of(segments, name: str) -> int:
     return await segments.setup_append(name, WRITER)
+
+
+@pytest.mark.parametrize("action", [LimitAction.HOLD, LimitAction.REJECT])
+def test_stores_without_shared_memory_divide_a_limit_and_waste_nothing(action: LimitAction) -> None:
+    """As the controller of a cluster does it: the limit is set again whenever a store has reached its share."""
+
+    async def body(world: WorkersWorld) -> None:
+        segments = world.segments
+        last = dict.fromkeys(NAMES, NO_EVENT)
+        for name in NAMES:
+            await segments.create_segment(name)
+            assert await last_of(segments, name) == NO_EVENT
+        limit = AppendLimit(stream=STREAM, segments=NAMES, total_bytes=40, quota_bytes=40, action=action)
+        await segments.limit_appends([limit])
+        written, turns = 0, 0
+        while written < 40:
+            turns += 1
+            assert turns < 20, f"{written} of 40 after {turns} turns"
+            for name in NAMES[:1] * 3 + NAMES:
+                number = 1 if last[name] == NO_EVENT else last[name] + 1
+                outcome = await append(segments, name, b"12345", number, last[name])
+                if isinstance(outcome, Appended):
+                    last[name], written = number, written + 5
+                elif written < 40:
+                    assert isinstance(outcome, QuotaHeldError), "there is room elsewhere"
+                assert written <= 40
+            async with asyncio.timeout(PATIENCE_S):
+                assert list(await segments.limits_reached()) == [STREAM]
+            await segments.limit_appends([limit])
+        expected = QuotaHeldError if action is LimitAction.HOLD else QuotaExceededError
+        await segments.limit_appends([limit])
+        for name in NAMES:
+            number = 1 if last[name] == NO_EVENT else last[name] + 1
+            assert type(await append(segments, name, b"1", number, last[name])) is expected
+
+    run_in_world(body, shared=False)
 
 
 @pytest.mark.parametrize("dies", [0, 1])

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from penstock.app.workers.layout import WorkerLayout
 from penstock.net.workers.line import WorkerLine
@@ -27,7 +28,7 @@ LAYOUT = WorkerLayout(workers=2, containers=4)
 class OneWorker:
     """A worker: ``start`` recovers and attaches it, ``die`` cuts its line and leaves its disks as they are."""
 
-    def __init__(self, number: int, counts: CountsMemory) -> None:
+    def __init__(self, number: int, counts: CountsMemory | None) -> None:
         self.number = number
         self.line = WorkerLine(number, patience_s=5.0)
         self.world = World(clock=RealClock(), rng=SeededRng(number), containers=LAYOUT.containers)
@@ -38,14 +39,17 @@ class OneWorker:
         self._reporting: list[asyncio.Future[None]] = []
 
     async def start(self, segments: WorkerSegments) -> None:
-        counts = WorkerCounts(self._counts.fileno(), worker=self.number, workers=LAYOUT.workers)
-        self.world.options["shared"] = counts
+        counts = None
+        if self._counts is not None:
+            counts = WorkerCounts(self._counts.fileno(), worker=self.number, workers=LAYOUT.workers)
+            self.world.options["shared"] = counts
         self.store = await self.world.open()
         server = WorkerServer(counts)
         server.serve(self.store)
         ours, theirs = socket.socketpair()
         far = await open_link(theirs, name="worker", handlers=server.handlers(), takers=server.takers())
-        handlers = {"limits_reached": segments.note_reached, "rates_reported": segments.note_rates}
+        reached = partial(segments.note_reached, worker=self.number)
+        handlers = {"limits_reached": reached, "rates_reported": segments.note_rates}
         near = await open_link(ours, name="server", handlers=handlers)
         self._links = [near, far]
         self._reporting = [
@@ -67,10 +71,10 @@ class OneWorker:
 
 
 class WorkersWorld:
-    """The disks of all workers, and the store that is open on them."""
+    """The disks of all workers, and the store that is open on them. ``shared``: the workers share memory."""
 
-    def __init__(self) -> None:
-        self.counts = CountsMemory(LAYOUT.workers)
+    def __init__(self, *, shared: bool = True) -> None:
+        self.counts = CountsMemory(LAYOUT.workers) if shared else None
         self.workers = [OneWorker(number, self.counts) for number in range(LAYOUT.workers)]
         self.segments: WorkerSegments
 
@@ -92,14 +96,15 @@ class WorkersWorld:
         await self.segments.restore_limits(number)
 
     def close(self) -> None:
-        self.counts.close()
+        if self.counts is not None:
+            self.counts.close()
 
 
-def run_in_world(body: Callable[[WorkersWorld], Awaitable[None]]) -> None:
+def run_in_world(body: Callable[[WorkersWorld], Awaitable[None]], *, shared: bool = True) -> None:
     """Run the test with two open workers."""
 
     async def main() -> None:
-        world = WorkersWorld()
+        world = WorkersWorld(shared=shared)
         try:
             async with asyncio.timeout(PATIENCE_S), world.open():
                 await body(world)

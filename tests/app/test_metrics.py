@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
 from penstock.app.metrics.catalogue import METRICS, MetricKind
+from penstock.app.metrics.disk import DiskMetrics
 from penstock.app.metrics.exposition import Source, render
 from penstock.app.metrics.page import MetricsPage
 from penstock.app.metrics.streams import StreamMetrics
@@ -25,6 +26,8 @@ from penstock.app.telemetry import BOUNDS_S, Counters, Snapshot
 from penstock.client.store import AsyncStore
 from penstock.model.errors import CorruptDataError
 from penstock.model.names import StreamName
+from penstock.ports.data.space import DiskSpace
+from penstock.testing.fakes import FakeClock
 from penstock.testing.world import World
 from tests.flat_control import Around
 
@@ -253,3 +256,27 @@ def up():
     counters = Counters()
     counters.gauge("holds", 1)
     return counters.snapshot()
+
+
+def test_while_a_part_of_the_store_is_away_the_last_look_at_the_disk_counts() -> None:
+    """Asking would wait, and a scrape that takes too long has no metrics at all."""
+
+    class Space:
+        asked = 0
+
+        async def disk(self) -> DiskSpace:
+            self.asked += 1
+            return DiskSpace(total_bytes=10, free_bytes=4, used_bytes=self.asked, budget_bytes=None)
+
+    async def main() -> None:
+        away: str | None = "container 1: no store serves it"
+        space = Space()
+        metrics = DiskMetrics(cast(Any, space), FakeClock(), away=lambda: away)
+        assert (await metrics.snapshot()).to_lists() == Counters().snapshot().to_lists()
+        away = None
+        found = await metrics.snapshot()
+        away = "container 1: no store serves it"
+        assert await metrics.snapshot() is found
+        assert space.asked == 1
+
+    asyncio.run(main())

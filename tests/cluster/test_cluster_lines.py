@@ -135,7 +135,7 @@ def test_calls_follow_a_container_from_store_to_store():
             await other.hold(1)
             await lines.until_served(0, patience_s=10)
             assert lines.away() is None
-            await until(lambda: "container 1: slow" in lines.not_ready().get("tiering", ""))
+            await until(lambda: lines.not_ready() == {"tiering": "container 0, 1: slow"})
 
     run(body)
 

@@ -64,11 +64,15 @@ Serve = Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The processes that hold the data. ``failure``: why some of it cannot be reached now, or None. ``metrics``: asks each
-    process, by its name. ``has_line``: the segment store is this process, and gRPC may pass it requests of a thread.
-    ``disk``: the directory to measure; None: the segment store measures its own."""
+    """The processes that hold the data.
+
+    ``failure``: why this process is not live, or None; a restart may help then. ``away``: why some data cannot be reached
+    now, or None. ``metrics``: asks each process, by its name. ``has_line``: the segment store is this process, and gRPC may
+    pass it requests of a thread. ``disk``: the directory to measure; None: the segment store measures its own.
+    """
 
     failure: Callable[[], str | None]
+    away: Callable[[], str | None] = lambda: None
     metrics: Mapping[str, WorkerMetrics] = field(default_factory=dict)
     has_line: bool = False
     disk: Path | None = None
@@ -182,7 +186,7 @@ def _metrics_page(settings: StandaloneSettings, runtime: Runtime, parts: Parts, 
         own=partial(own.snapshot, budget_bytes=settings.store.memory_bytes, store=store),
         workers=parts.metrics,
         streams=streams,
-        disk=DiskMetrics(runtime.segments, runtime.clock, data=parts.disk),
+        disk=DiskMetrics(runtime.segments, runtime.clock, data=parts.disk, away=parts.away),
     )
 
 

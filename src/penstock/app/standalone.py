@@ -77,8 +77,10 @@ async def open_standalone(
         else:
             runtime, security, pool = await stack.enter_async_context(_in_workers(settings, workers))
             store, processes = pool.endpoints[0], pool.workers
+        failure = partial(store_failure, runtime.failure, processes)
         parts = Parts(
-            failure=partial(store_failure, runtime.failure, processes),
+            failure=failure,
+            away=failure,
             metrics={f"worker-{one.number}": one.metrics for one in processes},
             has_line=workers == 1,
             disk=settings.store.data if processes else None,

@@ -240,9 +240,7 @@ class ClusterMember:
                 failure=lambda: lines.failure,
                 not_ready=lines.not_ready,
             )
-            ports = await stack.enter_async_context(
-                open_ports(serving, runtime, security, Parts(failure=lines.away), show_warning)
-            )
+            ports = await stack.enter_async_context(open_ports(serving, runtime, security, _parts(lines), show_warning))
             yield lines, replace(self._entry, grpc=_text(ports.grpc), http=_text(ports.http), active=True)
 
     def _dial(self, term: Term) -> Dial:
@@ -265,6 +263,11 @@ class ClusterMember:
             "term": None if term is None else term.term,
             "data": str(self._settings.serving.store.data),
         }
+
+
+def _parts(lines: ContainerLines) -> Parts:
+    """A container that is away makes the controller not ready for some functions. A restart does not help, so it is alive."""
+    return Parts(failure=lambda: None if lines.failure is None else str(lines.failure), away=lines.away)
 
 
 def _text(endpoint: Endpoint) -> str:

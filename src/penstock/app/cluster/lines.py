@@ -98,20 +98,18 @@ class ContainerLines:
 
     def not_ready(self) -> Mapping[str, str]:
         """The functions that do not work in every container, each with the containers and their reasons."""
-        reasons: dict[str, list[str]] = {}
+        found: dict[str, list[tuple[int, str]]] = {}
         for one in self.lines:
             away = one.failure()
             own = one.heartbeats.not_ready if away is None else dict.fromkeys(FUNCTIONS, away)
             for function, reason in own.items():
-                reasons.setdefault(function, []).append(f"container {one.number}: {reason}")
-        return {function: "; ".join(texts) for function, texts in reasons.items()}
+                found.setdefault(function, []).append((one.number, reason))
+        return {function: _by_reason(reasons) for function, reasons in found.items()}
 
     def away(self) -> str | None:
         """Which containers take no requests now, and why; None: all do."""
-        if self._failure is not None:
-            return str(self._failure)
-        found = [f"container {one.number} {reason}" for one in self.lines if (reason := one.failure()) is not None]
-        return "; ".join(found) or None
+        found = [(one.number, reason) for one in self.lines if (reason := one.failure()) is not None]
+        return _by_reason(found) or None
 
     def endpoint_of(self, segment: str) -> Endpoint:
         """Where clients reach the segment. Raises UnavailableError while nobody serves it, or its store does not know the
@@ -271,6 +269,14 @@ class ContainerLines:
             await asyncio.gather(*keeping, return_exceptions=True)
             for one in self.lines:
                 one.line.give_up(self._failure or NotConnectedError("the controller is closing"))
+
+
+def _by_reason(found: Sequence[tuple[int, str]]) -> str:
+    """Containers with the same reason together."""
+    numbers: dict[str, list[str]] = {}
+    for number, reason in found:
+        numbers.setdefault(reason, []).append(str(number))
+    return "; ".join(f"container {', '.join(those)}: {reason}" for reason, those in numbers.items())
 
 
 def _endpoint(address: str) -> Endpoint:

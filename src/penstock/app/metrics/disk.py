@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,19 +26,31 @@ take half a percent of a CPU at most."""
 class DiskMetrics:
     """Looks at the disk at a scrape, unless the last look is too recent for what it cost. The forecast needs two looks.
 
-    ``data``: the directory that is measured; None: ``space`` measures it.
+    ``data``: the directory that is measured; None: ``space`` measures it. ``away``: why a part of the store cannot be asked
+    now, or None.
     """
 
-    def __init__(self, space: Space, clock: Clock, *, data: Path | None = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        clock: Clock,
+        *,
+        data: Path | None = None,
+        away: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._space = space
         self._clock = clock
         self._data = data
+        self._away = away
         self._points: list[Point] = []
         self._last: Snapshot | None = None
         self._again_at_s = 0.0
 
     async def snapshot(self) -> Snapshot:
         """The disk now, or at the last look; empty if it cannot be read. Raises PenstockError."""
+        if self._away() is not None:
+            # The question would wait for that part, for longer than Prometheus waits for all metrics.
+            return self._last or Counters().snapshot()
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         if self._last is None or began_s >= self._again_at_s:

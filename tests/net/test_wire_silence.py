@@ -13,8 +13,11 @@ from penstock.codec.wire import commands as c
 from penstock.codec.wire.frames import VERSION_HIGH, VERSION_LOW, encode
 from penstock.model.errors import NotConnectedError
 from penstock.net.dial.wire_dial import _SILENT_TICKS, DialLimits, dial
+from penstock.net.dial.wire_pool import ConnectionPool
 from penstock.net.wire.arena import ArenaPool
 from penstock.ports.control.layout import Endpoint
+from penstock.storage.machine.rng import RealRng
+from tests.flat_control import FlatControl
 
 TICK_S = 0.05
 
@@ -62,6 +65,34 @@ def test_a_store_that_echoes_may_take_its_time():
             connection.abort()
             with pytest.raises(NotConnectedError):
                 await waiting
+
+    asyncio.run(main())
+
+
+class Moving(FlatControl):
+    """A controller that names a store that hangs, and from then on another one."""
+
+    def __init__(self, *places) -> None:
+        self._places = list(places)
+
+    async def layout_endpoint(self, _segment):
+        return self._places.pop(0) if len(self._places) > 1 else self._places[0]
+
+
+def test_after_silence_the_controller_is_asked_before_the_store_is_dialled_again():
+    async def main():
+        async with asyncio.timeout(10), store(echoes=False) as hangs, store(echoes=True) as other:
+            pool = ConnectionPool(
+                Moving(hangs, other), rng=RealRng(), telemetry=Counters(), limits=DialLimits(keepalive_s=TICK_S)
+            )
+            segment = "s/t/0.#epoch.0"
+            connection = await pool.open(await pool.endpoint(segment))
+            assert connection.endpoint == await pool.endpoint(segment) == hangs
+            with pytest.raises(NotConnectedError, match="silent"):
+                await connection.request(lambda rid: c.GetStreamSegmentInfo(rid, segment, ""))
+            assert await pool.endpoint(segment) == other
+            assert await pool.endpoint("s/t/1.#epoch.0") == other
+            await pool.close()
 
     asyncio.run(main())
 

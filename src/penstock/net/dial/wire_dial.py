@@ -97,6 +97,8 @@ class DialConnection(asyncio.BufferedProtocol):
         self._last_rid = 0
         self._reason = "connection was closed"
         self._silent_ticks = 0
+        self.silent = False
+        """Whether the connection ended because the store sent nothing."""
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
@@ -177,6 +179,7 @@ class DialConnection(asyncio.BufferedProtocol):
     def _tick(self) -> None:
         self._silent_ticks += 1
         if self._silent_ticks > _SILENT_TICKS:
+            self.silent = True
             self._abort("store is silent")
             return
         # The server echoes it, so that a dead peer differs from an idle one.

@@ -178,9 +178,17 @@ class ConnectionPool:
             endpoint, pool=self._arenas, limits=self.limits, security=self.security, token_of=self.tokens.of
         )
         self._extra[connection] = None
-        connection.closed.add_done_callback(lambda _: self._extra.pop(connection, None))
+        connection.closed.add_done_callback(lambda _: self._left(connection))
         self.telemetry.add("dialled_connections")
         return connection
+
+    def _left(self, connection: DialConnection) -> None:
+        self._extra.pop(connection, None)
+        if connection.silent:
+            # A process that hangs still accepts connections, so another attempt there would wait for ``connect_s``.
+            lost = connection.endpoint
+            self._endpoints = {place: found for place, found in self._endpoints.items() if found != lost}
+            self._streams = {name: stream for name, stream in self._streams.items() if stream.guess != lost}
 
     async def shared(self, endpoint: Endpoint, use: str) -> DialConnection:
         """The one connection to a store for ``use``, opened if there is none. Raises NotConnectedError."""

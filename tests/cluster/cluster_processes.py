@@ -94,10 +94,11 @@ class ClusterOfProcesses:
         self.secret = directory / "secret"
         self.processes: list[ClusterProcess] = []
         (directory / "tier2").mkdir()
-        self.run(
+        self.init = (
             *("cluster", "init", self.url, "--tier2", str(directory / "tier2"), "--ledgers", ledgers),
             *("--containers", str(containers), "--secret-file", str(self.secret)),
         )
+        self.run(*self.init)
 
     def run(self, *words: str) -> str:
         """A command of the command line, which succeeds."""
@@ -114,14 +115,15 @@ class ClusterOfProcesses:
         port, links = free_ports(2)
         return self._add("store", name, "--port", str(port), "--links-port", str(links))
 
-    def controller(self, name: str) -> ClusterProcess:
+    def controller(self, name: str, *, secret: Path | None = None) -> ClusterProcess:
         port, http = free_ports(2)
-        process = self._add("controller", name, "--controller-port", str(port), "--http-port", str(http))
+        ports = ("--controller-port", str(port), "--http-port", str(http))
+        process = self._add("controller", name, *ports, secret=secret)
         process.address = f"127.0.0.1:{port}"
         return process
 
-    def _add(self, command: str, name: str, *options: str) -> ClusterProcess:
-        shared = ("--cluster", self.url, "--secret-file", str(self.secret))
+    def _add(self, command: str, name: str, *options: str, secret: Path | None = None) -> ClusterProcess:
+        shared = ("--cluster", self.url, "--secret-file", str(secret or self.secret))
         process = ClusterProcess(self.directory, command, name, *shared, *options).start()
         self.processes.append(process)
         return process

@@ -133,7 +133,7 @@ def test_calls_follow_a_container_from_store_to_store():
             assert await waiting == 2
             assert lines.endpoint_of(name) == Endpoint(host="store2", port=1)
             await other.hold(1)
-            await lines.until_served(0, patience_s=10)
+            await lines.until_served(0, patience_s=10, reach_s=10)
             assert lines.away() is None
             await until(lambda: lines.not_ready() == {"tiering": "container 0, 1: slow"})
 
@@ -185,6 +185,31 @@ def test_a_store_that_cannot_be_reached_is_dialled_again_with_pauses():
     run(body)
 
 
+def test_a_controller_that_cannot_reach_its_own_table_gives_up():
+    async def body(cluster):
+        one, other = Store(cluster, 1), Store(cluster, 2)
+        async with cluster.lines() as lines:
+            waiting = asyncio.ensure_future(lines.until_served(0, patience_s=0.05, reach_s=0.05))
+            await asyncio.sleep(0.3)
+            assert not waiting.done(), "no store serves it, so no other controller could do better"
+            await other.hold(1)
+            del cluster.stores["store1:2"]
+            await one.hold(0)
+            with pytest.raises(UnavailableError, match="another one takes over") as caught:
+                await waiting
+            assert "cannot connect" in caught.value.fields["reason"]
+            cluster.stores["store1:2"] = one
+            await lines.until_served(0, patience_s=0.05, reach_s=10)
+            assert lines.unreachable(0, reach_s=0) is None
+            del cluster.stores["store1:2"]
+            one.links[0].abort()
+            await until(lambda: lines.unreachable(0, reach_s=0.05) is not None)
+            cluster.coordinator.expire(one.session.session().id)
+            await until(lambda: lines.unreachable(0, reach_s=0.05) is None)
+
+    run(body)
+
+
 def test_the_link_of_a_store_that_hangs_is_closed_and_dialled_again():
     async def body(cluster):
         one = Store(cluster, 1)
@@ -221,7 +246,7 @@ def test_the_end_of_the_session_is_a_failure_and_ends_all_calls():
         await one.hold(0)
         async with cluster.lines(session) as lines:
             await until(lambda: lines.lines[0].ready)
-            serving = asyncio.ensure_future(lines.until_served(1, patience_s=0.01))
+            serving = asyncio.ensure_future(lines.until_served(1, patience_s=0.01, reach_s=10))
             waiting = asyncio.ensure_future(lines.segments.seal(segment_of(lines, 1)))
             await asyncio.sleep(0)
             cluster.coordinator.expire(session.session().id)

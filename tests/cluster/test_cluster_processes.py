@@ -137,3 +137,20 @@ def test_a_drained_store_is_empty_and_a_paused_controller_is_not_active_any_more
             writing.rounds(5)
         assert read(address) == {key: list(range(writing.next)) for key in KEYS}
         print(f"longest round of a writer {writing.longest_s:.1f} s")
+
+
+def test_a_controller_with_another_secret_makes_way_for_the_others(zookeeper, bookies, tmp_path):
+    with ClusterOfProcesses(tmp_path, zookeeper.address, bookies.root) as cluster:
+        again = cluster.run(*cluster.init, "--json")
+        assert '"created": false' in again, "a repetition changes nothing"
+        stranger = cluster.controller("c0", secret=tmp_path / "other")
+        assert stranger.wait(30) == 3, "the file does not exist"
+        (tmp_path / "other").write_text("ab" * 32)
+        (tmp_path / "other").chmod(0o600)
+        stranger.start()
+        cluster.until(lambda: cluster.status()["leader"] is not None)
+        cluster.store("s0")
+        cluster.controller("c1")
+        assert cluster.active().name == "c1"
+        assert stranger.wait() == 5
+        assert "another one takes over" in stranger.tail()

@@ -48,6 +48,11 @@ _NAME_S: Final = 30.0
 usually 4 s."""
 _SERVED_S: Final = 30.0
 """How long the first start waits for all containers. Streams of the others cannot be reached until they are served."""
+_REACHED_S: Final = 10.0
+"""How long an elected controller then tries to reach a store that serves its table. One with another secret, or behind a
+broken network, must not keep the others from being elected."""
+_LOST_S: Final = 30.0
+"""The same for the active controller. Longer: its calls wait as long, and a store that hangs is noticed in 15 s."""
 
 Ready = Callable[[Mapping[str, Any]], None]
 
@@ -198,13 +203,14 @@ class ClusterMember:
                 node = await self._coordination.read(self._path)
                 await self._coordination.set(self._path, encode_node(entry), node.version)
                 ready(self._facts("active", entry, term))
-                while lines.failure is None:
+                table = container_of(TABLE, self._config.containers)
+                while (failure := lines.failure or lines.unreachable(table, reach_s=_LOST_S)) is None:
                     try:
                         await asyncio.wait_for(stop.wait(), _WATCH_S)
                     except TimeoutError:
                         continue
                     return
-                raise lines.failure
+                raise failure
 
     @asynccontextmanager
     async def _active(
@@ -217,7 +223,7 @@ class ClusterMember:
             lines = await stack.enter_async_context(
                 open_lines(self._coordination, self._dial(term), containers=containers)
             )
-            await lines.until_served(container_of(TABLE, containers), patience_s=_SERVED_S)
+            await lines.until_served(container_of(TABLE, containers), patience_s=_SERVED_S, reach_s=_REACHED_S)
             controller = await stack.enter_async_context(
                 open_control(
                     serving,

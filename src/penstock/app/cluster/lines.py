@@ -90,6 +90,7 @@ class ContainerLines:
         self._reports = WorkerReports(self.segments)
         self._failure: PenstockError | None = None
         self._changed = asyncio.Event()
+        self._unreached_since: float | None = None
 
     @property
     def failure(self) -> PenstockError | None:
@@ -124,16 +125,37 @@ class ContainerLines:
             )
         return _endpoint(one.held.clients)
 
-    async def until_served(self, first: int, *, patience_s: float) -> None:
-        """Wait until all containers are served; after ``patience_s``, only until the container ``first`` is. Raises
-        SessionEndedError."""
-        deadline = asyncio.get_running_loop().time() + patience_s
+    async def until_served(self, first: int, *, patience_s: float, reach_s: float) -> None:
+        """Wait until all containers are reached; after ``patience_s``, only until the container ``first`` is.
+
+        Raises SessionEndedError, and UnavailableError: a store serves that container, and was not reached for ``reach_s``
+        more. Another controller may reach it.
+        """
+        loop = asyncio.get_running_loop()
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(loop.time() + patience_s):
                 await self._until(self.lines)
                 return
-        await self._until([self.lines[first]])
+        one = self.lines[first]
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(loop.time() + reach_s):
+                    await self._until([one])
+                    break
+            if one.held is not None:
+                raise _unreachable(one, one.held)
         log.warning("some containers are not served", extra={"reason": self.away()})
+
+    def unreachable(self, number: int, *, reach_s: float) -> UnavailableError | None:
+        """The error, if a store serves the container and has not been reached for ``reach_s``, as seen by calls of this
+        function."""
+        one, now = self.lines[number], asyncio.get_running_loop().time()
+        if one.ready or one.held is None:
+            self._unreached_since = None
+            return None
+        if self._unreached_since is None:
+            self._unreached_since = now
+        return _unreachable(one, one.held) if now - self._unreached_since >= reach_s else None
 
     async def _until(self, lines: Sequence[ContainerLine]) -> None:
         while not all(one.ready for one in lines):
@@ -269,6 +291,15 @@ class ContainerLines:
             await asyncio.gather(*keeping, return_exceptions=True)
             for one in self.lines:
                 one.line.give_up(self._failure or NotConnectedError("the controller is closing"))
+
+
+def _unreachable(one: ContainerLine, held: HeldContainer) -> UnavailableError:
+    return UnavailableError(
+        "this controller does not reach the container of its own table, so another one takes over",
+        container=one.number,
+        store=held.store,
+        reason=one.problem,
+    )
 
 
 def _by_reason(found: Sequence[tuple[int, str]]) -> str:

@@ -59,6 +59,7 @@ class LimitShares:
         self._given: dict[str, dict[int, Pair]] = {}
         self._sent: dict[str, dict[int, AppendLimit]] = {}
         self._waiting: dict[str, dict[int, None]] = {}
+        self._idle: dict[str, list[int]] = {}  # containers without segments of the stream, which know that
         self._locks: dict[str, asyncio.Lock] = {}
 
     def met(self, stream: str, container: int) -> None:
@@ -68,7 +69,7 @@ class LimitShares:
 
     def forget(self, stream: str) -> None:
         """The stream has no limit any more."""
-        for known in (self._given, self._sent, self._waiting, self._locks):
+        for known in (self._given, self._sent, self._waiting, self._idle, self._locks):
             known.pop(stream, None)
 
     async def put(self, limit: AppendLimit, generation: int) -> None:
@@ -86,8 +87,10 @@ class LimitShares:
         used = await self._used(limit, members)
         held = _Division(limit=limit, generation=generation, favoured=None, is_shared=True)
         # Segments that are created in other containers have no share until the limit is set again.
-        others = [number for number in range(len(self._lines)) if number not in members]
-        await self._send(held, dict.fromkeys(others, _NOTHING), {})
+        idle = [number for number in self._idle.get(limit.stream, ()) if number not in members]
+        others = [number for number in range(len(self._lines)) if number not in members and number not in idle]
+        idle += await self._send(held, dict.fromkeys(others, _NOTHING), {})
+        self._idle[limit.stream] = idle
         unknown = [number for number in members if number not in given]
         fresh: dict[int, Pair] = {}
         answered = await self._send(held, {one: used.get(one, _NOTHING) for one in unknown}, fresh)

@@ -155,9 +155,9 @@ def test_a_stream_in_one_container_keeps_its_limit_as_it_is():
         await shares.put(limit, 1)
         assert containers[0].limit == limit
         assert containers[1].limit.total_bytes == 0, "a segment that is created there waits for its share"
-        told = containers[1].limit
+        known = containers[1].limit
         await shares.put(limit, 2)
-        assert containers[1].limit is told, "it is not sent again"
+        assert containers[1].limit is known, "it is not sent again"
         await shares.put(limit_of(90, containers), 3)
         await shares.put(limit, 4)
         assert containers[1].limit.total_bytes == 0, "nor has it a share after its segments have ended"

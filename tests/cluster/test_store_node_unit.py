@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,8 +14,15 @@ from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
 from penstock.app.replicated.log_place import read_mark
 from penstock.app.segments import cluster_memory_min_bytes
 from penstock.app.settings import EmbeddedSettings
-from penstock.model.errors import ContainerOfflineError, CorruptDataError, InvalidArgumentError, PenstockError
+from penstock.model.errors import (
+    ContainerOfflineError,
+    CorruptDataError,
+    DirectoryInUseError,
+    InvalidArgumentError,
+    PenstockError,
+)
 from penstock.segmentstore.store import SegmentStore
+from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.objects.file_objects import FileObjects
 from tests.cluster.store_node_kit import ADDRESS, MemoryCluster, numbers, write
 
@@ -198,5 +206,41 @@ def test_a_budget_that_cannot_hold_all_containers_is_refused(tmp_path: Path) -> 
         async with cluster.shared("a") as a:
             with pytest.raises(InvalidArgumentError, match="memory budget is too small"):
                 share_units(ADDRESS, cluster.config, given, nodes=a.nodes, ledgers=a.ledgers, source=a.source)
+
+    asyncio.run(main())
+
+
+def test_an_opening_that_is_cancelled_does_not_keep_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The assignment changes while a thread opens the directory, and names the store again later."""
+    cluster = MemoryCluster(tmp_path)
+    segment = cluster.segment_of(2)
+    opened, cancelled = threading.Event(), threading.Event()
+
+    def slow(path: Path) -> DataDirectory:
+        directory = real(path)
+        opened.set()
+        cancelled.wait(10)
+        return directory
+
+    real = DataDirectory.open
+
+    async def main() -> None:
+        async with asyncio.timeout(20), cluster.shared("a") as shared:
+            monkeypatch.setattr(DataDirectory, "open", slow)
+            opening = asyncio.ensure_future(serve(shared, 2, segment, range(5)))
+            await asyncio.to_thread(opened.wait, 10)
+            opening.cancel()
+            await asyncio.wait({opening})
+            assert opening.cancelled()
+            monkeypatch.setattr(DataDirectory, "open", real)
+            cancelled.set()
+            while True:
+                try:
+                    assert await serve(shared, 2, segment, range(5)) == list(range(5))
+                    return
+                except DirectoryInUseError:
+                    await asyncio.sleep(0.01)  # until the thread has ended
 
     asyncio.run(main())

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.integrity.start_check import check_start
@@ -128,7 +129,7 @@ async def open_unit(number: int, shared: UnitsShared) -> AsyncIterator[SegmentSt
     settings = await offload.run(lambda: _settings_of(number, shared))
     async with AsyncExitStack() as stack:
         # Never marked as complete: what is missing in a cache was not lost.
-        directory = await offload.run(lambda: DataDirectory.open(settings.data))
+        directory = await _locked(settings.data, offload)
         stack.callback(directory.close)
         record = await _record_of(number, settings, shared)
         is_kept = await _prepare(record, settings, shared)
@@ -150,6 +151,22 @@ async def open_unit(number: int, shared: UnitsShared) -> AsyncIterator[SegmentSt
             )
             store = await stack.enter_async_context(_opened(number, settings, shared, since_s))
         yield store
+
+
+async def _locked(data: Path, offload: Offload) -> DataDirectory:
+    """The open directory. Cancelled: it is closed as soon as the thread has opened it; otherwise nothing would ever close it,
+    and this process could not open the container again. Raises DirectoryInUseError, InvalidArgumentError, OSError."""
+    opening = asyncio.ensure_future(offload.run(lambda: DataDirectory.open(data)))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_abandoned)
+        raise
+
+
+def _close_abandoned(opening: asyncio.Future[DataDirectory]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _settings_of(number: int, shared: UnitsShared) -> EmbeddedSettings:

@@ -39,22 +39,32 @@ def first_after(probes: Iterable[Probe], moment_s: float) -> dict[int, float]:
 
 @dataclass(slots=True)
 class Counters:
-    """Increments of counters in a table by compare-and-set. ``stale``: reads that returned less than was acknowledged before
-    the read began."""
+    """Increments of counters in a table by compare-and-set, by several clients. ``stale``: reads that returned less than what
+    some client had read or changed before the read began."""
 
     acked: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
-    stale: int = 0
+    stale: list[str] = field(default_factory=list)
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> Counters:
         found = cls()
+        known: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        reads: list[tuple[str, int, float]] = []
         for line in lines:
-            verb, name, *_ = line.split()
-            if verb == "stale":
-                found.stale += 1
+            verb, name, *rest = line.split()
+            if verb == "unknown":
+                found.unknown[name] += 1
+                continue
+            known[name].append((float(rest[-1]), int(rest[0])))
+            if verb == "acked":
+                found.acked[name] += 1
             else:
-                {"acked": found.acked, "unknown": found.unknown}[verb][name] += 1
+                reads.append((name, int(rest[0]), float(rest[1])))
+        for name, value, began_s in reads:
+            least = max((one for ended_s, one in known[name] if ended_s < began_s), default=0)
+            if value < least:
+                found.stale.append(f"{name}: read {value} after {least}")
         return found
 
     def wrong(self, values: Mapping[str, int]) -> list[str]:

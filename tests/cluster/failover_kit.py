@@ -42,7 +42,6 @@ from tests.cluster.failover_facts import (
     percentile,
     whole_lines,
 )
-from tests.cluster.failover_front import Front
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
@@ -165,7 +164,6 @@ class FailoverCluster:
             stack.callback(self._kill_all)
             self._init()
             self._ports = cluster_engines.free_ports(self.sizes.controllers)
-            self._front = stack.enter_context(Front(self._ports))
             for number in range(self.sizes.controllers):
                 self._controller(number).start()
             for _ in range(self.sizes.stores):
@@ -225,8 +223,8 @@ class FailoverCluster:
 
     @property
     def clients(self) -> str:
-        """The address for clients."""
-        return f"127.0.0.1:{self._front.port}"
+        """The addresses for clients."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     # --- what the coordinator says ---
 
@@ -398,28 +396,27 @@ class Nemesis:
 
 
 @contextmanager
-def load(cluster: FailoverCluster) -> Iterator[subprocess.Popen[bytes]]:
-    """The load, from the first acknowledgement of each container on."""
+def load(cluster: FailoverCluster) -> Iterator[Sequence[subprocess.Popen[bytes]]]:
+    """The processes of the load, from the first acknowledgement of each container on."""
+    command = (
+        *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.cluster.failover_load"),
+        *(cluster.clients, str(cluster.notes), str(cluster.sizes.containers)),
+    )
+    processes: list[subprocess.Popen[bytes]] = []
     with (cluster.directory / "load.log").open("ab") as log:
-        process = subprocess.Popen(
-            [
-                *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.cluster.failover_load"),
-                *(cluster.clients, str(cluster.notes), str(cluster.sizes.containers)),
-            ],
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        cluster.wait(
-            lambda: (
-                len(first_after(parse_probes(whole_lines(cluster.notes / "probes")), 0.0)) == cluster.sizes.containers
-            ),
-            "the load writes to every container",
-        )
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+        try:
+            processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+            probes = cluster.notes / "probes"
+            cluster.wait(
+                lambda: len(first_after(parse_probes(whole_lines(probes)), 0.0)) == cluster.sizes.containers,
+                "the load writes to every container",
+            )
+            processes.append(subprocess.Popen([*command, "visitor"], stdout=log, stderr=log))
+            yield processes
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
 
 
 def run(
@@ -431,10 +428,10 @@ def run(
         with load(cluster) as writing:
             for _ in range(takeovers):
                 print(nemesis.strike(), file=sys.stderr, flush=True)
-                if writing.poll() is not None:
+                if any(one.poll() is not None for one in writing):
                     raise FailoverError(f"the load has ended: {(cluster.directory / 'load.log').read_text()[-2000:]}")
             (cluster.notes / "stop").touch()
-            status = writing.wait(PATIENCE_S)
+            status = max(abs(one.wait(PATIENCE_S)) for one in writing)
         return {
             "takeovers": takeovers,
             "seed": seed,

@@ -1,13 +1,16 @@
 """Load on a cluster, as a process of its own: it notes what was acknowledged, in files of the directory.
 
-    python -m tests.cluster.failover_load ADDRESSES DIRECTORY CONTAINERS
+    python -m tests.cluster.failover_load ADDRESS DIRECTORY CONTAINERS          writes and counts
+    python -m tests.cluster.failover_load ADDRESS DIRECTORY CONTAINERS visitor  counts, with a new client each second
 
     probes     container, number, sent, acknowledged (seconds of the monotonic clock), one stream for each container
     events     key and number of each acknowledged event; the numbers of a key have no gap
-    counters   ``acked NAME`` or ``unknown NAME`` for each increment, ``stale NAME`` for a read of an older value
+    counters   ``acked NAME VALUE MOMENT`` or ``unknown NAME`` for each increment, ``read NAME VALUE BEGAN ENDED``
     failures   what ended with an error that a client does not survive
 
-It ends when the file ``stop`` exists.
+The visitor finds the new owner of a container while the other process may still wait for an owner that is paused: what
+that one answers when it continues must not be older than what the visitor has changed. It ends when the file ``stop``
+exists.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 import penstock
-from penstock import AsyncStore
+from penstock import AsyncStore, AsyncTable
 from penstock.core.segments.placement import container_of
 from penstock.model.errors import BadKeyVersionError, FencedError, PenstockError, UnavailableError
 
@@ -33,6 +37,9 @@ COUNTING = 2
 """Tasks that increment the same counters."""
 DEADLINE_S = 120.0  # longer than any takeover: a writer that gives up leaves the outcome of its events unknown
 PROBE_EVERY_S, PAUSE_S = 0.1, 0.05
+READ_EVERY_S, READS_MAX = 0.2, 64
+VISIT_S, VISIT_MAX_S = 1.0, 5.0
+"""How long a client of the visitor counts; how long it waits for an answer."""
 RETRY_S = 0.5
 
 
@@ -58,9 +65,6 @@ class Load:
         self._directory = directory
         self._containers = containers
         self._failures = self._file("failures")
-        self._counters = self._file("counters")
-        self._known = dict.fromkeys(COUNTER_NAMES, 0)
-        """The largest value of each counter that was acknowledged or read: no later read may return less."""
 
     def _file(self, name: str) -> TextIO:
         return (self._directory / name).open("a", buffering=1)
@@ -74,6 +78,7 @@ class Load:
                 group.create_task(self._survive(self._write(writer, events)))
             for _ in range(COUNTING):
                 group.create_task(self._survive(self._count()))
+            group.create_task(self._survive(self._read()))
 
     def _stopped(self) -> bool:
         return (self._directory / "stop").exists()
@@ -111,40 +116,88 @@ class Load:
                 await asyncio.sleep(PAUSE_S)
 
     async def _count(self) -> None:
-        table = self._store.table(COUNTERS)
-        turn = 0
+        counting = Counting(self._store, self._file("counters"))
         while not self._stopped():
-            name = COUNTER_NAMES[turn % len(COUNTER_NAMES)]
-            turn += 1
-            least = self._known[name]
-            try:
-                found = await table.get(name)
-            except (UnavailableError, FencedError):
-                await asyncio.sleep(RETRY_S)
-                continue
-            value = 0 if found is None else int(found.value)
-            if value < least:
-                print(f"stale {name} {value} < {least}", file=self._counters)
-            self._known[name] = max(self._known[name], value)
-            try:
-                if found is None:
-                    await table.insert(name, b"1")
-                else:
-                    await table.replace(name, b"%d" % (value + 1), found.version)
-            except BadKeyVersionError:
-                pass  # The other task was faster.
-            except (UnavailableError, FencedError):
-                print(f"unknown {name}", file=self._counters)
-                await asyncio.sleep(RETRY_S)
+            await counting.step()
+
+    async def _read(self) -> None:
+        """Read counters without waiting for earlier reads: some reach an owner while it is paused, which answers them when it
+        continues."""
+        table, notes = self._store.table(COUNTERS), self._file("counters")
+        reads: set[asyncio.Task[None]] = set()
+        async with asyncio.TaskGroup() as group:
+            turn = 0
+            while not self._stopped():
+                if len(reads) < READS_MAX:
+                    name = COUNTER_NAMES[turn % len(COUNTER_NAMES)]
+                    turn += 1
+                    read = group.create_task(read_counter(table, name, notes))
+                    reads.add(read)
+                    read.add_done_callback(reads.discard)
+                await asyncio.sleep(READ_EVERY_S)
+
+
+async def read_counter(table: AsyncTable, name: str, notes: TextIO) -> None:
+    began = time.monotonic()
+    with suppress(UnavailableError, FencedError):
+        found = await table.get(name)
+        value = 0 if found is None else int(found.value)
+        print(f"read {name} {value} {began:.6f} {time.monotonic():.6f}", file=notes)
+
+
+class Counting:
+    """Increments counters, one after another, by compare-and-set."""
+
+    def __init__(self, store: AsyncStore, notes: TextIO) -> None:
+        self._table = store.table(COUNTERS)
+        self._notes = notes
+        self._turn = 0
+
+    async def step(self) -> None:
+        name = COUNTER_NAMES[self._turn % len(COUNTER_NAMES)]
+        self._turn += 1
+        began = time.monotonic()
+        try:
+            found = await self._table.get(name)
+        except (UnavailableError, FencedError):
+            await asyncio.sleep(RETRY_S)
+            return
+        value = 0 if found is None else int(found.value)
+        print(f"read {name} {value} {began:.6f} {time.monotonic():.6f}", file=self._notes)
+        try:
+            if found is None:
+                await self._table.insert(name, b"1")
             else:
-                print(f"acked {name}", file=self._counters)
-                self._known[name] = max(self._known[name], value + 1)
-            await asyncio.sleep(PAUSE_S)
+                await self._table.replace(name, b"%d" % (value + 1), found.version)
+        except BadKeyVersionError:
+            pass  # Another task was faster.
+        except (UnavailableError, FencedError):
+            print(f"unknown {name}", file=self._notes)
+            await asyncio.sleep(RETRY_S)
+        except asyncio.CancelledError:
+            print(f"unknown {name}", file=self._notes)
+            raise
+        else:
+            print(f"acked {name} {value + 1} {time.monotonic():.6f}", file=self._notes)
+        await asyncio.sleep(PAUSE_S)
+
+
+async def visit(address: str, directory: Path) -> None:
+    with (directory / "counters").open("a", buffering=1) as notes:
+        while not (directory / "stop").exists():
+            with suppress(TimeoutError, UnavailableError, FencedError):
+                async with asyncio.timeout(VISIT_MAX_S), penstock.connect_async(address) as store:
+                    counting, end = Counting(store, notes), time.monotonic() + VISIT_S
+                    while time.monotonic() < end:
+                        await counting.step()
 
 
 async def main() -> None:
-    addresses, directory, containers = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    async with penstock.connect_async(addresses) as store:
+    address, directory, containers = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    if sys.argv[4:] == ["visitor"]:
+        await visit(address, directory)
+        return
+    async with penstock.connect_async(address) as store:
         await prepare(store, containers)
         await Load(store, directory, containers).run()
 

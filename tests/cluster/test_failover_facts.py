@@ -45,12 +45,20 @@ def test_each_anomaly_of_events_is_counted() -> None:
 
 
 def test_a_counter_lies_between_what_was_acknowledged_and_what_may_have_happened() -> None:
-    counters = Counters.parse(["acked a\n", "acked a\n", "unknown a\n", "acked b\n", "stale b 0 < 1\n"])
-    assert counters.stale == 1
+    counters = Counters.parse(["acked a 1 1.0\n", "acked a 2 2.0\n", "unknown a\n", "acked b 1 1.0\n"])
     assert counters.wrong({"a": 2, "b": 1}) == counters.wrong({"a": 3, "b": 1}) == []
     assert counters.wrong({"a": 4, "b": 1}) == ["a: 4 is not from 2 to 3"]
     assert counters.wrong({"a": 2}) == ["b: 0 is not from 1 to 1"]
     assert counters.wrong({"a": 2, "b": 1, "c": 1}) == ["c: 1 is not from 0 to 0"]
+
+
+def test_a_read_is_stale_if_another_client_knew_more_before_it_began() -> None:
+    def stale(*lines: str) -> list[str]:
+        return Counters.parse(lines).stale
+
+    assert stale("acked a 5 2.0\n", "read a 4 1.9 9.0\n", "read a 5 2.1 2.2\n", "read b 0 3.0 3.1\n") == []
+    assert stale("acked a 5 2.0\n", "read a 4 2.1 9.0\n") == ["a: read 4 after 5"]
+    assert stale("read a 4 3.0 3.1\n", "read a 5 1.0 2.0\n") == ["a: read 4 after 5"]
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

@@ -134,7 +134,9 @@ def test_a_controller_waits_for_its_name_and_then_gives_up(tmp_path):
 def test_a_controller_beyond_loopback_and_a_bad_name_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="neither TLS nor authentication"):
         settings(tmp_path, host="10.0.0.1")
-    assert settings(tmp_path, host="10.0.0.1", insecure=True).name == "c1"
+    assert settings(tmp_path).unprotected == ()
+    (missing,) = settings(tmp_path, host="10.0.0.1", insecure=True).unprotected
+    assert "--" not in missing, "it has no option for that"
     for name in ("", "a/b", "_a"):
         with pytest.raises(InvalidArgumentError):
             settings(tmp_path, name=name)

@@ -142,8 +142,12 @@ async def open_ports(
     security: Security,
     parts: Parts,
     show_warning: Callable[[str], None] = log.debug,
+    *,
+    missing: Sequence[str] | None = None,
 ) -> AsyncIterator[Ports]:
-    """Listen for HTTP, then for gRPC. ``show_warning``: for the console. Raises AddressInUseError if a port is taken."""
+    """Listen for HTTP, then for gRPC. ``show_warning``: for the console. ``missing``: what protects the ports from other
+    machines and is missing; None: as the settings say. Raises AddressInUseError if a port is taken."""
+    missing = settings.unprotected if missing is None else missing
     runtime.controller.use_rights(security.rights)
     chosen = settings.metrics
     async with AsyncExitStack() as stack:
@@ -151,10 +155,10 @@ async def open_ports(
             StreamMetrics(runtime.controller, runtime.clock, shown=chosen.shown, named=chosen.named)
         )
         page = _metrics_page(settings, runtime, parts, streams)
-        unprotected = OpenPorts(settings.host, settings.unprotected, clock=runtime.clock, show_warning=show_warning)
+        unprotected = OpenPorts(settings.host, missing, clock=runtime.clock, show_warning=show_warning)
         http = await stack.enter_async_context(_http_server(settings, runtime, parts, page, security, unprotected))
         page.doors["http"] = lambda: http.connections
-        runtime.telemetry.gauge("insecure", bool(settings.unprotected))
+        runtime.telemetry.gauge("insecure", bool(missing))
         await stack.enter_async_context(unprotected)
         # The controller's port opens last: a client that reaches it finds everything behind it ready.
         control, segments = behind_doors(runtime.controller, runtime.segments, security, runtime.telemetry)

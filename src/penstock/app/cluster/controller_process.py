@@ -79,6 +79,15 @@ class ControllerProcessSettings:
                 host=self.serving.host,
             )
 
+    @property
+    def unprotected(self) -> tuple[str, ...]:
+        """What protects the ports from other machines and does not exist yet. Empty on loopback."""
+        return (
+            ()
+            if is_loopback(self.serving.host)
+            else ("a controller of a cluster has neither TLS nor authentication yet",)
+        )
+
 
 def run_controller(
     settings: ControllerProcessSettings, *, ready: Ready, show_warning: Callable[[str], None] = log.debug
@@ -246,7 +255,9 @@ class ClusterMember:
                 failure=lambda: lines.failure,
                 not_ready=lines.not_ready,
             )
-            ports = await stack.enter_async_context(open_ports(serving, runtime, security, _parts(lines), show_warning))
+            ports = await stack.enter_async_context(
+                open_ports(serving, runtime, security, _parts(lines), show_warning, missing=self._settings.unprotected)
+            )
             yield lines, replace(self._entry, grpc=_text(ports.grpc), http=_text(ports.http), active=True)
 
     def _dial(self, term: Term) -> Dial:

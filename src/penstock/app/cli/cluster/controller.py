@@ -96,7 +96,11 @@ def controller(
             metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
         ),
     )
-    run_controller(settings, ready=_ready_json if json else _ready_text)
+    run_controller(
+        settings,
+        ready=_ready_json if json else _ready_text,
+        show_warning=(lambda _: None) if json else (lambda text: print(text, flush=True)),
+    )
 
 
 def _ready_json(facts: Mapping[str, Any]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
 import penstock
+from penstock.model.errors import QuotaExceededError
 from tests.cluster.cluster_processes import ClusterOfProcesses
 
 pytestmark = pytest.mark.cluster
@@ -154,3 +155,37 @@ def test_a_controller_with_another_secret_makes_way_for_the_others(zookeeper, bo
         assert cluster.active().name == "c1"
         assert stranger.wait() == 5
         assert "another one takes over" in stranger.tail()
+
+
+def write_until_rejected(stream: Any, most: int) -> int:
+    """How many events were accepted, each before the next one was sent."""
+    written = 0
+    try:
+        with stream.writer(deadline_s=60.0) as writer:
+            while written < most:
+                writer.write(b"%d" % written, key=KEYS[written % len(KEYS)])
+                writer.flush()
+                written += 1
+    except QuotaExceededError:
+        return written
+    return written
+
+
+def test_a_quota_over_several_stores_is_reached_exactly(zookeeper, bookies, tmp_path):
+    with ClusterOfProcesses(tmp_path, zookeeper.address, bookies.root) as cluster:
+        for number in range(2):
+            cluster.store(f"s{number}")
+        cluster.controller("c0")
+        cluster.active()
+        cluster.until(lambda: len(holders(cluster)) == 2)
+        with penstock.connect(cluster.controllers) as store:
+            stream = store.create_stream("shop/clicks", segments=SEGMENTS, create_scope=True)
+            group = store.reader_group("shop/slow", ["shop/clicks"], retention="manual")
+            stream.retention.set({"backlog": {"max_events": 100, "on_exceed": "reject"}})
+            written = write_until_rejected(stream, 200)
+            assert written == 100, "nobody is rejected while there is room in another store"
+            (subscriber,) = stream.subscribers()
+            assert subscriber.lag_events == 100
+            group.publish(stream.tail())
+
+            cluster.until(lambda: write_until_rejected(stream, 1) == 1)

@@ -73,7 +73,9 @@ def test_an_owner_that_was_paused_never_answers_with_old_data(tmp_path: Path, is
                 assert isinstance(answer, c.WrongHost) or bytes(answer.entries[0].value) == b"old"
                 assert waited is not None
             else:
-                assert (answer, waited) == (None, None)
+                assert answer is None
+                # Before the lease ended, a checkpoint may have found out that another store owns the container.
+                assert waited is None or isinstance(waited, c.WrongHost)
 
     run(main())
 

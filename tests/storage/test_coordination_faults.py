@@ -198,3 +198,24 @@ def test_a_change_of_unknown_outcome_may_happen_later() -> None:
 
         simulated(main, seed)
     assert happened[False, True]
+
+
+def test_a_change_of_unknown_outcome_does_not_happen_after_a_later_one() -> None:
+    unknown = 0
+    for seed in range(40):
+
+        async def main(coordinator: SimCoordinator) -> None:
+            nonlocal unknown
+            one = coordinator.open()
+            coordinator.loss = 1.0
+            found = await outcome(one.create("a", b""))
+            coordinator.loss = 0.0
+            unknown += found is UnknownOutcomeError
+            await one.sync()
+            before = "a" in coordinator.tree
+            await asyncio.sleep(SESSION_S)
+            assert ("a" in coordinator.tree) == before
+            await one.close()
+
+        simulated(main, seed)
+    assert unknown > 5

@@ -9,14 +9,14 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 
 from penstock.app.cluster.registration import Registration
 from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
 from penstock.codec.store.cluster_nodes import HELD, TERM, HeldContainer, Term, decode_node, encode_node
-from penstock.model.errors import ContainerOfflineError, PenstockError, SessionEndedError
+from penstock.model.errors import ContainerOfflineError, NodeNotFoundError, PenstockError, SessionEndedError
 from penstock.ports.cluster.coordination import Coordination
 from penstock.segmentstore.store import SegmentStore
 
@@ -125,10 +125,10 @@ class Holding:
         log.info("container is released", extra={"container": self.number})
 
     async def _hold(self) -> None:
-        await self._registration.take(self._data(serving=False))
-        log.info("container is taken", extra={"container": self.number})
         pause_s, loop = self._limits.pause_s, asyncio.get_running_loop()
         while not self._released.is_set():
+            await self._registration.take(self._data(serving=False))
+            log.info("container is taken", extra={"container": self.number})
             since_s = loop.time()
             try:
                 await self._serve()
@@ -142,7 +142,8 @@ class Holding:
                 log.error("container failed", extra={"container": self.number}, exc_info=error)
                 self._note(error)
             self.state = HoldingState.FAILED
-            await self._registration.set(self._data(serving=False))
+            with suppress(NodeNotFoundError):  # an operator has deleted it: it is taken again
+                await self._registration.set(self._data(serving=False))
             if loop.time() - since_s >= self._limits.steady_s:
                 pause_s = self._limits.pause_s
             await asyncio.sleep(pause_s)

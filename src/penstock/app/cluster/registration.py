@@ -72,9 +72,11 @@ class Registration:
         await self._repeated(attempt)
 
     async def drop(self) -> None:
-        """Delete our registration, if it exists."""
+        """Delete our registration, if it exists. Then none of our earlier calls can make it any more."""
 
         async def attempt() -> None:
+            # A change with an unknown outcome does not happen after a later one was answered.
+            await self._session.sync()
             while (node := await self._read()) is not None:
                 if decode_node(self._kind, node.data).session != self._session.session().id:
                     return

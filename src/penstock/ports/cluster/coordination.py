@@ -77,10 +77,12 @@ class Coordination(Protocol):
     Paths are relative to the namespace, with ``/`` between names: ``containers/7``. The root is ``""``. No name begins
     with ``_``. A node is created below a node that exists, and never below a registration.
 
-    Guarantees. Changes are linearizable: all sessions agree on one order of them, and a change is in it before its call
-    returns. Reads of one session never go back, and include its own changes; they may lag behind those of others until
-    ``sync``. An ended session changes nothing more. Its registrations are deleted before its end is known here, for
-    every session that calls ``sync``. A node that is deleted and created again starts at version 0 again.
+    Guarantees. Changes are linearizable: all sessions agree on one order of them, and a change is in it before its
+    call returns. Reads of one session never go back, and include its own changes; they may lag behind those of others
+    until ``sync``. A change with an unknown outcome does not happen after a later one of the same session was made or
+    refused; ``sync`` counts as one. An ended session changes nothing more. Its registrations are deleted before its
+    end is known here, for every session that calls ``sync``. A node that is deleted and created again starts at
+    version 0 again.
 
     Every call but ``session``, ``ended`` and ``close`` may raise CoordinatorUnavailableError (nothing was changed) and
     SessionEndedError (from then on, all calls do). A changing call may also raise UnknownOutcomeError: it may have

@@ -162,6 +162,7 @@ class SimCoordination(SingleChanges):
         self._linked.set()
         self._listening: list[tuple[str, asyncio.Event]] = []
         self._keeper: asyncio.Task[None] | None = None
+        self._started = self._settled = 0  # numbers of the last change, and of the last one that was answered
 
     def begin(self) -> None:
         """Start renewing the lease. Called by the coordinator."""
@@ -196,12 +197,14 @@ class SimCoordination(SingleChanges):
         coordinator = self._coordinator
         loop = asyncio.get_running_loop()
         deadline = loop.time() + coordinator.patience_s
+        self._started += 1
+        number = self._started
         while True:
             await self._arrive(deadline)
             sent_s = self._clock()
             if self._loses():
                 self.cut_shortly()
-                if await self._is_lost(changes, deadline):
+                if await self._is_lost(changes, number, deadline):
                     continue
             await self._hop()
             if not self._linked.is_set() or not coordinator.has_leader:
@@ -214,6 +217,7 @@ class SimCoordination(SingleChanges):
                 self.cut_shortly()
             await self._hop()
             await self._answer(deadline)
+            self._settled = max(self._settled, number)
             self._seen = max(self._seen, position)
             if answered:
                 self._lease_end_s = max(self._lease_end_s, lease_end_s(sent_s, coordinator.session_s))
@@ -313,18 +317,21 @@ class SimCoordination(SingleChanges):
         except CoordinatorUnavailableError as error:
             raise UnknownOutcomeError("the coordinator was lost during a change", session=self._name) from error
 
-    async def _is_lost(self, changes: Sequence[Change], deadline: float) -> bool:
+    async def _is_lost(self, changes: Sequence[Change], number: int, deadline: float) -> bool:
         """The connection is lost with the request on its way. True: it was found not to have been made."""
         if not self._coordinator.rng.randrange(4):
-            # Nobody finds out in time, and it arrives after all if the session lives.
+            # Nobody finds out in time. It arrives after all if the session lives and has made no later change.
             loop = asyncio.get_running_loop()
-            loop.call_later(self._coordinator.rng.uniform(0.0, self._coordinator.session_s), self._arrive_late, changes)
+            loop.call_later(
+                self._coordinator.rng.uniform(0.0, self._coordinator.session_s / 4), self._arrive_late, changes, number
+            )
             raise UnknownOutcomeError("the coordinator was lost during a change", session=self._name)
         await self._answer(deadline)
         return True
 
-    def _arrive_late(self, changes: Sequence[Change]) -> None:
-        if self._coordinator.alive(self._name) and not self._end.is_set():
+    def _arrive_late(self, changes: Sequence[Change], number: int) -> None:
+        is_overtaken = self._settled > number
+        if self._coordinator.alive(self._name) and not self._end.is_set() and not is_overtaken:
             with suppress(ConflictError, NotFoundError):  # nobody waits for this answer any more
                 self._make(changes)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count, product
+from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -17,26 +19,32 @@ from penstock.app.telemetry import Counters
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import PenstockError, UnavailableError
+from penstock.ports.chunks import ChunkStorage
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.segments import NO_EVENT, Append
+from penstock.ports.objects import Objects
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.ledgers.ledger_log import open_ledger_log
+from penstock.storage.machine.files import RealFiles
 from penstock.storage.memory.memory_chunks import MemoryChunks
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.storage.memory.memory_signing_keys import MemorySigningKeys
+from penstock.storage.objects.file_objects import FileObjects
 from penstock.testing import FakeClock, InlineOffload, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from tests.cluster.virtual_time import run_virtually
 
-CLOSE_MAX_S = 31.0
-"""Controller 5 s, containers 15 s, log 10 s, one after another; and what the loop's passes take."""
+CLOSE_MAX_S = 39.0
+"""Controller 5 s, containers 15 s, their tasks twice 4 s, log 10 s, one after another; and what the loop's passes take."""
 ANSWER_S = 10.0
 """How long the real client waits for ZooKeeper before a call fails."""
 FOREVER_S = 3000.0
+T = TypeVar("T")
 SEGMENTS = tuple(f"shop/clicks/{number}.#epoch.0" for number in range(6))
 
 
@@ -60,25 +68,40 @@ class Site:
 
     containers: int = 4
     close_s: float = StoreSettings().close_s
+    directory: Path | None = None
+    """Tier 2 is this directory. When it hangs, each call of it hangs, also those that clean up."""
+    calls_left: int = 0
+    """How many calls tier 2 still answers when it begins to hang."""
     world: SimBookKeeper = field(default_factory=SimBookKeeper)
     keyvalue: MemoryKeyValue = field(default_factory=MemoryKeyValue)
     signing: MemorySigningKeys = field(default_factory=MemorySigningKeys)
     acknowledged: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SEGMENTS, 0))
     tier: str = "up"
-    chunks: MemoryChunks = field(init=False)
-    objects: MemoryObjects = field(init=False)
+    chunks: ChunkStorage = field(init=False)
+    objects: Objects = field(init=False)
     openings: int = 0
     writers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def __post_init__(self) -> None:
+        if self.directory is not None:
+            files = RealFiles(self.directory, self)
+            self.chunks, self.objects = FileChunks(files, directory="chunks"), FileObjects(files)
+            return
         self.chunks = MemoryChunks(pause=self.reach_tier)
         self.objects = MemoryObjects(before=lambda verb, name: self.reach_tier())
 
     async def reach_tier(self) -> None:
         if self.tier == "hangs":
-            await asyncio.sleep(FOREVER_S)
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                await asyncio.sleep(FOREVER_S)
         if self.tier == "fails":
             raise UnavailableError("tier 2 does not answer")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Implements ``ports.offload.Offload`` for the directory."""
+        await self.reach_tier()
+        return work()
 
     def begin(self, outage: Outage) -> None:
         for number, bookie in enumerate(self.world.bookies.values()):
@@ -147,7 +170,7 @@ class Site:
         try:
             while True:
                 await self.write(store, segment, 700)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.25)
         except PenstockError:
             return
 
@@ -185,9 +208,22 @@ async def create_scopes(controller: Controller) -> None:
     try:
         for number in range(1000):
             await controller.scopes.create(f"scope-{number}")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.25)
     except PenstockError:
         return
+
+
+@pytest.mark.parametrize("answered", range(6))
+def test_a_close_waits_for_no_directory_that_hangs(tmp_path: Path, answered: int) -> None:
+    """A call to it is cancelled, and then cleans up with another call."""
+
+    async def scenario() -> None:
+        site = Site(directory=tmp_path, calls_left=answered)
+        took_s = await close_within(site, Outage(tier="hangs"), busy=True, after_s=11.0, clean=True)
+        assert took_s <= CLOSE_MAX_S
+        await check_kept(site)
+
+    run_virtually(scenario())
 
 
 async def check_kept(site: Site) -> None:

@@ -132,3 +132,19 @@ def test_a_call_that_outlives_its_loop_is_forgotten() -> None:
     offload._calls.put(None)
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+def test_a_close_with_a_limit_leaves_work_that_hangs_behind() -> None:
+    async def body() -> None:
+        offload, hangs = ThreadOffload(threads=2), threading.Event()
+        working = asyncio.ensure_future(offload.run(hangs.wait))
+        await offload.run(lambda: None)
+        try:
+            async with asyncio.timeout(10):
+                await offload.close(wait_s=0.05)
+            assert not working.done()
+        finally:
+            hangs.set()
+        assert await working, "its result still arrives"
+
+    asyncio.run(body())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,14 +17,18 @@ from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.tasks import end_tasks
 from penstock.storage.chunks.claim import TierRecord, claim_tier, load_record
 from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.chunks.object_chunks import ObjectChunks
 from penstock.storage.chunks.shared_chunks import SharedChunks, SharedObjects
 from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.objects.file_objects import FileObjects
 
 CHUNKS = "chunks"
+_HANG_S = 5.0
+"""How long a close waits for tier 2, seconds: once for its files, and once for its threads."""
 _CATALOGUE_S = 60.0
 """How often changed metadata goes to an object store: 43,200 requests a month and container, 0.22 USD."""
 
@@ -79,10 +84,24 @@ async def open_tier(
         elif found.place is None:
             chunks = FileChunks(files, directory=CHUNKS)
         else:
-            chunks = SharedChunks(FileChunks(found.files, directory=CHUNKS), found.files)
-            objects = SharedObjects(objects, found.files)
-        stack.push_async_callback(chunks.close)
+            # Threads of its own: a network file system that hangs must stop neither the log nor the end of the process.
+            threads = ThreadOffload()
+            stack.push_async_callback(threads.close, wait_s=_HANG_S)
+            shared = RealFiles(Path(found.place), threads)
+            chunks = SharedChunks(FileChunks(shared, directory=CHUNKS), shared)
+            objects = SharedObjects(FileObjects(shared), shared)
+        stack.push_async_callback(_close_soon, chunks)
         yield Tier2(chunks=chunks, objects=objects)
+
+
+async def _close_soon(chunks: ChunkStorage) -> None:
+    """Close the storage. If it hangs, nothing is lost by leaving its files open: what it acknowledged is synced."""
+    closing = asyncio.create_task(chunks.close())
+    _, late = await asyncio.wait({closing}, timeout=_HANG_S)
+    if late:
+        await end_tasks([closing])
+    else:
+        closing.result()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

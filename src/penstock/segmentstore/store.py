@@ -18,7 +18,6 @@ from penstock.model.errors import (
     NotFoundError,
     SegmentNotFoundError,
     UnsupportedError,
-    leaves,
 )
 from penstock.model.names import transient_segment_name
 from penstock.model.scaling import SegmentRates
@@ -57,6 +56,7 @@ from penstock.segmentstore.rates import RateMeters
 from penstock.segmentstore.repair.scrub import Scrubber
 from penstock.segmentstore.segment import Segment
 from penstock.segmentstore.shortage import functions_not_ready
+from penstock.segmentstore.tasks import end_tasks
 from penstock.segmentstore.tiering.tail_cache import CacheMemory
 
 _log = logging.getLogger(__name__)
@@ -130,18 +130,18 @@ class SegmentStore:
         calls then fail, and the next start takes longer. Nothing acknowledged is lost. The memory of events is free
         afterwards. May be repeated.
         """
+        settling = [asyncio.create_task(container.settle()) for container in self.containers if checkpoint]
         try:
-            if checkpoint:
-                async with asyncio.timeout(self.settings.close_s), asyncio.TaskGroup() as group:
-                    for container in self.containers:
-                        group.create_task(container.settle())
-        except TimeoutError:
-            _log.warning("store was closed without a checkpoint", extra={"waited_s": self.settings.close_s})
-        except BaseExceptionGroup as errors:
-            raise next(leaves(errors)) from None
+            if settling:
+                _, late = await asyncio.wait(settling, timeout=self.settings.close_s)
+                if late:
+                    _log.warning("store was closed without a checkpoint", extra={"waited_s": self.settings.close_s})
         finally:
-            for container in self.containers:
-                await container.close()
+            await end_tasks(settling)
+            await asyncio.gather(*(container.close() for container in self.containers))
+        for task in settling:
+            if task.done() and not task.cancelled():
+                task.result()  # raises what stopped it
 
     @property
     def offline(self) -> ContainerOfflineError | None:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any
+
+_log = logging.getLogger(__name__)
+
+_CLEANUP_S = 2.0
+"""How long the cleanup of a cancelled task may take, seconds: it closes files."""
+_AGAIN_S, _AGAIN_MAX = (
+    0.1,
+    20,
+)  # seconds between further attempts to cancel, and how many: one for each wait of a cleanup
 
 
 class TaskOwner:
@@ -34,9 +44,18 @@ class TaskOwner:
                 task.cancel()
 
     async def cancel(self) -> None:
-        """Cancel all tasks and wait for their end."""
-        tasks = list(self._tasks)
-        for task in tasks:
+        """End all tasks, as ``end_tasks``."""
+        await end_tasks(list(self._tasks))
+
+
+async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks and wait for their end. One whose cleanup waits, such as for a disk that hangs, is cancelled again, so
+    that the wait ends too. If that does not help, it is left to the end of the event loop."""
+    pending = {task for task in tasks if not task.done()}
+    for pause_s in (_CLEANUP_S, *[_AGAIN_S] * _AGAIN_MAX):
+        for task in pending:
             task.cancel()
-        for task in tasks:
-            await asyncio.wait({task})
+        if pending:
+            _, pending = await asyncio.wait(pending, timeout=pause_s)
+    if pending:
+        _log.error("work was left behind", extra={"tasks": [task.get_name() for task in pending]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -13,6 +14,7 @@ from penstock.model.errors import InternalError
 from penstock.ports import forks
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class ThreadOffload:
@@ -92,14 +94,24 @@ class ThreadOffload:
         else:
             done.set_result(result)
 
-    async def close(self) -> None:
-        """Refuse new work, wait for running work, end the threads. In a forked child there are none."""
+    async def close(self, *, wait_s: float | None = None) -> None:
+        """Refuse new work, wait for running work, end the threads. In a forked child there are none.
+
+        Work that takes longer than ``wait_s`` seconds, such as in a file system that hangs, is left to the end of the
+        process; None: no limit.
+        """
         self._closed = True
         if self._owner is not forks.current():
             return
-        await self._idle.wait()
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._idle.wait()
+        except TimeoutError:
+            _log.warning("calls that hang are left behind", extra={"calls": self._running, "waited_s": wait_s})
         for _ in self._threads:
             self._calls.put(None)
+        if self._running:
+            return
         for thread in self._threads:
             thread.join()
 

@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -237,6 +238,10 @@ class Engine:
         self.stop()
 
 
+def _has_quorum(port: int) -> bool:
+    return "Mode: " in ask(port, "srvr")
+
+
 class ZooKeeper(Engine):
     """One server, or an ensemble of three or five. Ports above the client's: 50 for followers, 60 for elections.
 
@@ -260,7 +265,7 @@ class ZooKeeper(Engine):
             settings = (f"-Dlogback.configurationFile={home / 'logback.xml'}", "-Dzookeeper.jmx.log4j.disable=true")
             main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
             command = _java(ZOOKEEPER, heap_mb, settings, (main, str(home / "zoo.cfg")))
-            self.servers.append(Server(home, port, command, lambda port=port: "Mode: " in ask(port, "srvr")))
+            self.servers.append(Server(home, port, command, partial(_has_quorum, port)))
 
     def _settings(self, home: Path, port: int, tick_ms: int) -> str:
         lines = [
@@ -316,7 +321,7 @@ class Bookies(Engine):
             self._write(home, port, console=False)
             main = ("org.apache.bookkeeper.server.Main", "-c", str(home / "bookie.conf"))
             command = _java(BOOKKEEPER, heap_mb, _bookie_flags(home), main)
-            self.servers.append(Server(home, port, command, lambda port=port: self.registered(port)))
+            self.servers.append(Server(home, port, command, partial(self.registered, port)))
 
     def start(self) -> None:
         if not self._formatted:

@@ -54,6 +54,8 @@ KILL_STORE, PAUSE_STORE, KILL_CONTROLLER, KILL_BOOKIE, DRAIN = KINDS = (
     "bookie killed",
     "store drained",
 )
+engines_missing = cluster_engines.missing
+"""Why the engines cannot be started here, or None."""
 ELECTED = "another controller active"
 """Measured with each controller that is killed."""
 PAUSE_S = (1.0, 15.0)

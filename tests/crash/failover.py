@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=failover_kit.KINDS, default=failover_kit.KINDS)
     parser.add_argument("--directory", type=Path, help="where all files stay; without it, nothing stays")
     given = parser.parse_args()
-    reason = failover_kit.cluster_engines.missing()
+    reason = failover_kit.engines_missing()
     if reason is not None:
         sys.exit(reason)
     with tempfile.TemporaryDirectory() as temporary:

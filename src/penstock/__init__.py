@@ -311,7 +311,7 @@ def connect(
     """A store that runs elsewhere. ``tls://HOST:PORT`` encrypts connections and verifies the server.
 
     Args:
-        address: ``HOST:PORT`` of the controller; of a cluster, all controllers with commas between.
+        address: ``HOST:PORT`` of the controller; for a cluster, all controllers, separated by commas.
         dial_s: How long to wait for the first answer, in seconds. None: 30, for a store that is just being started. Once
             connected, a restart of the store goes unnoticed for 30 seconds.
         options: ``tls_ca``, ``tls_cert``, ``tls_key``, ``credentials`` and ``insecure``: see ``ConnectOptions``. Without

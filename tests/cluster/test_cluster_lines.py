@@ -178,7 +178,7 @@ def test_a_store_that_cannot_be_reached_is_dialled_again_with_pauses():
         await one.hold(0)
         async with cluster.lines() as lines:
             await until(lambda: cluster.dials >= 3)
-            assert "is not reached: cannot connect" in lines.away()
+            assert "cannot be reached: cannot connect" in lines.away()
             cluster.stores["store1:2"] = one
             assert await lines.segments.seal(segment_of(lines, 0)) == 1
 

@@ -62,7 +62,7 @@ def test_an_outage_is_two_lines_in_the_log_however_long_it_lasts(caplog: pytest.
     for state in (KeeperState.CONNECTED, KeeperState.CONNECTED, KeeperState.CLOSED):
         client._session_callback(state)
     assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("WARNING", "connection to ZooKeeper was lost, and is tried until it is back"),
+        ("WARNING", "connection to ZooKeeper was lost; reconnecting"),
         ("WARNING", "ZooKeeper answers again"),
     ]
     assert all(record.address == "127.0.0.1:1" for record in caplog.records)

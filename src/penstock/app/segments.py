@@ -141,7 +141,7 @@ def gate_limits(settings: EmbeddedSettings, *, connections: int = _GRPC_CONNECTI
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLog:
     """``load``: fills the metadata of a directory that takes over a store. ``publications``: None for a local log.
-    ``owns_tier``: who owns the log also owns tier 2, which needs no claim then."""
+    ``owns_tier``: the owner of the log also owns tier 2, which then needs no claim."""
 
     log: DurableLog
     publications: Publications | None = None

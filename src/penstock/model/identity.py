@@ -59,7 +59,7 @@ class Grant:
 class PlanLife:
     """Of an identity that a plan token proves. ``proof``: how the identity that planned was verified. Times in
     milliseconds since the Unix epoch. ``expires_ms``: when the token expires. ``ends_ms``: no renewed token is valid
-    longer. ``token``: the id of the store's own token that planned; empty: something else did."""
+    longer. ``token``: the id of the store's own token that requested the plan; empty: something else did."""
 
     proof: str
     expires_ms: int

@@ -31,7 +31,7 @@ _LOOK_S: Final = 0.05
 _LOOK_MAX_S: Final = 5.0
 """Longest pause, for leases without an end."""
 _RESIGN_S: Final = 5.0
-"""How long a controller that stops tries to free the place. Then the end of its session does."""
+"""How long a controller that stops tries to free the place. After that, the end of its session frees it."""
 _RETRY_S: Final = 1.0
 """Pause after the coordinator did not answer."""
 
@@ -71,7 +71,7 @@ async def leading(
 
 
 def leadership_over(coordination: Coordination) -> SessionEndedError:
-    """The error with which a controller ends whose session has ended, or may have."""
+    """The error of a controller whose session has ended, or may have ended."""
     return SessionEndedError(
         "this controller can no longer be the active one: ZooKeeper has not answered it in time, and another controller takes"
         " over. Start this one again",

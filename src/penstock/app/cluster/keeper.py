@@ -68,9 +68,9 @@ async def keep_assignment(coordination: Coordination, *, containers: int, clock:
 
 
 async def _decide(coordination: Coordination, *, containers: int, clock: Clock) -> float | None:
-    """Decide once. Returns after how many seconds to decide again; None: after a change."""
+    """Decide once. Returns the seconds until the next decision; None: decide after the next change."""
     try:
-        # A read that lags would show a store as lost that has just registered.
+        # A read that lags would show a store that has just registered as lost.
         await coordination.sync()
         node = await coordination.read(ASSIGNMENT)
         before = decode_node(Assignment, node.data)

@@ -75,7 +75,7 @@ class ContainerLine:
             return "does not answer" if self.heartbeats.silent else None
         if self.held is None:
             return "no store serves it"
-        return "is not reached" if self.problem is None else f"is not reached: {self.problem}"
+        return "cannot be reached" if self.problem is None else f"cannot be reached: {self.problem}"
 
 
 class ContainerLines:
@@ -221,7 +221,7 @@ class ContainerLines:
         except PenstockError as error:
             if one.problem != str(error):
                 one.problem = str(error)
-                log.warning("container is not reached", extra={"container": one.number, "reason": one.problem})
+                log.warning("container cannot be reached", extra={"container": one.number, "reason": one.problem})
             return True
         # The store has dropped its earlier link before it accepted this one. So its earlier removals have ended.
         earlier, one.removals = one.removals, removals

@@ -117,7 +117,7 @@ class StoreNode:
                 await self._pause(self._limits.session_pause_s)
 
     async def _pause(self, pause_s: float) -> None:
-        """Wait, or until ``stop``."""
+        """Wait for that time, or until ``stop``."""
         if not self._stopping:
             self._wake.clear()
             waiting = asyncio.ensure_future(self._wake.wait())

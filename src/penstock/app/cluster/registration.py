@@ -27,7 +27,7 @@ _RETRY_S: Final = 0.2
 
 
 class Registration:
-    """One path, as a session registers it. All calls repeat while the coordinator does not answer, and raise
+    """The registration of one path by a session. All calls repeat while the coordinator does not answer, and raise
     SessionEndedError. ``kind``: of the node, whose ``session`` says whose registration it is."""
 
     def __init__(self, session: Coordination, path: str, kind: type[HeldContainer | StoreEntry]) -> None:

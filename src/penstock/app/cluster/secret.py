@@ -35,7 +35,7 @@ def read_cluster_secret(path: Path) -> bytes:
 
 
 def ensure_cluster_secret(path: Path, rng: Rng) -> bool:
-    """Draw a secret if there is no file, which then has mode 0600. Returns whether it is new. Raises as
+    """Create the file with a random secret and mode 0600, if there is no file. Returns whether it is new. Raises as
     ``read_cluster_secret``."""
     with locked(path):
         try:

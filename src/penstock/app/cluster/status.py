@@ -1,4 +1,4 @@
-"""What an operator sees of a cluster, and the wish that a store be empty."""
+"""What an operator sees of a cluster, and the request to empty a store."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ async def _prepare(record: ContainerRecord, settings: EmbeddedSettings, shared: 
         return False
     if mark is None:
         await offload.run(lambda: write_mark(data, LogMark(uid=record.uid, url=_url_of(settings))))
-    # The mark is not drawn: of two stores that open a new container at the same time, each may be the first.
+    # The mark is not random: of two stores that open a new container at the same time, each may be the first.
     files = RealFiles(data, offload)
     tier = await locate_tier(settings, files, offload=offload)
     await bind_tier(tier.objects, files, store=record.tier or record.uid, place=str(tier.place), endpoint=tier.endpoint)

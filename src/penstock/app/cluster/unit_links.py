@@ -1,4 +1,4 @@
-"""The store's end of links: which controller reaches which container, and what each tells the other."""
+"""The store's end of links: which controller reaches which container, and what each sends to the other."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def _repeat(link: WorkerLink, report: Callable[[], Awaitable[None]]) -> No
         try:
             await report()
         except PenstockError as error:
-            log.warning("controller took no report", extra={"line": link.name, "reason": str(error)})
+            log.warning("controller refused a report", extra={"line": link.name, "reason": str(error)})
             await asyncio.sleep(_REPORT_PAUSE_S)
 
 

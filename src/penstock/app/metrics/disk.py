@@ -26,8 +26,8 @@ take half a percent of a CPU at most."""
 class DiskMetrics:
     """Looks at the disk at a scrape, unless the last look is too recent for what it cost. The forecast needs two looks.
 
-    ``data``: the directory that is measured; None: ``space`` measures it. ``away``: why a part of the store cannot be asked
-    now, or None.
+    ``data``: the directory that is measured; None: ``space`` measures it. ``away``: why a part of the store does not
+    answer now, or None.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 _METADATA = "metadata"
 _PATHS_MAX = 20  # names in one error message
 _NOTE_S = 600.0
-"""How often the mark notes how long a hold still lasts, seconds: a restart repeats at most as much of it."""
+"""How often the rest of a hold is written to the mark, seconds: a restart repeats at most that much of it."""
 
 _log = logging.getLogger(__name__)
 

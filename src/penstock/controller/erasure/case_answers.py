@@ -151,7 +151,7 @@ class CaseAnswers:
         return any(one.confirmed for one in found if (one.stream, one.table) == (str(stream), table))
 
     async def pending_incarnations(self, case: str, record: CaseRecord, stream: StreamName, table: str) -> list[int]:
-        """The deleted streams of the name, by incarnation, of which the case knows nothing about the rows in the table."""
+        """The deleted streams of the name, by incarnation, whose rows in the table are unknown to the case."""
         streams = await self._by_stream(case)
         found = await self._unsearched(record, streams)
         return [incarnation for name, incarnation, tables in found if name == stream and table in tables]

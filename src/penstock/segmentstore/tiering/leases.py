@@ -98,7 +98,7 @@ class Leases:
                 return
         except DamagedRowError as error:
             _log.error(
-                "row of the leases is damaged, and written again", extra={"container": state.index, **error.fields}
+                "row of the leases is damaged; writing it again", extra={"container": state.index, **error.fields}
             )
         for lease, held in self._held.items():
             state.rows.put(records.lease_key(state.index, *lease), held.encoded())

@@ -55,10 +55,10 @@ class StoreAuthenticator:
     """An ``Authenticator`` with the users of a file, the store's own tokens, and those of an identity provider. It also knows
     the ``PresentRights`` of its users.
 
-    The files of users and of revoked tokens are read again when they have changed, and then nothing verified before counts.
-    ``provider``: None: only the store's own tokens. Everything is borrowed. A name, an address and a name at an address must
-    wait after wrong passwords. A password that was right since the start need not. Tokens cannot be guessed, so they never
-    wait.
+    The files of users and of revoked tokens are read again when they have changed, and then nothing verified before
+    counts. ``provider``: None if only the store's own tokens are accepted. Everything is borrowed. A name, an address
+    and a name at an address must wait after wrong passwords. A password that was right since the start need not. Tokens
+    cannot be guessed, so they never wait.
     """
 
     def __init__(

@@ -81,7 +81,8 @@ def change_tokens(path: Path, change: Callable[[dict[str, IssuedToken]], None], 
         change(tokens)
         if len(tokens) > TOKENS_MAX:
             raise InvalidArgumentError(
-                "too many tokens are valid; issue shorter ones, or use those of an identity provider", limit=TOKENS_MAX
+                "too many tokens are valid; issue them for a shorter time, or use an identity provider",
+                limit=TOKENS_MAX,
             )
         document = {"v": VERSION, "tokens": [_document(token) for token in tokens.values()]}
         write_secret(path, json.dumps(document, indent=1).encode())

@@ -57,7 +57,7 @@ class OutageLog:
     def __call__(self, state: str) -> None:
         if state == KazooState.SUSPENDED and self._since_s is None:
             self._since_s = self._steady_s()
-            _log.warning("connection to ZooKeeper was lost, and is tried until it is back", extra=self._fields())
+            _log.warning("connection to ZooKeeper was lost; reconnecting", extra=self._fields())
         elif state == KazooState.CONNECTED and self._since_s is not None:
             away_s, self._since_s = self._steady_s() - self._since_s, None
             _log.warning("ZooKeeper answers again", extra={**self._fields(), "away_s": round(away_s, 1)})

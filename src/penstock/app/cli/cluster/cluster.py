@@ -46,7 +46,7 @@ def init(
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Create a cluster in ZooKeeper. Draws its secret if the file does not exist. A repetition changes nothing.
+    """Create a cluster in ZooKeeper. Generates its secret if there is no file. A repeated call changes nothing.
 
     Number of containers, tier 2 and BookKeeper cannot be changed later.
 
@@ -81,8 +81,8 @@ def init(
     }
     print_facts(facts, as_json=json)
     if not json:
-        few = "" if len(found.bookies) >= 3 else " Containers need three bookies, or two at least."
-        print(f"next: copy {secret_file} to all machines, start penstock store and penstock controller there.{few}")
+        few = "" if len(found.bookies) >= 3 else " Containers need three bookies, or at least two."
+        print(f"next: copy {secret_file} to all machines; run penstock store and penstock controller there.{few}")
 
 
 @app.command()
@@ -163,7 +163,7 @@ def _leader_of(found: ClusterState) -> str:
 def _state_of(store: Any) -> str:
     words = ["up" if store.entry is not None else "away"]
     words += ["drained"] if store.drained else []
-    words += ["lost too often, rests"] if store.flaps else []
+    words += ["lost too often, gets no containers"] if store.flaps else []
     return ", ".join(words)
 
 

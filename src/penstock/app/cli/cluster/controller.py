@@ -46,7 +46,7 @@ def controller(
     name: NameOption,
     secret_file: SecretFileOption,
     data: Annotated[
-        Path, typer.Option("--data", metavar="DIR", help=f"{DATA} Of a controller it has only keys.")
+        Path, typer.Option("--data", metavar="DIR", help=f"{DATA} A controller keeps only keys there.")
     ] = Path("./controller"),
     host: HostOption = "127.0.0.1",
     controller_port: ControllerPortOption = CONTROLLER_PORT,
@@ -65,7 +65,7 @@ def controller(
 ) -> None:
     """Run a controller of a cluster. One is active; the others are standbys, and take over within seconds of its death.
 
-    It exits when it may no longer be the only active one. Run it under a supervisor that starts it again.
+    It exits when another controller may have become active. Run it under a supervisor that restarts it.
 
     \b
     penstock controller --cluster zk://zk1:2181/penstock/shop --name c1 --secret-file cluster.secret

@@ -9,19 +9,19 @@ import typer
 
 from penstock.app.cli.common.options import NAME
 
-ADDRESS = "The cluster: zk://ZOOKEEPER:PORT/ROOT, several servers with commas."
+ADDRESS = "The cluster: zk://ZOOKEEPER:PORT/ROOT; separate several servers by commas."
 
 ClusterOption = Annotated[str, typer.Option("--cluster", metavar="URL", help=ADDRESS, show_default=False)]
 NameOption = Annotated[
     str,
-    typer.Option("--name", metavar="NAME", help=f"{NAME} No other process of the cluster has it.", show_default=False),
+    typer.Option("--name", metavar="NAME", help=f"{NAME} It must be unique in the cluster.", show_default=False),
 ]
 SecretFileOption = Annotated[
     Path,
     typer.Option(
         "--secret-file",
         metavar="FILE",
-        help="File with the secret of the cluster, mode 0600; all its machines have the same one.",
+        help="File with the secret of the cluster, mode 0600; the same on all machines.",
         show_default=False,
     ),
 ]

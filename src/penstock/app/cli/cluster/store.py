@@ -25,9 +25,9 @@ def store(
     cluster: ClusterOption,
     name: NameOption,
     secret_file: SecretFileOption,
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} Of a store it is a cache.")] = Path(
-        "./store"
-    ),
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help=f"{DATA} A store keeps only a cache there.")
+    ] = Path("./store"),
     host: HostOption = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", metavar="PORT", help="Port for clients; 0 takes a free port.")

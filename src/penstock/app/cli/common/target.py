@@ -29,7 +29,7 @@ ControllerOption = Annotated[
     typer.Option(
         "--controller",
         metavar="HOST:PORT",
-        help="The store to reach; tls://HOST:PORT with TLS. Controllers of a cluster with commas between."
+        help="The store to reach; tls://HOST:PORT with TLS. Separate the controllers of a cluster by commas."
         f"  [env var: {ENVIRONMENT}; default: {DEFAULT_CONTROLLER}]",
         show_default=False,
     ),

@@ -42,7 +42,7 @@ def issue(
 ) -> None:
     """Print a token, signed with the key of the store. A client sends it as Authorization: Bearer.
 
-    If others get it, end it with penstock token revoke.
+    If it leaks, end it with penstock token revoke.
 
     \b
     penstock token issue --name job --grant /scope:shop/stream:orders=read --valid-for 7d
@@ -111,7 +111,7 @@ def revoke(
 ) -> None:
     """End tokens before they expire. A running server refuses them from the next call on, without a restart.
 
-    It also ends the plans of Spark's jobs that the token has made. Data connections keep their rights for up to 10 minutes,
+    It also ends plans of Spark jobs that were made with the token. Data connections keep their rights for up to 10 minutes,
     until their delegation tokens expire. A repeated call changes nothing.
 
     \b

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -12,7 +13,7 @@ import pytest
 
 from penstock.app.cli.main import app
 from penstock.app.telemetry import Counters
-from penstock.core.access.plans import PLAN_S_MAX, plan_life
+from penstock.core.access.plans import PLAN_END_S, PLAN_S_MAX, plan_life
 from penstock.core.access.resources import parse_grant
 from penstock.model.errors import (
     CorruptDataError,
@@ -31,7 +32,7 @@ from penstock.storage.access.delegation import Issuer
 from penstock.storage.access.plan_tokens import PlanTokens
 from penstock.storage.access.store_key import load_key
 from penstock.storage.access.token_list import IssuedToken, RevokedTokens, change_tokens, load_tokens, tokens_path
-from penstock.storage.access.users_file import User, change_users, users_path
+from penstock.storage.access.users_file import User, change_users, load_users, users_path
 from penstock.storage.machine.clock import RealClock
 from tests.command_line import CliRunner
 
@@ -123,6 +124,86 @@ def test_the_plans_of_a_revoked_token_end_with_it(data: Path) -> None:
     assert [refused(door, plan) for plan in plans] == [True, True, False, False]
 
 
+@pytest.mark.parametrize("by", ["id", "file"])
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_no_plan_of_a_revoked_token_is_valid_once_the_token_has_expired(data: Path, by: str, is_expired: bool) -> None:
+    """A plan may outlive its token by a day, so the token must stay listed, and can be revoked, that long."""
+    token, token_id = issued(data)
+    door, issuer, path = desk(data), Issuer(load_key(data), RealClock()), tokens_path(data)
+    identity = identify(door, token)
+    life = plan_life(identity, valid_s=PLAN_S_MAX, now_ms=issuer.now_ms())
+    plan = issuer.issue_plan(identity.name, identity.grants, life)
+    chosen: tuple[str, ...] = (token_id,)
+    if is_expired:
+        # One that was issued earlier, and that expired a minute ago.
+        grants, now_s = [READ], issuer.now_ms() // 1000
+        token = StoreTokens(load_key(data), RealClock()).issue("job", grants, ttl_s=-60, token_id=UUID(hex=token_id))
+        ends = {token_id: replace(load_tokens(path)[token_id], expires_s=now_s - 60)}
+        change_tokens(path, lambda tokens: tokens.update(ends), now_s=now_s)
+        rows = {row["id"]: row for row in map(json.loads, command(data, "list", "--json").splitlines())}
+        assert rows[token_id]["state"] == "expired"
+    if by == "file":
+        (data / "leaked").write_text(token)
+        chosen = ("--leaked-token", str(data / "leaked"))
+    command(data, "revoke", *chosen)
+    assert refused(door, plan)
+    for after_s in (1, PLAN_END_S - 1):
+        change_tokens(path, lambda tokens: None, now_s=load_tokens(path)[token_id].expires_s + after_s)
+        assert refused(door, plan)
+    change_tokens(path, lambda tokens: None, now_s=load_tokens(path)[token_id].expires_s + PLAN_END_S)
+    assert token_id not in load_tokens(path)
+
+
+def test_a_token_that_is_revoked_during_its_check_is_not_remembered(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, token_id = issued(data)
+    door, check = desk(data), StoreTokens.identity
+
+    def slow(tokens: StoreTokens, text: str) -> tuple[Identity, float]:
+        command(data, "revoke", token_id)
+        return check(tokens, text)
+
+    monkeypatch.setattr(StoreTokens, "identity", slow)
+    assert [refused(door, token), refused(door, token)] == [True, True]
+
+
+FORMS = (
+    '["v"]',
+    '{"v": 1}',
+    '{"v": 1e999, "KIND": []}',
+    '{"v": 1, "KIND": ["text"]}',
+    '{"v": 1, "KIND": [7, null]}',
+    '{"v": 1, "KIND": {"a": 1}}',
+    '{"v": 1, "KIND": [{"id": "a", "name": "a", "grants": [], "issued_s": 0, "expires_s": 1e999, "certificates": 7}]}',
+    '{"v": 1, "KIND": [{"name": "a", "grants": [], "hash": "h", "pravega": "text"}]}',
+    '{"v": 1, "KIND": [{"name": "a", "grants": [], "hash": "h", "pravega": {"salt": "", "rounds": 1e999}}]}',
+    '{"v": 1, "KIND": ' + "[" * 100_000,
+)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=range(len(FORMS)))
+def test_a_list_of_another_form_refuses_tokens_and_nothing_else(
+    data: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, _ = issued(data)
+    door, path, reads = desk(data), tokens_path(data), list[Path]()
+
+    def load(path: Path) -> object:
+        reads.append(path)
+        return load_tokens(path)
+
+    monkeypatch.setattr(token_list, "load_tokens", load)
+    path.write_text(form.replace("KIND", "tokens"))
+    for _ in range(3):
+        assert refused(door, token)
+        assert door.grants_of("ann", "password") == (READ,)
+    assert len(reads) == 1
+    users_path(data).write_text(form.replace("KIND", "users"))
+    with pytest.raises(CorruptDataError):
+        load_users(users_path(data))
+
+
 @pytest.mark.parametrize("damage", ["torn", "open to others", "newer"])
 def test_no_token_is_accepted_while_the_list_cannot_be_read(data: Path, damage: str) -> None:
     token, token_id = issued(data)
@@ -155,6 +236,14 @@ def test_expired_tokens_leave_the_list_and_a_full_list_issues_no_more(
     with pytest.raises(InvalidArgumentError, match="too many tokens"):
         issued(data)
     assert list(load_tokens(path)) == [kept]
+    # A full list still takes revocations, and expired tokens give way to valid ones.
+    now_s = load_tokens(path)[kept].issued_s
+    gone = [replace(old, id=f"gone{number}", expires_s=now_s) for number in range(3)]
+    bad = replace(old, id="bad", expires_s=now_s, revoked_s=now_s)
+    change_tokens(path, lambda tokens: tokens.update({one.id: one for one in [*gone, bad]}), now_s=now_s)
+    assert list(load_tokens(path)) == [kept, "bad"]
+    command(data, "revoke", kept)
+    assert list(load_tokens(path)) == [kept, "bad"]
 
 
 def test_only_a_valid_token_of_this_store_is_revoked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -165,7 +254,7 @@ def test_only_a_valid_token_of_this_store_is_revoked(data: Path, tmp_path_factor
         "foreign": issued(other)[0],
         "delegation": Issuer(key, RealClock()).issue("ann", StreamName("shop", "orders"), frozenset(READ.actions)),
         "text": "no token",
-        "expired": StoreTokens(key, RealClock()).issue("job", [READ], ttl_s=-1, token_id=UUID(int=2)),
+        "expired": StoreTokens(key, RealClock()).issue("job", [READ], ttl_s=-PLAN_END_S, token_id=UUID(int=2)),
     }
     for name, text in texts.items():
         (data / name).write_text(text)
@@ -178,6 +267,17 @@ def test_only_a_valid_token_of_this_store_is_revoked(data: Path, tmp_path_factor
     with pytest.raises(InvalidArgumentError, match="no store in this directory"):
         command(data / "mistaken", "revoke", "5b0c")
     assert not tokens_path(data).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_folders_that_root_makes_belong_to_the_server(tmp_path: Path) -> None:
+    """The first user that root adds must not lock the server out of the folder."""
+    os.chown(tmp_path, 4711, 4712)
+    change_users(tmp_path / "more" / "access" / "users.json", lambda users: None)
+    for name, mode in (("more", None), ("more/access", 0o700), ("more/access/users.json", 0o600)):
+        found = (tmp_path / name).stat()
+        assert (found.st_uid, found.st_gid) == (4711, 4712), name
+        assert mode is None or found.st_mode & 0o777 == mode
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

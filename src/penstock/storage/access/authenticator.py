@@ -144,6 +144,10 @@ class StoreAuthenticator:
         else:
             raise UnauthenticatedError("credentials must be Basic or Bearer")
         self._load()
+        token_id = identity.token if identity.plan is None else identity.plan.token
+        if token_id:
+            # Revoked during the check. It must not be remembered.
+            self._revoked.check(token_id)
         if stamp is not self._stamp and identity.plan is not None:
             identity, ends_s = self._of_plan(rest.strip())
             stamp = self._stamp

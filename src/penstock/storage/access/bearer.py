@@ -183,8 +183,9 @@ class StoreTokens:
         found = _identity(claims.get("sub"), grants_of(claims.get(OWN_GRANTS)))
         return replace(found, token=str(claims.get("jti", ""))), float(claims["exp"])
 
-    def claims(self, token: str) -> Mapping[str, Any]:
-        """The claims of a token of this store that is valid now. Raises UnauthenticatedError."""
+    def claims(self, token: str, *, ago_s: int = 0) -> Mapping[str, Any]:
+        """The claims of a token of this store that is valid now, or expired less than ``ago_s`` seconds ago. Raises
+        UnauthenticatedError."""
         header_of(token)
         return claims_of(
             token,
@@ -192,7 +193,7 @@ class StoreTokens:
             algorithms=["EdDSA"],
             issuer=self._name,
             audience=self._name,
-            leeway_s=0,
+            leeway_s=ago_s,
             now_s=self._clock.now_ms() / 1000,
         )
 

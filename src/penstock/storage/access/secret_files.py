@@ -15,6 +15,8 @@ from penstock.storage.machine.calls import make_directories
 FOLDER = "access"
 """The folder in a data directory."""
 _MODE = 0o600  # of files
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading JSON raises that is no JSON, or not of the expected form."""
 
 
 def read_secret(path: Path, *, max_bytes: int) -> bytes | None:
@@ -86,6 +88,19 @@ def _give_to_owner(descriptor: int, folder: Path) -> None:
 
 
 def _make_parent(path: Path) -> None:
-    if not path.parent.exists():
-        make_directories(path.parent)
-        path.parent.chmod(0o700)
+    """Make the folder, for the owner of the directory that it is in: root may write the first file of a server."""
+    folder = path.parent
+    if folder.exists():
+        return
+    missing = [step for step in (*reversed(folder.parents), folder) if not step.is_dir()]
+    make_directories(folder)
+    for step in missing:
+        descriptor = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            owner = step.parent.stat()
+            if os.geteuid() == 0 and owner.st_uid != 0:
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+            if step == folder:
+                os.fchmod(descriptor, 0o700)
+        finally:
+            os.close(descriptor)

@@ -1,6 +1,7 @@
 """The tokens that a store has issued, and which of them were revoked. One JSON file, replaced as a whole.
 
-It has no secrets: an id proves nothing. Entries are removed once their tokens have expired.
+It has no secrets: an id proves nothing. An entry stays for a day after its token has expired, because plans of the token
+may be valid that long.
 Format: docs/reference/access.md.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.core.access.plans import PLAN_END_S
 from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
@@ -20,12 +22,12 @@ from penstock.model.errors import (
     UnauthenticatedError,
     VersionTooNewError,
 )
-from penstock.storage.access.secret_files import FOLDER, locked, read_secret, write_secret
+from penstock.storage.access.secret_files import FOLDER, MALFORMED, locked, read_secret, write_secret
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
-TOKENS_MAX = 10_000  # tokens that have not expired
+TOKENS_MAX = 10_000  # valid tokens, with those expired ones beside them that were not revoked; the oldest give way
 _MAX_BYTES = 256 << 20  # each has at most 12 KiB of rights, and most have far less
 _UNREAD: object = ("unread",)
 """The stamp of no file."""
@@ -42,6 +44,11 @@ class IssuedToken:
     issued_s: int
     expires_s: int
     revoked_s: int | None = None
+
+    @property
+    def plans_end_s(self) -> int:
+        """When the last plan that the token can have made ends, in seconds since the Unix epoch."""
+        return self.expires_s + PLAN_END_S
 
 
 Tokens = Mapping[str, IssuedToken]
@@ -66,7 +73,7 @@ def load_tokens(path: Path) -> Tokens:
                 "the list of tokens was written by a newer version", path=str(path), version=version
             )
         tokens = [_token(item) for item in document["tokens"]]
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except MALFORMED as error:
         raise CorruptDataError(
             "the list of tokens cannot be read", path=str(path), reason=type(error).__name__
         ) from None
@@ -74,16 +81,21 @@ def load_tokens(path: Path) -> Tokens:
 
 
 def change_tokens(path: Path, change: Callable[[dict[str, IssuedToken]], None], *, now_s: int) -> Tokens:
-    """Change the list durably, one process at a time, without those that have expired; return the new one. Raises what
-    ``change`` raises, with nothing changed, and as ``load_tokens``; InvalidArgumentError: there are too many."""
+    """Change the list durably, one process at a time, without those whose plans have ended; return the new one. Raises
+    what ``change`` raises, with nothing changed, and as ``load_tokens``; InvalidArgumentError: there are too many, which no
+    revocation causes."""
     with locked(path):
-        tokens = {key: token for key, token in load_tokens(path).items() if token.expires_s > now_s}
+        tokens = {key: token for key, token in load_tokens(path).items() if token.plans_end_s > now_s}
         change(tokens)
-        if len(tokens) > TOKENS_MAX:
+        valid = sum(token.revoked_s is None and token.expires_s > now_s for token in tokens.values())
+        if valid > TOKENS_MAX:
             raise InvalidArgumentError(
                 "too many tokens are valid; issue them for a shorter time, or use an identity provider",
                 limit=TOKENS_MAX,
             )
+        expired = [key for key, token in tokens.items() if token.revoked_s is None and token.expires_s <= now_s]
+        for key in expired[: max(0, len(expired) - (TOKENS_MAX - valid))]:
+            del tokens[key]
         document = {"v": VERSION, "tokens": [_document(token) for token in tokens.values()]}
         write_secret(path, json.dumps(document, indent=1).encode())
         return tokens
@@ -133,14 +145,18 @@ class RevokedTokens:
         """Read the file again if it has changed; return whether other tokens are revoked now. Takes a few microseconds if
         the file has not changed."""
         before = self._ids
+        stamp: object = _UNREAD
         try:
             stamp = self._now()
-            if stamp != self._stamp:
-                tokens = load_tokens(self._path)
-                self._ids = frozenset(token.id for token in tokens.values() if token.revoked_s is not None)
-                self._stamp = stamp
+            if stamp == self._stamp:
+                return False
+            tokens = load_tokens(self._path)
+            self._ids = frozenset(token.id for token in tokens.values() if token.revoked_s is not None)
+            self._stamp = stamp
         except (PenstockError, OSError) as error:
-            self._ids, self._stamp = None, _UNREAD
+            # A failure of the machine ends without a change of the file. Contents that cannot be read do not, and reading
+            # them again for each call could take long.
+            self._ids, self._stamp = None, _UNREAD if isinstance(error, OSError) else stamp
             if str(error) != self._unread_why:
                 log.error("the revoked tokens cannot be read; no token is accepted", extra={"error": str(error)})
             self._unread_why = str(error)

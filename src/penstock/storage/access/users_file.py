@@ -15,7 +15,7 @@ from penstock.core.access.resources import grant_text, parse_grant
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, PenstockError, VersionTooNewError
 from penstock.model.identity import Grant, Identity
 from penstock.storage.access.passwords import PasswordHash
-from penstock.storage.access.secret_files import FOLDER, locked, read_secret, write_secret
+from penstock.storage.access.secret_files import FOLDER, MALFORMED, locked, read_secret, write_secret
 
 VERSION = 1
 USERS_MAX = 10_000  # users
@@ -76,7 +76,7 @@ def load_users(path: Path) -> Users:
         users = [_user(item) for item in document["users"]]
     except (VersionTooNewError, CorruptDataError):
         raise
-    except (ValueError, LookupError, TypeError, PenstockError) as error:
+    except (*MALFORMED, PenstockError) as error:
         # The error may quote the file.
         raise CorruptDataError(
             "the file of users cannot be read", path=str(path), reason=type(error).__name__

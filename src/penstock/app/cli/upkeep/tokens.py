@@ -12,6 +12,7 @@ from penstock.app.cli.common.options import DATA, DURATIONS, NAME, GrantOption
 from penstock.app.cli.common.output import print_json, print_rows, say
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.common.words import moment
+from penstock.core.access.plans import PLAN_END_S
 from penstock.core.access.resources import grant_text, parse_grant
 from penstock.core.units import parse_duration_ms
 from penstock.model.errors import InvalidArgumentError, NotFoundError, UnauthenticatedError
@@ -71,7 +72,10 @@ def issue(
 
 @app.command("list")
 def list_tokens(data: DataOption = Path("./store"), json: JsonOption = False) -> None:
-    """List the tokens of a store that have not expired, without the tokens themselves.
+    """List the tokens of a store, without the tokens themselves.
+
+    A token is listed until a day after it has expired: plans of Spark jobs that were made with it may be valid that long.
+    Revoke it to end them.
 
     A token that is not listed can be revoked with --leaked-token.
 
@@ -84,13 +88,13 @@ def list_tokens(data: DataOption = Path("./store"), json: JsonOption = False) ->
         [
             token.id,
             token.name,
-            "valid" if token.revoked_s is None else f"revoked {moment(token.revoked_s * 1000)}",
+            _state(token, now_s),
             moment(token.issued_s * 1000),
             moment(token.expires_s * 1000),
             " ".join(token.grants),
         ]
         for token in load_tokens(tokens_path(data)).values()
-        if token.expires_s > now_s
+        if token.plans_end_s > now_s
     ]
     print_rows(["id", "name", "state", "issued", "expires", "rights"], rows, as_json=json)
 
@@ -111,8 +115,8 @@ def revoke(
 ) -> None:
     """End tokens before they expire. A running server refuses them from the next call on, without a restart.
 
-    It also ends plans of Spark jobs that were made with the token. Data connections keep their rights for up to 10 minutes,
-    until their delegation tokens expire. A repeated call changes nothing.
+    It also ends plans of Spark jobs that were made with the token, even if the token has expired. Data connections keep
+    their rights for up to 10 minutes, until their delegation tokens expire. A repeated call changes nothing.
 
     \b
     penstock token revoke 5b0c5c2e6a1b4d0f8e7d6c5b4a392817
@@ -130,7 +134,7 @@ def revoke(
             tokens.setdefault(token.id, token)
         for key in wanted:
             if key not in tokens:
-                raise NotFoundError("no token with this id is valid; see penstock token list", id=key[:80])
+                raise NotFoundError("no token with this id is listed; see penstock token list", id=key[:80])
             if tokens[key].revoked_s is None:
                 tokens[key] = replace(tokens[key], revoked_s=now_s)
 
@@ -139,15 +143,23 @@ def revoke(
         say(f"token {key} of {tokens[key].name} is revoked", as_json=json, id=key, name=tokens[key].name)
 
 
+def _state(token: IssuedToken, now_s: int) -> str:
+    if token.revoked_s is not None:
+        return f"revoked {moment(token.revoked_s * 1000)}"
+    return "valid" if token.expires_s > now_s else "expired"
+
+
 def _token_in(file: Path, data: Path) -> IssuedToken:
-    """The token in a file, for the list. Raises InvalidArgumentError: it is not a valid token of this store."""
+    """The token in a file, for the list. Raises InvalidArgumentError: it is no token of this store, or all its plans
+    have ended."""
     try:
-        claims = StoreTokens(load_key(data), RealClock()).claims(file.read_text(encoding="utf-8").strip())
+        text = file.read_text(encoding="utf-8").strip()
+        claims = StoreTokens(load_key(data), RealClock()).claims(text, ago_s=PLAN_END_S)
     except UnicodeDecodeError as error:
         raise InvalidArgumentError("the file has no token", path=str(file)) from error
     except UnauthenticatedError as error:
         raise InvalidArgumentError(
-            "the file has no token of this store that is valid now, so there is nothing to revoke",
+            "the file has no token of this store that is valid or expired less than a day ago, so there is nothing to revoke",
             path=str(file),
             reason=str(error),
         ) from error

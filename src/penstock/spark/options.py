@@ -326,7 +326,7 @@ class _Given:
                 raise InvalidArgumentError(kafka_hint(plain, spellings) or _unknown(plain, spellings), option=name)
         if "paths" in options:
             raise InvalidArgumentError(
-                "load takes one path; name several streams in option stream, with commas between",
+                "load takes one path; name several streams in option stream, separated by commas",
                 paths=options["paths"],
             )
 

@@ -16,7 +16,7 @@ _HOSTS: Final = re.compile(r"[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAddress:
-    """``hosts``: ``HOST:PORT`` of ZooKeeper's servers, with commas between. ``root``: an absolute path, such as
+    """``hosts``: ``HOST:PORT`` of ZooKeeper's servers, separated by commas. ``root``: an absolute path, such as
     ``/penstock/flights``."""
 
     hosts: str

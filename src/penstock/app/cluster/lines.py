@@ -223,7 +223,7 @@ class ContainerLines:
                 one.problem = str(error)
                 log.warning("container cannot be reached", extra={"container": one.number, "reason": one.problem})
             return True
-        # The store has dropped its earlier link before it accepted this one. So its earlier removals have ended.
+        # The store dropped its earlier link before it accepted this one, so its earlier removals have ended.
         earlier, one.removals = one.removals, removals
         await earlier.end_all()
         beating = asyncio.ensure_future(one.heartbeats.until_silent(link, first_s=self._patience.silent_s))

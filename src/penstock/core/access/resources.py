@@ -127,7 +127,7 @@ def parse_grant(text: str) -> Grant:
 
 
 def actions_of(text: str) -> frozenset[Action]:
-    """Actions from their names, with commas between. ``*``: all. Raises InvalidArgumentError."""
+    """Actions from their names, separated by commas. ``*``: all. Raises InvalidArgumentError."""
     names = [name.strip().lower() for name in text.split(",")]
     if names == ["*"]:
         return frozenset(Action)

@@ -30,8 +30,8 @@ def next_assignment(
 ) -> NextAssignment:
     """The assignment that follows from the stores that are registered now.
 
-    Equal facts give equal results. A store that was registered before and is not any more has been lost. While no store
-    is registered, containers keep their owners. Times that another controller's clock has put far ahead do not count: they
+    Equal facts give equal results. A store that was registered before and no longer is has been lost. While no store
+    is registered, containers keep their owners. Times far ahead, from another controller's clock, are ignored: they
     would stop all moves until then.
 
     Args:

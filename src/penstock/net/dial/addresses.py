@@ -31,7 +31,7 @@ def parse_address(address: str) -> str:
 
 
 def parse_addresses(addresses: str) -> tuple[str, ...]:
-    """Parse addresses with commas between, each as ``parse_address``: the controllers of one cluster. Raises
+    """Parse addresses separated by commas, each as ``parse_address``: the controllers of one cluster. Raises
     InvalidArgumentError, also if only some ask for TLS."""
     found = addresses.split(",")
     if len({bool(tls_of(one)) for one in found}) > 1:

@@ -63,7 +63,7 @@ class Rpc(Protocol):
 class GrpcConnection:
     """Calls over a channel, which connects by itself at the first call and again after every loss.
 
-    With several addresses, calls go to the last one that answered. If it does not answer any more, the others are tried.
+    With several addresses, calls go to the last one that answered. If it stops answering, the others are tried.
 
     A call that finds no server is repeated, after pauses of 50 ms growing to 1 s, for ``patience_s``: nearly every call
     of the ports is safe to repeat. A call whose connection was lost may have happened. Creating or deleting again then

@@ -39,7 +39,7 @@ def security_for(
     clock: Clock,
     insecure: bool = False,
 ) -> DialSecurity:
-    """The protection that an address asks for, or several with commas between.
+    """The protection that an address asks for, or several separated by commas.
 
     With ``tls``, an address without a scheme means TLS. A plain address with it is a contradiction, and never downgrades.
     ``default_tls`` is used if TLS is, and does not ask for it.

@@ -115,7 +115,7 @@ def encode_verdict(refusal: PenstockError | None, secret: bytes, hello: bytes, c
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``denied``: the listener, which may be anybody, does not accept our proof. ``refusal``: what it raised, if it knows the
+    """``denied``: the listener, which may be anyone, does not accept our proof. ``refusal``: what it raised, if it knows the
     secret."""
 
     denied: bool = False

@@ -31,7 +31,7 @@ async def create_namespace(
     """Create the root of a cluster with its id, in one step. Nothing happens if it exists with this id.
 
     Args:
-        address: Servers, ``host:port`` with commas between. root: Absolute path; missing parents are created. cluster:
+        address: Servers, ``host:port`` separated by commas. root: Absolute path; missing parents are created. cluster:
             Id of the cluster. patience_s: How long the whole may take.
     Raises:
         WrongClusterError: The root belongs to another cluster, or to another program. CoordinatorUnavailableError:

@@ -65,7 +65,7 @@ async def open_zookeeper(
     """Open a session in the namespace of a cluster, and end it on exit.
 
     Args:
-        address: Servers, ``host:port`` with commas between. root: Absolute path that ``create_namespace`` has made.
+        address: Servers, ``host:port`` separated by commas. root: Absolute path that ``create_namespace`` has made.
         cluster: Id of the cluster; None: the root decides. boot_clock: Seconds on a clock that also counts while the
         machine sleeps (CLOCK_BOOTTIME). session_s: What to ask for; the server bounds it to 2 to 20 of its ticks.
         patience_s: How long a call waits for a server.

@@ -95,3 +95,37 @@ def test_a_malformed_body_is_answered_once(body: bytes, caplog: pytest.LogCaptur
 
     play(scene)
     assert failures(caplog) == []
+
+
+SECRET = b"QWxhZGRpbjpvcGVuIHNlc2FtZQ"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /ping HTTP/1.1\r\nHost: localhost\r\nAuthorization : Basic %s\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic %s\0\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\nHost: localhost\r\nx: 1\rAuthorization: Basic %s\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\nHost: localhost\r\nAuthorization Basic %s\r\n\r\n",
+        b"Authorization: Basic %s\r\n\r\n",
+        b"GET /ping?token=%s HTTP/9\0\r\n\r\n",
+        b"POST /v1/scopes HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n%s\r\n\r\n",
+        b"POST /v1/scopes HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{%s\r\n\r\n",
+        b"POST /v1/scopes HTTP/1.1\r\nHost: localhost\r\nContent-Length: %s\r\n\r\n",
+        b"POST /v1/scopes HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: %s\r\n\r\n",
+    ],
+)
+def test_a_malformed_request_is_not_quoted_in_the_log_or_the_answer(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(run: Running) -> None:
+        got = await exchange(run, sent % SECRET)
+        assert got.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 ")), got
+        # An excerpt may begin or end anywhere in the secret.
+        assert SECRET[:8] not in got
+        assert SECRET[-8:] not in got
+
+    play(scene)
+    (line,) = [record for record in caplog.records if record.message == "HTTP request is malformed"]
+    assert line.reason  # It still has the kind of the error.
+    assert not any(SECRET[:8].decode() in str(vars(record)) for record in caplog.records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from http import HTTPStatus
 from typing import Any, cast
@@ -25,7 +26,8 @@ PEER_CERTIFICATE = "peer_certificate"
 """The key, in the state of a request, of the names in the client's certificate; see ``peer_certificate``."""
 _STEP_BYTES = 4 << 10
 _FRAMING_FREE_BYTES = 8 << 10
-_REASON_CHARACTERS = 200  # of the parser's words, which may quote the peer
+_QUOTE = re.compile(r":? *(?:b['\"]|bytearray\().*", re.DOTALL)
+"""Where the parser's words quote the peer. The quoted line may be an ``Authorization`` header."""
 _CONTENT_PER_FRAMING = 8
 """Beyond a free allowance, each byte of chunk framing needs this much content, so chunks need at least 40 bytes."""
 
@@ -113,7 +115,7 @@ class RestConnection(H11Protocol):
         """Answer what is not valid HTTP, and close. uvicorn calls this while it handles the error of its parser."""
         error = sys.exception()
         status = HTTPStatus(getattr(error, "error_status_hint", HTTPStatus.BAD_REQUEST))
-        reason = f"{error}"[:_REASON_CHARACTERS]
+        reason = _QUOTE.sub("", str(error))
         self.telemetry.add("http_requests", 1, ("other", f"{status // 100}xx"))
         peer = str(self.client[0]) if self.client else ""
         self.warnings.warn(

@@ -129,3 +129,15 @@ def test_a_malformed_request_is_not_quoted_in_the_log_or_the_answer(
     (line,) = [record for record in caplog.records if record.message == "HTTP request is malformed"]
     assert line.reason  # It still has the kind of the error.
     assert not any(SECRET[:8].decode() in str(vars(record)) for record in caplog.records)
+
+
+@pytest.mark.parametrize("length_bytes", [0, 5, 60])
+def test_a_request_with_a_length_and_chunks_is_refused_with_all_that_follows(length_bytes: int) -> None:
+    async def scene(run: Running) -> None:
+        both = head("POST", "/v1/scopes", CHUNKED, f"content-length: {length_bytes}")
+        got = await exchange(run, both + b"0\r\n\r\n" + head("GET", "/ping"))
+        assert got.startswith(b"HTTP/1.1 400 Bad Request\r\n"), got
+        assert got.count(b"HTTP/1.1 ") == 1
+        assert b"connection: close" in got.lower()
+
+    play(scene)

@@ -151,6 +151,8 @@ class Guard:
         # The parser limits a head that arrives in pieces; one that came in a single piece is measured here.
         if sum(len(name) + len(value) for name, value in headers.raw) > self._limits.head_bytes:
             raise refused(431, "the headers are too large", limit_bytes=self._limits.head_bytes)
+        if body.ambiguous:
+            raise refused(400, "a request has Content-Length or Transfer-Encoding, not both")
         host = headers.get("host", "")
         if self._hosts is not None and _name_of(host) not in self._hosts:
             raise refused(403, "this server cannot be addressed by that name", host=host[:120])
@@ -230,6 +232,8 @@ class _Body:
         self._read = 0
         self.declared = self._length > 0 or "transfer-encoding" in headers
         self.complete = not self.declared
+        # A proxy that goes by the other header sees the next request begin elsewhere (request smuggling).
+        self.ambiguous = "content-length" in headers and "transfer-encoding" in headers
 
     async def receive(self) -> Message:
         if self.complete:
@@ -297,7 +301,7 @@ class _Reply:
             headers = MutableHeaders(scope=message)
             headers.setdefault("cache-control", "no-store")
             headers.setdefault("x-content-type-options", "nosniff")
-            if not self._body.complete:
-                # Otherwise the server would read for as long as the peer sends.
+            if not self._body.complete or self._body.ambiguous:
+                # Otherwise the server would read for as long as the peer sends, or take a body for the next request.
                 headers["connection"] = "close"
         await self._send(message)

@@ -145,7 +145,7 @@ class Controller:
             ctx.tasks.start(self._scaling.run_looks())
 
     async def close(self) -> None:
-        """Stop all work. The next controller to open finishes what has begun. Returns soon also if the store does not
+        """Stop all work. The next controller to open finishes what has begun. Returns soon even if the store does not
         answer."""
         await self._ctx.tasks.close()
         try:

@@ -283,7 +283,7 @@ class ClusterMember:
 
 
 def _parts(lines: ContainerLines) -> Parts:
-    """A container that is away makes the controller not ready for some functions. A restart does not help, so it is alive."""
+    """A container that is away makes the controller not ready for some functions. It stays live: a restart would not help."""
     return Parts(failure=lambda: None if lines.failure is None else str(lines.failure), away=lines.away)
 
 

@@ -1,4 +1,4 @@
-"""One container at a store: from the moment when the assignment names the store until it names another one.
+"""One container at a store, from when the assignment names the store until it names another one.
 
 Source: docs/design/0065-cluster.md, "Moving a container".
 """
@@ -71,7 +71,7 @@ class UnitHost:
 
 
 class Holding:
-    """Holds one container until ``release``. ``entry``: what its registration says, without ``serving``."""
+    """Holds one container until ``release``. ``entry``: its registration, without ``serving``."""
 
     def __init__(
         self,

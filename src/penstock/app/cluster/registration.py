@@ -28,7 +28,7 @@ _RETRY_S: Final = 0.2
 
 class Registration:
     """The registration of one path by a session. All calls repeat while the coordinator does not answer, and raise
-    SessionEndedError. ``kind``: of the node, whose ``session`` says whose registration it is."""
+    SessionEndedError. ``kind``: of the node; its ``session`` field names the owner."""
 
     def __init__(self, session: Coordination, path: str, kind: type[HeldContainer | StoreEntry]) -> None:
         self._session = session

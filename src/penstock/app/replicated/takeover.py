@@ -66,7 +66,7 @@ async def prepare_takeover(settings: EmbeddedSettings, *, offload: Offload, rng:
                 beside=await _paths_beside(nodes, place.path),
             )
     has_metadata = (data / _METADATA / "store.db").exists()
-    # Without a record, the directory is the store's: opening the log says what is wrong.
+    # Without a record, the directory is the store's: opening the log reports what is wrong.
     if record is not None and is_takeover_needed(record, mark, data, has_metadata=has_metadata):
         await begin_takeover(record, settings, url, offload=offload, rng=rng)
 

@@ -22,7 +22,7 @@ class WorkerRemovals:
 
     def handlers(self, guard: Guard) -> Mapping[str, Callable[..., Awaitable[None]]]:
         """The calls for the worker: ``begin_removal(number, segment, offset)``, which raises what the guard raises, and
-        ``end_removal(number)``, which the worker calls afterwards, also if the removal failed."""
+        ``end_removal(number)``, which the worker calls afterwards, even if the removal failed."""
 
         async def begin(number: int, segment: str, offset: int | None) -> None:
             async with AsyncExitStack() as stack:

@@ -1,6 +1,6 @@
 """Statements of people about the tables of deleted streams, which end what is pending there for a case.
 
-The store cannot search such a table, and no job knows it any more. So a case records who says that it is clean, and why;
+The store cannot search such a table, and no job knows it any more. So a case records who states that it is clean, and why;
 it never counts as verified. Source: docs/design/0056-erasure-cases.md.
 """
 

@@ -79,7 +79,7 @@ class LimitShares:
 
     async def _put(self, limit: AppendLimit, generation: int) -> None:
         """A share in force counts until its container has confirmed a lower one. A container whose share is not known, as
-        after the death of another controller, is first held at what it has. While one of these is away, nobody gets more."""
+        after the death of another controller, is first held at what it has. While one of these is away, no share grows."""
         members = sorted({self._owner(name) for name in limit.segments})
         given = self._given.setdefault(limit.stream, {})
         for number in [one for one in given if one not in members]:
@@ -164,7 +164,7 @@ class LimitShares:
         return [number for number, done in zip(shares, confirmed, strict=True) if done]
 
     async def _call(self, own: AppendLimit, number: int, generation: int) -> Pair | None:
-        """What the container has, queued appends included; None: it is away, or does not say."""
+        """What the container has, queued appends included; None: it is away, or does not report it."""
         link = self._lines[number].link
         if link is None:
             return None

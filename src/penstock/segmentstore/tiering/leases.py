@@ -90,7 +90,7 @@ class Leases:
 
     async def _begin_logging(self) -> None:
         """Leases of an earlier version are neither in the log nor in the catalogue: the next checkpoint adds them, together
-        with the row that says so."""
+        with the row that records this."""
         state = self._state
         key = records.prefix(records.TAG_LEASES_LOGGED, state.index)
         try:

@@ -62,7 +62,7 @@ def issue(
     now_s = RealClock().now_ms() // 1000
     texts = tuple(map(grant_text, grants))
     entry = IssuedToken(id=token_id.hex, name=name, grants=texts, issued_s=now_s, expires_s=now_s + ttl_s)
-    # Listed before anybody has it, so that every token can be found and revoked.
+    # Listed before anyone has it, so that every token can be found and revoked.
     change_tokens(tokens_path(data), lambda tokens: tokens.update({entry.id: entry}), now_s=now_s)
     if json:
         print_json({"id": entry.id, "name": name, "grants": list(texts), "ttl_seconds": ttl_s, "token": token})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from urllib.request import Request, urlopen
 from uuid import UUID
@@ -13,7 +14,12 @@ from erasure_events import SECRET, events_of, fill
 import penstock
 from penstock.app.cli.common.output import exit_code
 from penstock.app.cli.main import app
+from penstock.codec.control.cases import CaseStreamRecord
+from penstock.codec.control.erasures import ErasureRecord, ErasureState
+from penstock.controller import keys
 from penstock.controller.erasure import confirmed
+from penstock.controller.metadata import overwrite
+from penstock.core.cases.progress import erasure_id
 from penstock.core.streams.query_source import TABLE_PREFIX
 from penstock.model.cuts import StreamCut
 from penstock.model.errors import ConflictError, InvalidArgumentError, NotFoundError
@@ -79,6 +85,36 @@ def test_a_case_closes_once_its_tables_are_done_or_with_pending_tables(tmp_path)
             store.cases().close("d", **WHO)
         ended = store.cases().close("d", **WHO, pending_tables=True)
         assert (ended.state, list(ended.ended.tables)) == ("closed", [TABLE])
+
+
+def test_an_erasure_that_was_never_decided_is_pending_in_no_table(tmp_path):
+    """A crash while a case asked for it has left it behind. No job can erase its rows, because it has no receipt."""
+    with penstock.open(tmp_path / "data") as store:
+        fill(store.create_stream("s/t", create_scope=True), 50)
+        controller = store._inner.controller
+        store._thread.call(register(controller, "g", TABLE_PREFIX + TABLE))
+        store.cases().open("s/t", [SECRET.decode()], case="c", **WHO)
+        store.cases().wait("c")
+        (erasure,) = store.cases().show("c").erasures
+        store._thread.call(controller.erasures.note_table(erasure, TABLE, rows=8))
+
+        async def crash():
+            metadata = controller.erasures._ctx.metadata
+            of = await metadata.get(keys.case_stream("c", NAME), CaseStreamRecord)
+            done = (await metadata.get(keys.erasure(erasure), ErasureRecord)).value
+            begun = ErasureRecord(
+                stream=str(NAME),
+                incarnation=done.incarnation,
+                state=ErasureState.GATHERING,
+                asked=done.asked,
+                asked_ms=done.asked_ms,
+            )
+            await metadata.put(overwrite(keys.erasure(erasure_id("c", NAME, 2)), begun))
+            await metadata.put(of.put(replace(of.value, rounds=2)))
+
+        store._thread.call(crash())
+        assert [(item.state, item.erasures) for item in store.cases().show("c").tables] == [("done", [])]
+        assert store.cases().close("c", **WHO).state == "closed"
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -200,11 +200,13 @@ class CaseAnswers:
     async def _performed(
         self, case: str, name: StreamName, record: CaseStreamRecord
     ) -> Sequence[tuple[str, ErasureRecord]]:
-        """The erasures of the case in the stream, without those that were withdrawn: they have erased nothing."""
+        """The erasures of the case in the stream, without those that were withdrawn or never decided: they have erased
+        nothing."""
         erasures = await self._erasures_of(case, name, record)
         entries = await self._ctx.metadata.entries([keys.erasure(item) for item in erasures])
         found = [(one, stored(entry, ErasureRecord).value) for one, entry in zip(erasures, entries, strict=True)]
-        return [(one, of) for one, of in found if of is not None and of.state is not ErasureState.WITHDRAWN]
+        without = (ErasureState.WITHDRAWN, ErasureState.GATHERING)
+        return [(one, of) for one, of in found if of is not None and of.state not in without]
 
     async def pending_tables(self, case: str, record: CaseRecord) -> Sequence[str]:
         """The tables that lack an erasure of the case, or have rows of a deleted stream that it has not searched."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -306,3 +307,17 @@ def test_a_file_behind_a_link_is_not_given_away(data: Path, link: str) -> None:
     else:
         issued(data)
     assert (secret.stat().st_uid, secret.read_text()) == (0, "secret")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_list_that_is_no_file_is_refused_and_leaves_nothing_open(data: Path, make: Callable[[Path], None]) -> None:
+    make(tokens_path(data))
+    revoked = RevokedTokens(tokens_path(data))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):  # A server tries it again with each call.
+        revoked.refresh()
+        with pytest.raises(UnauthenticatedError, match="cannot read which tokens were revoked"):
+            revoked.check("any")
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(InvalidArgumentError, match="must be a regular file"):
+        load_tokens(tokens_path(data))

@@ -23,12 +23,16 @@ def read_secret(path: Path, *, max_bytes: int) -> bytes | None:
     """The contents; None if there is no such file. Raises InvalidArgumentError (others can read or change the file, or it
     is too large), OSError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A pipe of this name must not block the server.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)  # ``fdopen`` would fail for a directory and leave it open
+        raise InvalidArgumentError("a file with secrets must be a regular file; move this away", path=str(path))
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or stat.S_IMODE(found.st_mode) & 0o077:
+        if stat.S_IMODE(found.st_mode) & 0o077:
             raise InvalidArgumentError(
                 "a file with secrets must be readable by its owner only: chmod 600", path=str(path)
             )

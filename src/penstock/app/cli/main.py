@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import NoReturn
@@ -25,7 +26,7 @@ from penstock.app.cli.common.late import LateGroup, missing_package, narrowed
 from penstock.app.cli.common.output import EXIT_CODES, NOT_TRUE_STATUS, exit_code, print_error
 from penstock.app.cli.erasure import cases, ledger, subject
 from penstock.app.cli.upkeep import approvals, backup, data, doctor, evidence, rebuild, scrub, servers, tokens, users
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, StorageFullError
 from penstock.model.redaction import redacted
 
 OVERVIEW = """\
@@ -148,5 +149,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _fail(StorageFullError("the disk is full; free space and repeat the command"))
         print(f"penstock: {redacted(str(error))}", file=sys.stderr)
         sys.exit(1)

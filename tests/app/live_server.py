@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.app import embedded, standalone
+from penstock.app import embedded, serving
 from penstock.app.metrics import disk, streams
 from penstock.app.metrics.streams import StreamMetrics
 from penstock.app.settings import StandaloneSettings
@@ -47,7 +47,7 @@ class LiveServer:
             self.samples.append(StreamMetrics(*arguments, **named))
             return self.samples[-1]
 
-        patch.setattr(standalone, "StreamMetrics", metrics)
+        patch.setattr(serving, "StreamMetrics", metrics)
         self._stop = asyncio.Event()
         self._ready = threading.Event()
         self._failure: BaseException | None = None

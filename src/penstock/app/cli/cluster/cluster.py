@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -69,7 +68,7 @@ def init(
             return await init_cluster(address, plan, clock=RealClock(), rng=rng, offload=offload)
 
     is_new = ensure_cluster_secret(secret_file, rng)
-    found = asyncio.run(work())
+    found = _run(work)
     facts: dict[str, Any] = {
         "cluster": found.config.cluster,
         "created": found.created,
@@ -248,4 +247,10 @@ def _with_cluster(cluster: str, work: Callable[[Coordination], Awaitable[_T]]) -
         ):
             return await work(session)
 
-    return asyncio.run(main())
+    return _run(main)
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    import asyncio  # only here, so that --help is quick
+
+    return asyncio.run(work())

@@ -23,7 +23,7 @@ from penstock.spark.jobs.table import TableRequest
 from penstock.spark.lake.opening import TableAddress
 from penstock.spark.options import parse_read
 
-LIMITS: dict[NameKind, int] = {"scope": 255, "stream": 250, "reader group": 247, "table": 250, "subscriber": 247}
+LIMITS: dict[NameKind, int] = {"scope": 255, "stream": 250, "reader group": 247, "table": 250, "subscriber": 250}
 ILLEGAL = ["a b", "a_b", "_a", "\u00e4", "..", ""]
 
 

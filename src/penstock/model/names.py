@@ -23,7 +23,7 @@ MARK_PREFIX = "_MARK"
 READER_GROUP_PREFIX = "_RG"
 TABLE_SUFFIX = "_kvtable"
 _GROUP_NAME_MAX = STREAM_NAME_MAX - len(READER_GROUP_PREFIX)  # characters; the state of a group is a stream
-_NAME_MAX = {"scope": SCOPE_NAME_MAX, "reader group": _GROUP_NAME_MAX, "subscriber": _GROUP_NAME_MAX}
+_NAME_MAX = {"scope": SCOPE_NAME_MAX, "reader group": _GROUP_NAME_MAX}
 SYSTEM_SCOPE = "_system"
 KEY_VALUE_TABLES = f"{SYSTEM_SCOPE}/_tables/keyvaluetables"
 """The table with the records of key-value tables, under ``scope/name``."""

@@ -55,6 +55,13 @@ WRONG: Mapping[str, Sequence[Sequence[str]]] = {
         *and_all(NO_TARGETS, [*SUBJECT, *WHY, "--yes"]),
         *(["s/t", *subject, *WHY, "--yes"] for subject in NO_SUBJECTS),
     ],
+    "erase confirm-table": [
+        *and_all(NO_IDS, ["--table", "t", *WHY]), ["e", "--table", "t", *WHY], ["e", "--table", "", *WHY],
+    ],
+    "erase case confirm-table": [
+        *([*name, "s/gone", "--table", "t", *WHY] for name in NO_IDS),
+        *(["c", *name, "--table", "t", *WHY] for name in [*NO_STREAMS, ["s/t"]]),
+    ],
     "erase case show": NO_IDS,
     "erase case wait": NO_IDS,
     "erase case close": [*and_all(NO_IDS, WHY), ["c", "--reason", ""]],

@@ -27,7 +27,7 @@ class Readers:
 
     def __init__(self, w: World) -> None:
         self.store = AsyncStore(w.store, w.controller, w.clock, SeededRng(SimLoop(1).fork("readers")))
-        move = partial(move_readers, self.store)
+        move = partial(move_readers, self.store, w.controller)
         w.app = Router(pulsar_routes(w.controller, w.store, w.clock, move_readers=move))
 
     async def read(self, count: int, *, publish: bool = True) -> list[bytes]:

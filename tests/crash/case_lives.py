@@ -186,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
     began = time.monotonic()
     result = run(range(chosen.seed, chosen.seed + chosen.histories), disk=chosen.disk)
     for line in result.anomalies[:20]:
-        sys.stdout.write(f"{line}\n"[:800])
+        sys.stdout.write(f"{line}\n"[-2000:])
     sys.stdout.write(
         f"{result.histories} histories, {result.kills} kills, {result.early} of them before the proof, "
         f"{result.erased} events erased, {result.late} of them late, {len(result.anomalies)} anomalies, "

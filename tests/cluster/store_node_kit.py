@@ -248,8 +248,9 @@ class MemoryCluster:
                 host, open_session=running.open_session, boot_clock=lambda: self.clock_s, limits=limits
             )
 
-            def may_answer() -> bool:
-                return answers_always or node.may_answer()
+            def answer_check() -> Callable[[], bool]:
+                check = node.answer_check()
+                return lambda: answers_always or check()
 
             wire = await stack.enter_async_context(
                 WireServer(
@@ -259,7 +260,7 @@ class MemoryCluster:
                     telemetry=Counters(),
                     limits=WireLimits(drain_s=2.0),
                     guard=links.guard,
-                    may_answer=may_answer,
+                    answer_check=answer_check,
                 )
             )
             listener = await stack.enter_async_context(
@@ -270,7 +271,7 @@ class MemoryCluster:
                     secret=SECRET,
                     rng=self.rng,
                     accept=links.accept,
-                    may_answer=may_answer,
+                    answer_check=answer_check,
                 )
             )
             running.clients, running.links = f"127.0.0.1:{wire.port}", f"127.0.0.1:{listener.port}"

@@ -80,15 +80,17 @@ def test_after_the_end_of_a_session_the_store_begins_again(tmp_path: Path) -> No
             cluster.assign({0: "a", 1: "a"})
             await until_serving(cluster, {0: "a", 1: "a"})
             await fill(a, 0, range(5))
-            before = a.unit(0)
+            before, may_answer = a.unit(0), a.node.answer_check()
+            assert may_answer()
             a.end_session()
-            assert not a.node.may_answer()
+            assert not a.node.answer_check()()
             await until(lambda: before.offline is not None)
             await until_serving(cluster, {0: "a", 1: "a"})
             assert len(a.sessions) == 2
             assert a.unit(0) is not before
             assert await found(a, 0) == list(range(5))
-            assert a.node.may_answer()
+            assert a.node.answer_check()()
+            assert not may_answer(), "what waited in the first session is not answered in the second"
 
     run(main())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -473,7 +474,7 @@ def test_a_dial_to_a_machine_that_does_not_answer_ends_in_time() -> None:
 def test_a_store_whose_lease_has_passed_closes_the_link_instead_of_answering() -> None:
     async def body() -> None:
         owned = [True]
-        async with door(may_answer=lambda: owned[0]) as there:
+        async with door(answer_check=lambda: lambda: owned[0]) as there:
             link = await there.dial()
             assert await link.call("echo", 1) == [1]
             owned[0] = False
@@ -484,6 +485,25 @@ def test_a_store_whose_lease_has_passed_closes_the_link_instead_of_answering() -
                 await link.call("take", 3)
             with pytest.raises(NotConnectedError):
                 await (await there.dial()).call("no such call")
+
+    run(body)
+
+
+def test_a_link_is_not_answered_under_a_later_lease() -> None:
+    async def body() -> None:
+        lease = [1]
+
+        def answer_check() -> Callable[[], bool]:
+            accepted_under = lease[0]
+            return lambda: lease[0] == accepted_under
+
+        async with door(answer_check=answer_check) as there:
+            link = await there.dial()
+            assert await link.call("echo", 1) == [1]
+            lease[0] = 2
+            with pytest.raises(NotConnectedError):
+                await link.call("echo", 2)
+            assert await (await there.dial()).call("echo", 3) == [3]
 
     run(body)
 

@@ -74,10 +74,13 @@ class StoreNode:
         self._wake = asyncio.Event()
         self._stopping = False
 
-    def may_answer(self) -> bool:
-        """Whether no other store can have taken over our containers yet, so that answers are not out of date."""
+    def answer_check(self) -> Callable[[], bool]:
+        """For a connection that is accepted now: a check that it may be answered. It stays true while no other store can
+        have taken over the containers of the current session, and is never true again after that session's lease."""
         session = self._session
-        return session is not None and self._boot_clock() < session.session().lease_end_s
+        if session is None:
+            return lambda: False
+        return lambda: self._boot_clock() < session.session().lease_end_s
 
     def states(self) -> Mapping[int, HoldingState]:
         """The containers that the store holds or waits for, by number."""

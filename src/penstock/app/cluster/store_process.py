@@ -213,7 +213,7 @@ async def _listen(
             telemetry=source.telemetry,
             limits=wire_limits(serving.store, connections=connections_allowed()),
             guard=host.links.guard,
-            may_answer=node.may_answer,
+            answer_check=node.answer_check,
         )
     )
     listener = await stack.enter_async_context(
@@ -224,7 +224,7 @@ async def _listen(
             secret=secret,
             rng=source.rng,
             accept=host.links.accept,
-            may_answer=node.may_answer,
+            answer_check=node.answer_check,
         )
     )
     await stack.enter_async_context(

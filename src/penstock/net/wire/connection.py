@@ -87,7 +87,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self.peer_certificate = peer_certificate(transport)
-        self.outbox = Outbox(self._loop, transport, self._share.may_answer)
+        check = self._share.answer_check
+        self.outbox = Outbox(self._loop, transport, None if check is None else check())
         tune(transport)
         transport.set_write_buffer_limits(high=self._high_bytes)
         self._share.connections[self] = None

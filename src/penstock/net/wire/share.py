@@ -81,10 +81,10 @@ class ServerShare:
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
         security: Security = OPEN,
-        may_answer: Callable[[], bool] | None = None,
+        answer_check: Callable[[], Callable[[], bool]] | None = None,
     ) -> None:
         self.store = store
-        self.may_answer = may_answer
+        self.answer_check = answer_check
         self.tokens, self.refused = security.verifier, security.refused
         self.guard = guard
         self.calls = calls

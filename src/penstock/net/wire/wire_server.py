@@ -51,11 +51,12 @@ class WireServer:
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
         security: Security = OPEN,
-        may_answer: Callable[[], bool] | None = None,
+        answer_check: Callable[[], Callable[[], bool]] | None = None,
     ) -> None:
         """``guard`` is entered before a client's request removes bytes of a segment. ``calls`` of the controller, by
-        name, are answered here too (``net.wire.calls``). ``may_answer`` is asked before answers are written; if it
-        returns False, the connection is closed without them. None: always. All arguments are borrowed."""
+        name, are answered here too (``net.wire.calls``). ``answer_check`` is called for each connection
+        that is accepted. What it returns is asked before answers are written: False closes the connection without them.
+        None: always True. All arguments are borrowed."""
         self._store = store
         self._guard = guard
         self._calls = calls
@@ -66,7 +67,7 @@ class WireServer:
         self._limits = limits or WireLimits()
         tls = security.tls
         self._security = security
-        self._may_answer = may_answer
+        self._answer_check = answer_check
         self._door = None if tls is None else TlsDoor(tls, NO_ALPN, telemetry=telemetry)
         self._server: asyncio.AbstractServer | None = None
         self._share: ServerShare | None = None
@@ -94,7 +95,7 @@ class WireServer:
             guard=self._guard,
             calls=self._calls,
             security=self._security,
-            may_answer=self._may_answer,
+            answer_check=self._answer_check,
         )
         try:
             factory = self._connection if self._door is None else self._door.behind(self._connection)

@@ -129,8 +129,8 @@ class LinkListener:
     """Accepts links at an address: an async context manager. Leaving it closes all links.
 
     ``accept`` decides about a dialer that knows the secret, without waiting: it returns ``Accepted``, or raises a
-    PenstockError, which the dialer raises. ``may_answer`` is asked before each answer to a call: false closes the link
-    instead. ``port`` 0 picks a free one.
+    PenstockError, which the dialer raises. ``answer_check`` is called for each connection that is accepted. What it
+    returns is asked before each answer to a call: False closes the link instead. ``port`` 0 picks a free one.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class LinkListener:
         secret: bytes,
         rng: Rng,
         accept: Callable[[Greeting], Accepted],
-        may_answer: Callable[[], bool] | None = None,
+        answer_check: Callable[[], Callable[[], bool]] | None = None,
     ) -> None:
         self.port = port
         self._host = host
@@ -150,7 +150,7 @@ class LinkListener:
         self._secret = check_secret(secret)
         self._rng = rng
         self._accept = accept
-        self._may_answer = may_answer
+        self._answer_check = answer_check
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[NoReturn]] = []
         self._greeting: dict[asyncio.Task[None], None] = {}  # oldest first
@@ -205,8 +205,9 @@ class LinkListener:
             async with asyncio.timeout(HANDSHAKE_S):
                 sock.setblocking(False)
                 _tune(sock)
+                may_answer = None if self._answer_check is None else self._answer_check()
                 greeting, accepted = await self._judge(sock)
-                await self._open(sock, greeting, accepted)
+                await self._open(sock, greeting, accepted, may_answer)
         except (PenstockError, OSError) as error:
             sock.close()
             self._warn("link refused", type(error).__name__, reason=_reason(error))
@@ -238,10 +239,12 @@ class LinkListener:
         await _send(sock, encode_verdict(None, self._secret, hello, challenge))
         return greeting, accepted
 
-    async def _open(self, sock: socket.socket, greeting: Greeting, accepted: Accepted) -> None:
+    async def _open(
+        self, sock: socket.socket, greeting: Greeting, accepted: Accepted, may_answer: Callable[[], bool] | None
+    ) -> None:
         loop = asyncio.get_running_loop()
         name = f"container {greeting.container} to {greeting.controller}"
-        link = WorkerLink(loop, name, accepted.handlers, accepted.takers, self._may_answer)
+        link = WorkerLink(loop, name, accepted.handlers, accepted.takers, may_answer)
         await loop.connect_accepted_socket(lambda: link, sock)
         self._links[link] = None
         link.closed.add_done_callback(lambda _: self._links.pop(link, None))

@@ -128,6 +128,12 @@ async def content(runtime: Runtime, segment: str, start: int, end: int) -> bytes
     return b"".join(parts)
 
 
+async def tier_all(runtime: Runtime) -> None:
+    """Bring everything to tier 2, also entries of the audit log, which are written a moment after what they tell."""
+    await runtime.controller.drain_audit()
+    await runtime.segments.flush()
+
+
 def built(
     data: Path, *, flush: bool = True, then: Callable[[Runtime], Awaitable[None]] | None = None, **more
 ) -> Contents:
@@ -137,10 +143,10 @@ def built(
         async with running(data, **more) as runtime:
             await fill(runtime)
             if flush:
-                await runtime.segments.flush()
+                await tier_all(runtime)
             found = await contents(runtime)
             if flush:
-                await runtime.segments.flush()
+                await tier_all(runtime)
             if then is not None:
                 await then(runtime)
         return found

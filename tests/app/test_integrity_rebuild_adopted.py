@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from integrity_world import lose_log_and_metadata, running
+from integrity_world import lose_log_and_metadata, running, tier_all
 
 from penstock.app.embedded import LocalRuntime
 from penstock.app.integrity.rebuild import rebuild
@@ -70,7 +70,7 @@ def test_adopted_chunks_are_a_working_store_again(tmp_path: Path, erased: bool) 
                 await stream.erase(hits, who="ann", why="x", erasure="e")
                 events = await read(runtime)
                 assert len(events) == 601 - len(hits)
-            await runtime.segments.flush()
+            await tier_all(runtime)
             return events
 
     before = asyncio.run(made())

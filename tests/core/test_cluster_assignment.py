@@ -42,11 +42,14 @@ def test_a_second_controller_finds_nothing_to_do_at_the_same_time(before, regist
 
 
 @given(before=assignments, registered=names)
-def test_each_store_that_left_has_one_more_loss(before, registered):
+def test_each_store_that_left_containers_behind_has_one_more_loss(before, registered):
     found = decide(before, registered).assignment
     for name in NAMES:
-        is_lost = name in before.known and name not in registered
+        has_left = name in before.known and name not in registered
+        is_lost = has_left and name in before.owners.values()
         assert (found.losses_ms.get(name, (0,))[-1] == NOW_MS) or not is_lost
+        if has_left and not is_lost:
+            assert set(found.losses_ms.get(name, ())) <= set(before.losses_ms.get(name, ()))
         assert len(found.losses_ms.get(name, ())) <= LOSSES_MAX
 
 

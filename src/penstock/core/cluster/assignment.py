@@ -30,8 +30,9 @@ def next_assignment(
 ) -> NextAssignment:
     """The assignment that follows from the stores that are registered now.
 
-    Equal facts give equal results. A store that was registered before and no longer is has been lost. While no store
-    is registered, containers keep their owners. Times far ahead, from another controller's clock, are ignored: they
+    Equal facts give equal results. A store that was registered before, owned a container and is no longer registered has
+    been lost. One without containers costs nothing when it ends: an operator empties a store before its restart. While no
+    store is registered, containers keep their owners. Times far ahead, from another controller's clock, are ignored: they
     would stop all moves until then.
 
     Args:
@@ -58,8 +59,9 @@ def next_assignment(
 def _losses(before: Assignment, known: Collection[str], now_ms: int) -> dict[str, tuple[int, ...]]:
     """Losses that still count, by store."""
     found = {name: list(losses) for name, losses in before.losses_ms.items()}
+    owners = set(before.owners.values())
     for name in before.known:
-        if name not in known:
+        if name not in known and name in owners:
             found.setdefault(name, []).append(now_ms)
     kept = {name: _counting(sorted(losses), now_ms) for name, losses in sorted(found.items())}
     return {name: losses for name, losses in kept.items() if losses}

@@ -7,29 +7,46 @@ import select
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 from penstock.model.errors import UnavailableError
 
 START_S = 60.0
+DEADLINE_S = 60.0
 
 
-def penstock(*arguments: str) -> str:
+def program(level: int | None = None) -> list[str]:
+    """The command of Penstock, as a version of this level would be; None: as it is."""
+    if level is None:
+        return [sys.executable, "-m", "penstock"]
+    code = f"""
+import runpy
+from penstock.core.cluster import levels
+levels.LEVEL = {level}
+runpy.run_module("penstock", run_name="__main__", alter_sys=True)
+"""
+    return [sys.executable, "-c", code]
+
+
+def penstock(*arguments: str, level: int | None = None) -> str:
     """The output of a command that succeeds."""
-    found = subprocess.run([sys.executable, "-m", "penstock", *arguments], capture_output=True, text=True, check=False)
+    found = subprocess.run([*program(level), *arguments], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     return found.stdout
 
 
 class ClusterProcess:
-    """A store or a controller, from entry to exit of the block. ``facts``: what it has printed last."""
+    """A store or a controller, from entry to exit of the block. ``facts``: what it has printed last. ``level``: that of its
+    version; None: of ours."""
 
-    def __init__(self, role: str, name: str, *options: str, log: Path) -> None:
+    def __init__(self, role: str, name: str, *options: str, log: Path, level: int | None = None) -> None:
         self.name = name
         self.log = log
         self.facts: dict[str, Any] = {}
-        self._command = [sys.executable, "-m", "penstock", role, "--name", name, "--json", *options]
+        self._command = [*program(level), role, "--name", name, "--json", *options]
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -76,3 +93,12 @@ class ClusterProcess:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
+
+
+def until(condition: Callable[[], bool]) -> float:
+    """Seconds until the condition holds."""
+    since = time.monotonic()
+    while not condition():
+        assert time.monotonic() - since < DEADLINE_S
+        time.sleep(0.2)
+    return time.monotonic() - since

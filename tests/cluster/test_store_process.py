@@ -6,8 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +13,11 @@ import cluster_engines
 import pytest
 
 import penstock as client
-from tests.cluster.store_process_kit import ClusterProcess, penstock
+from tests.cluster.store_process_kit import DEADLINE_S, ClusterProcess, penstock, until
 
 pytestmark = pytest.mark.cluster
 
 CONTAINERS = 4
-DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +56,6 @@ def place(zookeeper: cluster_engines.ZooKeeper, bookies: cluster_engines.Bookies
     options = ("--tier2", str(tmp_path / "tier2"), "--secret-file", str(tmp_path / "secret"))
     penstock("cluster", "init", found.url, *options, "--containers", str(CONTAINERS), "--ledgers", bookies.root)
     return found
-
-
-def until(condition: Callable[[], bool]) -> float:
-    """Seconds until the condition holds."""
-    since = time.monotonic()
-    while not condition():
-        assert time.monotonic() - since < DEADLINE_S
-        time.sleep(0.2)
-    return time.monotonic() - since
 
 
 def write(address: str, numbers: range) -> None:

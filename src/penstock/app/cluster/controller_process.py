@@ -18,6 +18,7 @@ from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.election import leadership_over, leading
 from penstock.app.cluster.init import read_config
 from penstock.app.cluster.keeper import keep_assignment
+from penstock.app.cluster.levels import check_level, obey_level
 from penstock.app.cluster.lines import ContainerLines, Dial, open_lines
 from penstock.app.cluster.secret import read_cluster_secret
 from penstock.app.embedded import Runtime
@@ -27,6 +28,7 @@ from penstock.app.settings import StandaloneSettings, is_loopback
 from penstock.app.telemetry import Counters
 from penstock.codec.store.cluster_nodes import CONTROLLERS, ClusterConfig, ControllerEntry, Term, encode_node
 from penstock.controller.keys import TABLE
+from penstock.core.cluster.levels import LEVEL
 from penstock.core.segments.placement import container_of
 from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, SessionEndedError
 from penstock.net.workers.link import Handler, WorkerLink
@@ -126,6 +128,7 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
             )
         )
         config = await read_config(coordination)
+        await check_level(coordination)
         directory.mark_complete()
         member = ClusterMember(settings, coordination, config, secret=secret, rng=rng)
         await member.register()
@@ -155,6 +158,7 @@ class ClusterMember:
             http=_place(settings.serving.advertised, settings.serving.http_port),
             active=False,
             pid=os.getpid(),
+            level=LEVEL,
         )
         self._is_active = False
 
@@ -187,16 +191,17 @@ class ClusterMember:
             keep_assignment(self._coordination, containers=self._config.containers, clock=RealClock())
         )
         lead_task = asyncio.ensure_future(self._lead(stop, ready, show_warning))
+        obeying = asyncio.ensure_future(obey_level(self._coordination))
         stopping = asyncio.ensure_future(stop.wait())
         try:
-            await asyncio.wait({keeping, lead_task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({keeping, obeying, lead_task, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if stopping.done() and self._is_active and not keeping.done():
                 await asyncio.wait({lead_task})
         finally:
-            for task in (stopping, keeping, lead_task):
+            for task in (stopping, keeping, obeying, lead_task):
                 task.cancel()
-            await asyncio.gather(stopping, keeping, lead_task, return_exceptions=True)
-        for task in (lead_task, keeping):
+            await asyncio.gather(stopping, keeping, obeying, lead_task, return_exceptions=True)
+        for task in (lead_task, keeping, obeying):
             if task.cancelled():
                 continue
             try:

@@ -16,18 +16,21 @@ from penstock.codec.store.cluster_nodes import (
     CONFIG,
     CONTAINERS,
     CONTROLLERS,
+    FEATURES,
     HELD,
     STORES,
     TERM,
     WISHES,
     Assignment,
     ClusterConfig,
+    Features,
     Term,
     Wishes,
     decode_node,
     encode_node,
 )
 from penstock.codec.store.container_record import ContainerRecord, encode_record
+from penstock.core.cluster.levels import LEVEL
 from penstock.model.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -141,6 +144,7 @@ async def create_nodes(coordination: Coordination, config: ClusterConfig, object
     await mark_tier(objects, config)
     changes: list[Change] = [
         Create(CONFIG, encode_node(config)),
+        Create(FEATURES, encode_node(Features(level=LEVEL))),
         Create(WISHES, encode_node(Wishes())),
         Create(ASSIGNMENT, encode_node(Assignment())),
         Create(TERM, encode_node(Term(term=0, controller=""))),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.app.cluster.holding import Holding, HoldingLimits, HoldingState, UnitHost
 from penstock.app.cluster.keeper import wake_on_changes
+from penstock.app.cluster.levels import obey_level
 from penstock.app.cluster.registration import Registration
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
@@ -99,8 +100,9 @@ class StoreNode:
         """Serve until ``stop``. When a session ends, all containers are dropped, and another session begins. ``entry``: name
         and addresses of the store; its ports are open until this returns.
 
-        Raises InvalidArgumentError (another process is registered with our name), and what the first session raises when it
-        is opened. Cancelled: containers are dropped without checkpoints.
+        Raises InvalidArgumentError (another process is registered with our name), VersionTooNewError (the level of the
+        cluster was raised above ours), and what the first session raises when it is opened.
+        Cancelled: containers are dropped without checkpoints.
         """
         self._entry = entry
         while not self._stopping:
@@ -132,16 +134,19 @@ class StoreNode:
         registration = Registration(session, f"{STORES}/{self._entry.store}", StoreEntry)
         await self._register(registration, session)
         self.registered.set()
-        ended = False
+        ended, too_new = False, None
         try:
             async with asyncio.TaskGroup() as group:
                 ending = group.create_task(_until_ended(session))
                 watching = group.create_task(wake_on_changes(session, (ASSIGNMENT,), self._wake))
+                obeying = group.create_task(obey_level(session))
                 await self._follow(session, group)
-                for task in (ending, watching):
+                for task in (ending, watching, obeying):
                     task.cancel()
         except* SessionEndedError:
             ended = True
+        except* VersionTooNewError as errors:
+            too_new = errors.exceptions[0]
         finally:
             self._holdings.clear()
             self._tasks.clear()
@@ -149,6 +154,8 @@ class StoreNode:
         if own is not None and own.cancelling():
             # Python 3.11 and 3.12 lose a cancellation that arrives together with an error in the group.
             raise asyncio.CancelledError
+        if too_new is not None:
+            raise too_new
         if ended:
             raise SessionEndedError("the session with the coordinator has ended", session=session.session().id)
         try:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.holding import UnitHost
 from penstock.app.cluster.init import read_config
+from penstock.app.cluster.levels import check_level
 from penstock.app.cluster.node import StoreNode
 from penstock.app.cluster.secret import read_cluster_secret
 from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
@@ -31,6 +32,7 @@ from penstock.app.serving import run_server
 from penstock.app.settings import StandaloneSettings, is_loopback
 from penstock.app.telemetry import Counters
 from penstock.codec.store.cluster_nodes import ClusterConfig, StoreEntry
+from penstock.core.cluster.levels import LEVEL
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
 from penstock.net.wire.wire_server import WireServer
 from penstock.net.workers.tcp_link import LinkListener
@@ -97,7 +99,8 @@ def run_store(settings: StoreProcessSettings, *, ready: Ready) -> None:
     """Run until SIGINT or SIGTERM; then close all containers. Calls ``ready`` once the store is registered.
 
     Raises NotFoundError (no such cluster or secret), InvalidArgumentError (another process has the name; a directory of
-    another cluster or store), DirectoryInUseError, AddressInUseError, CoordinatorUnavailableError, NotConnectedError.
+    another cluster or store), VersionTooNewError (the cluster was upgraded to formats that this version cannot write; also
+    raised later), DirectoryInUseError, AddressInUseError, CoordinatorUnavailableError, NotConnectedError.
     """
 
     async def serve(stop: asyncio.Event, opened: asyncio.Event) -> None:
@@ -169,6 +172,7 @@ async def open_store(
         session = partial(open_zookeeper, hosts, root, boot_clock=boot_seconds, rng=rng, offload=sessions)
         async with session(cluster=None) as first:
             config = await read_config(first)
+            await check_level(first)
         directory = DataDirectory.open(settings.data)
         stack.callback(directory.close)
         bind_directory(settings.data, config, settings.name)
@@ -241,6 +245,7 @@ async def _listen(
         clients=_place(serving.advertised, wire.port),
         links=_place(serving.advertised, listener.port),
         pid=os.getpid(),
+        level=LEVEL,
     )
 
 

@@ -12,6 +12,7 @@ from penstock.model.errors import CorruptDataError, VersionTooNewError
 FORMAT: Final = 1  # version of the JSON of all these nodes
 
 CONFIG: Final = "config"
+FEATURES: Final = "features"
 WISHES: Final = "wishes"
 ASSIGNMENT: Final = "assignment"
 STORES: Final = "stores"
@@ -32,6 +33,13 @@ class ClusterConfig:
     ledgers: str
     tier2: str
     endpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """``level``: the highest level of formats that any process of the cluster may write; see ``core.cluster.levels``."""
+
+    level: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,24 +64,28 @@ class Assignment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreEntry:
     """A store that lives. ``clients`` and ``links``: ``HOST:PORT`` for clients and for controllers. ``pid``: for
-    operators. ``session``: id of the session that registered it."""
+    operators. ``session``: id of the session that registered it. ``level``: of its version; entries of the first version
+    lack it."""
 
     store: str
     clients: str
     links: str
     pid: int
     session: str = ""
+    level: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerEntry:
-    """A controller that lives. ``grpc`` and ``http``: ``HOST:PORT``; a standby listens there only when it is active."""
+    """A controller that lives. ``grpc`` and ``http``: ``HOST:PORT``; a standby listens there only when it is active.
+    ``level``: as in ``StoreEntry``."""
 
     controller: str
     grpc: str
     http: str
     active: bool
     pid: int
+    level: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -232,6 +232,36 @@ def undrain(store: StoreArgument, cluster: ClusterOption, json: JsonOption = Fal
     say(f"{store} gets containers again" if changed else f"{store} was not drained", as_json=json, store=store)
 
 
+@app.command()
+def upgrade(
+    cluster: ClusterOption,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Finish an upgrade: let all processes write the newest formats that each of them can write.
+
+    Run it when all stores and controllers run the new version. Until then, they write the formats of the earlier one, so each
+    of them can still be replaced by it. Afterwards, the earlier version refuses to start.
+
+    \b
+    penstock cluster upgrade --cluster zk://zk1:2181/penstock/shop
+    """
+    from dataclasses import asdict
+
+    from penstock.app.cluster.levels import raise_level
+
+    plan = _with_cluster(cluster, lambda session: raise_level(session, dry_run=dry_run))
+    if json:
+        print_json({**asdict(plan), "dry_run": dry_run})
+        return
+    if plan.after == plan.before:
+        print(f"formats stay at level {plan.before}")
+    else:
+        print(f"formats {'would rise' if dry_run else 'rose'} from level {plan.before} to {plan.after}")
+    if plan.behind:
+        print(f"level {plan.possible} is possible once these run the new version: {', '.join(plan.behind)}")
+
+
 def _with_cluster(cluster: str, work: Callable[[Coordination], Awaitable[_T]]) -> _T:
     from penstock.app.cluster.address import parse_cluster_address
     from penstock.app.cluster.status import open_cluster

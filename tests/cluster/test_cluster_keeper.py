@@ -78,13 +78,33 @@ def test_a_store_that_flaps_gets_nothing_for_ten_minutes():
             await join(coordinator, "a")
             for _ in range(3):
                 session = await join(coordinator, "b")
-                await until(one, lambda found: found.known == ("a", "b"))
+                await until(one, lambda found: "b" in found.owners.values())
                 await session.close()
                 await until(one, lambda found: found.known == ("a",))
             await join(coordinator, "b")
             began = asyncio.get_running_loop().time()
             await until(one, lambda found: "b" in found.owners.values())
             assert asyncio.get_running_loop().time() - began >= FLAP_WINDOW_MS / 1000 - 1
+
+    run_virtually(main())
+
+
+def test_a_store_that_is_drained_before_each_restart_does_not_flap():
+    async def main():
+        coordinator = await new_cluster()
+        one = coordinator.open()
+        await one.set(WISHES, encode_node(Wishes(drained=("b",))), 0)
+        async with keepers(coordinator, [one]):
+            await join(coordinator, "a")
+            for _ in range(3):
+                session = await join(coordinator, "b")
+                await until(one, lambda found: found.known == ("a", "b"))
+                await session.close()
+                await until(one, lambda found: found.known == ("a",))
+            await join(coordinator, "b")
+            await one.set(WISHES, encode_node(Wishes()), 1)
+            found = await until(one, lambda found: "b" in found.owners.values())
+            assert found.losses_ms == {}
 
     run_virtually(main())
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from penstock.app.cluster.election import leading
 from penstock.app.cluster.init import ClusterPlan, create_nodes
-from penstock.codec.store.cluster_nodes import ASSIGNMENT, STORES, Assignment, StoreEntry, decode_node, encode_node
+from penstock.codec.store.cluster_nodes import (
+    ASSIGNMENT,
+    STORES,
+    Assignment,
+    StoreEntry,
+    Term,
+    decode_node,
+    encode_node,
+)
 from penstock.ports.cluster.coordination import Coordination
 from penstock.storage.memory.memory_coordination import MemoryCoordination, MemoryCoordinator
 from penstock.storage.memory.memory_objects import MemoryObjects
@@ -45,4 +54,30 @@ async def until(session: Coordination, wanted: Callable[[Assignment], bool]) -> 
     """Wait for an assignment, in virtual time."""
     while not wanted(found := await assignment(session)):
         await asyncio.sleep(0.05)
+    return found
+
+
+def boot_clock() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Candidate:
+    """A controller: leads until it is stopped, and notes its term."""
+
+    def __init__(self, session: Coordination, name: str) -> None:
+        self.session = session
+        self.stop = asyncio.Event()
+        self.term: Term | None = None
+        self.task = asyncio.ensure_future(self._run(name))
+
+    async def _run(self, name: str) -> str:
+        async with leading(self.session, name, boot_clock=boot_clock) as term:
+            self.term = term
+            await self.stop.wait()
+        return "resigned"
+
+
+async def until_leading(*candidates: Candidate) -> list[Candidate]:
+    while not (found := [one for one in candidates if one.term is not None]):
+        await asyncio.sleep(0.01)
     return found

@@ -8,37 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.app.cluster.election import leading
 from penstock.codec.store.cluster_nodes import LEADER, TERM, Term, decode_node
 from penstock.model.errors import NodeNotFoundError, SessionEndedError, UnknownOutcomeError
-from tests.cluster.cluster_kit import new_cluster
+from tests.cluster.cluster_kit import Candidate, boot_clock, new_cluster, until_leading
 from tests.cluster.virtual_time import run_virtually
-
-
-def boot_clock():
-    return asyncio.get_running_loop().time()
-
-
-class Candidate:
-    """A controller: leads until it is stopped, and notes what happened."""
-
-    def __init__(self, session, name):
-        self.session = session
-        self.stop = asyncio.Event()
-        self.term = None
-        self.task = asyncio.ensure_future(self._run(name))
-
-    async def _run(self, name):
-        async with leading(self.session, name, boot_clock=boot_clock) as term:
-            self.term = term
-            await self.stop.wait()
-        return "resigned"
-
-
-async def until_leading(*candidates):
-    while not (found := [one for one in candidates if one.term is not None]):
-        await asyncio.sleep(0.01)
-    return found
 
 
 def test_one_leads_and_the_next_has_a_higher_term():

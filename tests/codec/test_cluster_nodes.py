@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +16,7 @@ from penstock.codec.store.cluster_nodes import (
     Assignment,
     ClusterConfig,
     ControllerEntry,
+    Features,
     HeldContainer,
     StoreEntry,
     Term,
@@ -61,3 +68,43 @@ def test_fields_of_a_later_version_of_the_same_format_are_ignored() -> None:
 def test_a_newer_format_is_refused_and_says_which() -> None:
     with pytest.raises(VersionTooNewError, match="newer format"):
         decode_node(Term, b'{"format": 2, "term": 3, "controller": "a"}')
+
+
+_KINDS = st.sampled_from(
+    [ClusterConfig, Wishes, Assignment, StoreEntry, ControllerEntry, HeldContainer, Term, Features]
+)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.just("7"), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(_KINDS, st.data())
+def test_a_node_with_values_of_other_types_is_damaged(kind: type[Any], data: st.DataObject) -> None:
+    names = [one.name for one in fields(kind)]
+    parts = data.draw(st.dictionaries(st.sampled_from(names), _JSON))
+    try:
+        node = decode_node(kind, json.dumps({"format": 1, **parts}).encode())
+    except CorruptDataError:
+        return
+    assert repr(decode_node(kind, encode_node(node))) == repr(node)
+    for name, hint in get_type_hints(kind).items():
+        assert _fits(getattr(node, name), hint), name
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether the value is of that type, with all that is in it."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is UnionType:
+        return any(_fits(value, one) for one in inner)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(one, inner[0]) for one in value)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(_fits(a, inner[0]) and _fits(b, inner[1]) for a, b in value.items())
+    return type(value) is hint
+
+
+def test_json_that_is_nested_without_end_is_damaged() -> None:
+    with pytest.raises(CorruptDataError):
+        decode_node(Wishes, b"[" * 100_000)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
+from penstock.app.cluster.keeper import UNREADABLE
 from penstock.codec.store.cluster_nodes import LEADER, TERM, Term, decode_node, encode_node
 from penstock.model.errors import (
     AlreadyExistsError,
@@ -86,6 +87,7 @@ async def elected(coordination: Coordination, controller: str) -> Term:
     Raises SessionEndedError. Cancelled: it may be elected; the end of the session undoes that.
     """
     unknown: list[Term] = []  # attempts that may have happened
+    failed = ""
     async with aclosing(coordination.notices(LEADER)) as notices:
         async for _ in notices:
             while True:
@@ -93,8 +95,10 @@ async def elected(coordination: Coordination, controller: str) -> Term:
                     term = await _attempt(coordination, controller, unknown)
                 except NodeChangedError:
                     continue
-                except UnavailableError as error:
-                    log.warning("election could not be held", extra={"reason": str(error)})
+                except (UnavailableError, *UNREADABLE) as error:
+                    if (reason := str(error)) != failed:  # a node that is damaged stays so until it is repaired
+                        log.warning("election could not be held", extra={"reason": reason})
+                    failed = reason
                     await asyncio.sleep(_RETRY_S)
                     continue
                 if term is not None:

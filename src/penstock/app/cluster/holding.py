@@ -119,18 +119,20 @@ class Holding:
             for one in (work, released):
                 one.cancel()
             await asyncio.wait({work, released})
-        if not work.cancelled():
-            work.result()
+            failure = None if work.cancelled() else work.exception()  # retrieved also if this is cancelled
+        if failure is not None:
+            raise failure
         await self._registration.drop()
         log.info("container is released", extra={"container": self.number})
 
     async def _hold(self) -> None:
         pause_s, loop = self._limits.pause_s, asyncio.get_running_loop()
         while not self._released.is_set():
-            await self._registration.take(self._data(serving=False))
-            log.info("container is taken", extra={"container": self.number})
             since_s = loop.time()
             try:
+                await self._registration.take(self._data(serving=False))
+                log.info("container is taken", extra={"container": self.number})
+                since_s = loop.time()
                 await self._serve()
                 continue
             except SessionEndedError:

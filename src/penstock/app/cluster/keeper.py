@@ -10,7 +10,13 @@ from typing import Any, Final
 
 from penstock.codec.store.cluster_nodes import ASSIGNMENT, STORES, WISHES, Assignment, Wishes, decode_node, encode_node
 from penstock.core.cluster.assignment import next_assignment
-from penstock.model.errors import NodeChangedError, UnavailableError
+from penstock.model.errors import (
+    CorruptDataError,
+    NodeChangedError,
+    NodeNotFoundError,
+    UnavailableError,
+    VersionTooNewError,
+)
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination
 
@@ -18,6 +24,8 @@ log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
 """Pause after the coordinator did not answer: it elects a leader in about a second."""
+UNREADABLE: Final = (CorruptDataError, VersionTooNewError, NodeNotFoundError)
+"""A node is damaged, of a later version, or missing. What needs it waits until it changes; nothing else may stop."""
 
 
 async def wake_on_changes(coordination: Coordination, paths: Sequence[str], wake: asyncio.Event) -> None:
@@ -88,6 +96,10 @@ async def _decide(coordination: Coordination, *, containers: int, clock: Clock) 
     except UnavailableError as error:
         log.warning("assignment could not be kept up to date", extra={"reason": str(error)})
         return RETRY_S
+    except UNREADABLE as error:
+        # Every controller would end, again after each start, and the active one with its clients.
+        log.error("assignment cannot be kept until its nodes are repaired", extra={"reason": str(error)})
+        return None
     return None if found.again_at_ms is None else max(0, found.again_at_ms - now_ms) / 1000
 
 

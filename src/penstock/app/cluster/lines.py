@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.app.access.refusal_audit import Record
-from penstock.app.cluster.keeper import first_of, wake_on_changes
+from penstock.app.cluster.keeper import UNREADABLE, first_of, wake_on_changes
 from penstock.app.workers.heartbeats import Heartbeats
 from penstock.app.workers.reports import Guard, WorkerRemovals, WorkerReports
 from penstock.codec.store.cluster_nodes import HELD, HeldContainer, decode_node
 from penstock.core.segments.readiness import FUNCTIONS
 from penstock.model.errors import (
-    CorruptDataError,
     InternalError,
     NodeNotFoundError,
     NotConnectedError,
     PenstockError,
     UnavailableError,
-    VersionTooNewError,
 )
 from penstock.net.dial.addresses import host_of, parse_address
 from penstock.net.workers.line import WorkerLine
@@ -206,7 +204,7 @@ class ContainerLines:
         except UnavailableError as error:
             log.warning("owner of a container is not known", extra={"container": one.number, "reason": str(error)})
             return one.held
-        except (CorruptDataError, VersionTooNewError) as error:
+        except UNREADABLE as error:
             log.error("owner of a container cannot be read", extra={"container": one.number, "reason": str(error)})
             return None
         return held if held.serving else None

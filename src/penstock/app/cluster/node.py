@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
 from penstock.app.cluster.holding import Holding, HoldingLimits, HoldingState, UnitHost
-from penstock.app.cluster.keeper import wake_on_changes
+from penstock.app.cluster.keeper import UNREADABLE, wake_on_changes
 from penstock.app.cluster.levels import obey_level
 from penstock.app.cluster.registration import Registration
 from penstock.codec.store.cluster_nodes import (
@@ -25,7 +25,6 @@ from penstock.codec.store.cluster_nodes import (
     encode_node,
 )
 from penstock.model.errors import (
-    CorruptDataError,
     InvalidArgumentError,
     SessionEndedError,
     UnavailableError,
@@ -230,7 +229,7 @@ class StoreNode:
         except UnavailableError as error:
             log.warning("assignment cannot be read", extra={"reason": str(error)})
             return None
-        except (CorruptDataError, VersionTooNewError) as error:
+        except UNREADABLE as error:
             log.error("assignment cannot be understood", extra={"reason": str(error)})
             return None
         return frozenset(number for number, store in assignment.owners.items() if store == self._entry.store)

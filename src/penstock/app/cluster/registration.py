@@ -11,10 +11,12 @@ from typing import Final, TypeVar
 from penstock.codec.store.cluster_nodes import HeldContainer, StoreEntry, decode_node
 from penstock.model.errors import (
     AlreadyExistsError,
+    CorruptDataError,
     NodeChangedError,
     NodeNotFoundError,
     SessionEndedError,
     UnavailableError,
+    VersionTooNewError,
 )
 from penstock.ports.cluster.coordination import Coordination, Node
 
@@ -51,20 +53,23 @@ class Registration:
             node = await self._read()
             if node is None:
                 return False  # deleted in between: its notice follows
-            entry = decode_node(self._kind, node.data)
-            if entry.session != self._session.session().id:
-                found(entry)
+            entry = self._decoded(node)
+            if not self._is_ours(entry):
+                if entry is not None:
+                    found(entry)
                 return False
         return True
 
     async def set(self, data: bytes) -> None:
-        """Replace the data of our registration. Raises NodeNotFoundError: it does not exist."""
+        """Replace the data of our registration. Raises NodeNotFoundError: it does not exist, or is another session's."""
 
         async def attempt() -> None:
             while True:
                 node = await self._session.read(self._path)
                 if node.data == data:
                     return
+                if not self._is_ours(self._decoded(node)):
+                    raise NodeNotFoundError("the registration is another session's", node=self._path)
                 with suppress(NodeChangedError):
                     await self._session.set(self._path, data, node.version)
                     return
@@ -78,7 +83,7 @@ class Registration:
             # A change with an unknown outcome does not happen after a later one was answered.
             await self._session.sync()
             while (node := await self._read()) is not None:
-                if decode_node(self._kind, node.data).session != self._session.session().id:
+                if not self._is_ours(self._decoded(node)):
                     return
                 with suppress(NodeChangedError, NodeNotFoundError):
                     await self._session.delete(self._path, node.version)
@@ -90,6 +95,17 @@ class Registration:
         with suppress(NodeNotFoundError):
             return await self._session.read(self._path)
         return None
+
+    def _decoded(self, node: Node) -> HeldContainer | StoreEntry | None:
+        """What the node says; None: it cannot be read. It is not ours then, because we write nothing damaged."""
+        try:
+            return decode_node(self._kind, node.data)
+        except (CorruptDataError, VersionTooNewError) as error:
+            log.error("registration cannot be read; waiting", extra={"node": self._path, "reason": str(error)})
+            return None
+
+    def _is_ours(self, entry: HeldContainer | StoreEntry | None) -> bool:
+        return entry is not None and entry.session == self._session.session().id
 
     async def _repeated(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
@@ -121,21 +121,55 @@ def encode_node(node: _Fields) -> bytes:
 
 
 def decode_node(kind: type[_N], data: bytes) -> _N:
-    """The node of this kind. Raises CorruptDataError, VersionTooNewError."""
+    """The node of this kind, with values of its types. Raises CorruptDataError, VersionTooNewError."""
     try:
         parts = json.loads(data)
         version = parts["format"]
         if not isinstance(version, int) or version > FORMAT:
             raise VersionTooNewError("node of the cluster has a newer format", found=version, supported=FORMAT)
-        known = {one.name for one in fields(kind)}
-        return kind(**{name: _plain(name, value) for name, value in parts.items() if name in known})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        known = {one.name: str(one.type) for one in fields(kind)}
+        return kind(**{name: _value(known[name], value) for name, value in parts.items() if name in known})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptDataError("node of the cluster cannot be read", kind=kind.__name__, reason=str(error)) from error
 
 
-def _plain(name: str, value: Any) -> Any:
-    if name == "owners":
-        return {int(number): str(store) for number, store in value.items()}
-    if name == "losses_ms":
-        return {str(store): tuple(int(one) for one in losses) for store, losses in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"not a text: {type(value).__name__}")
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"not a whole number: {type(value).__name__}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"not true or false: {type(value).__name__}")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"not a list: {type(value).__name__}")
+    return value
+
+
+_VALUES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "str": _text,
+    "str | None": lambda value: None if value is None else _text(value),
+    "int": _number,
+    "bool": _flag,
+    "tuple[str, ...]": lambda value: tuple(map(_text, _list(value))),
+    "Mapping[int, str]": lambda value: {int(number): _text(store) for number, store in value.items()},
+    "Mapping[str, tuple[int, ...]]": lambda value: {
+        store: tuple(map(_number, _list(times))) for store, times in value.items()
+    },
+}
+"""How JSON becomes a value of each type of a field. Raises TypeError, ValueError, AttributeError."""
+
+
+def _value(kind: str, value: Any) -> Any:
+    return _VALUES[kind](value)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -96,9 +96,11 @@ async def open_control(
     endpoint_of: Callable[[str], Endpoint],
     telemetry: Counters,
     erasure_refused: str | None = None,
+    earlier_removals_passed: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Controller]:
     """A controller over the stores of other processes, with its keys in the data directory. ``erasure_refused``: why erasure
-    is impossible; None: it is possible. Raises as ``open_controller``; CorruptDataError: a key cannot be read."""
+    is impossible; None: it is possible. ``earlier_removals_passed``: see ``open_controller``. Raises as ``open_controller``;
+    CorruptDataError: a key cannot be read."""
     store = settings.store
     async with open_controller(
         segments,
@@ -115,6 +117,7 @@ async def open_control(
             erasure_refused=erasure_refused,
             waits_for_rights=settings.access is not None,
         ),
+        earlier_removals_passed=earlier_removals_passed,
     ) as controller:
         yield controller
 

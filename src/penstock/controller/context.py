@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -120,6 +120,10 @@ class Open:
         return
 
 
+async def _none_earlier() -> None:
+    """No other controller has allowed a removal."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Context:
     """Created once by ``wiring.context_of``; the controller's modules borrow it. It holds objects and has no logic."""
@@ -148,7 +152,15 @@ class Context:
     watermarks: DueWatermarks = field(default_factory=DueWatermarks)
     rights: PresentRights | None = None
     rights_known: bool = False
+    earlier_removals_passed: Callable[[], Awaitable[None]] = _none_earlier
+    """Waits until every removal by segment that an earlier controller has allowed has ended. Raises UnavailableError."""
 
     async def removals_passed(self, target: str) -> None:
         """Wait until every removal by segment (``Holds.removal``) that has begun in the scope or stream has ended."""
         await self.locks.passed(f"removal/{target}/")
+
+    async def every_removal_passed(self, target: str | None) -> None:
+        """As ``removals_passed``, and those that an earlier controller has allowed. None: in all scopes. Raises
+        UnavailableError: whether these have ended is not known yet."""
+        await self.earlier_removals_passed()
+        await self.locks.passed("removal/" if target is None else f"removal/{target}/")

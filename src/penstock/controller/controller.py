@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -241,11 +241,13 @@ async def open_controller(
     *,
     steady: Callable[[], float] | None = None,
     signing: SigningKeys | None = None,
+    earlier_removals_passed: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Controller]:
     """Open a controller that serves calls. All arguments are borrowed.
 
     ``steady`` counts elapsed seconds, for the age of data; default: the event loop's clock. Without ``signing``, calls of
-    ``evidence`` that sign raise UnsupportedError.
+    ``evidence`` that sign raise UnsupportedError. ``earlier_removals_passed``: see ``Context``; None: no controller was
+    active before whose removals may still run.
     Raises: UnavailableError and ContainerOfflineError from the store; CorruptDataError, VersionTooNewError.
     """
     settings = settings or ControllerSettings()
@@ -253,6 +255,8 @@ async def open_controller(
     ctx = context_of(
         segments, clock=clock, rng=rng, telemetry=telemetry, settings=settings, passed=passed, signing=signing
     )
+    if earlier_removals_passed is not None:
+        ctx.earlier_removals_passed = earlier_removals_passed
     buckets = Buckets(
         ctx.metadata, rng, passed, ctx.set_aside, count=settings.buckets, lease_ms=settings.bucket_lease_ms
     )

@@ -247,6 +247,7 @@ class ClusterMember:
                     endpoint_of=lines.endpoint_of,
                     telemetry=telemetry,
                     erasure_refused=NO_ERASURE,
+                    earlier_removals_passed=lines.earlier_removals_passed,
                 )
             )
             lines.serve(controller.client_removal, controller.record_refusals)

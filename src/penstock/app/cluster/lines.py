@@ -42,7 +42,8 @@ class LinePatience:
 
     A dial that fails is repeated after ``pause_s``, doubled each time up to ``pause_max_s``; so is one whose link lived for
     less than ``steady_s``. It never gives up: another store takes the container over. ``pulse_s`` and ``silent_s``: as for
-    workers. The link of a store that hangs is closed, so that callers do not wait; the store is left alone.
+    workers. The link of a store that hangs is closed, so that callers do not wait; the store is left alone. ``earlier_s``:
+    how long a hold or a lock waits for a container that was not reached since the election.
     """
 
     pause_s: float = 0.1
@@ -50,6 +51,7 @@ class LinePatience:
     steady_s: float = 3.0
     pulse_s: float = 1.0
     silent_s: float = 15.0
+    earlier_s: float = 30.0
 
 
 class ContainerLine:
@@ -62,6 +64,9 @@ class ContainerLine:
         """The store that serves it, as far as it is known; None: nobody does."""
         self.ready = False
         """Whether the link is open, and the store knows the limits of writers."""
+        self.was_reached = False
+        """Whether there ever was a link. Removals that an earlier controller has allowed in this container have ended then:
+        its store accepts a link only afterwards, and no earlier controller can reach it any more."""
         self.problem: str | None = None
         """Why the last dial failed."""
         self.heartbeats = Heartbeats(pulse_s=patience.pulse_s, silent_s=patience.silent_s)
@@ -156,11 +161,28 @@ class ContainerLines:
         return _unreachable(one, one.held) if now - self._unreached_since >= reach_s else None
 
     async def _until(self, lines: Sequence[ContainerLine]) -> None:
-        while not all(one.ready for one in lines):
+        await self._until_all(lambda: all(one.ready for one in lines))
+
+    async def _until_all(self, done: Callable[[], bool]) -> None:
+        while not done():
             if self._failure is not None:
                 raise self._failure
             self._changed.clear()
             await self._changed.wait()
+
+    async def earlier_removals_passed(self) -> None:
+        """Wait until no removal is in progress that an earlier controller has allowed. Raises SessionEndedError, and
+        UnavailableError after the patience: a container was not reached since the election."""
+        try:
+            async with asyncio.timeout(self._patience.earlier_s):
+                await self._until_all(lambda: all(one.was_reached for one in self.lines))
+        except TimeoutError:
+            away = [(one.number, one.failure() or "not reached yet") for one in self.lines if not one.was_reached]
+            raise UnavailableError(
+                "removals that an earlier controller has allowed may be in progress in containers that were not reached"
+                " since the election; try again",
+                reason=_by_reason(away),
+            ) from None
 
     def serve(self, guard: Guard, record: Record) -> None:
         """Answer the stores from now on. ``guard`` is called before requests of clients remove bytes, and ``record`` writes
@@ -222,6 +244,8 @@ class ContainerLines:
                 log.warning("container cannot be reached", extra={"container": one.number, "reason": one.problem})
             return True
         # The store dropped its earlier link before it accepted this one, so its earlier removals have ended.
+        one.was_reached = True
+        self._changed.set()
         earlier, one.removals = one.removals, removals
         await earlier.end_all()
         beating = asyncio.ensure_future(one.heartbeats.until_silent(link, first_s=self._patience.silent_s))

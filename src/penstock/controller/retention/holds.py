@@ -187,7 +187,8 @@ class Holds:
         """Place a hold. Repeating the same call changes nothing.
 
         Raises: ScopeNotFoundError, StreamNotFoundError; AlreadyExistsError (the id is another hold's), InvalidArgumentError,
-        InvalidCutError (no cut of the stream, or before its head).
+        InvalidCutError (no cut of the stream, or before its head), UnavailableError (removals that began before may
+        still be in progress; the hold may be in force: repeat the call).
         """
         check_hold(
             target,
@@ -234,13 +235,16 @@ class Holds:
                 info = await changing(change)
             # Every earlier decision is complete when this returns.
             await ctx.locks.passed(f"stream/{target}/")
-        # When this returns, client removals that were checked before the hold have ended. Later ones see the hold.
-        await ctx.removals_passed(str(target))
-        ctx.audit.soon()
-        if isinstance(target, StreamName):
-            ctx.attention.dirty(target)
-        else:
-            ctx.attention.dirty_all(target)
+        try:
+            # When this returns, client removals that were checked before the hold have ended. Later ones see the hold.
+            await ctx.every_removal_passed(str(target))
+        finally:
+            # Also after a failure: the change is durable.
+            ctx.audit.soon()
+            if isinstance(target, StreamName):
+                ctx.attention.dirty(target)
+            else:
+                ctx.attention.dirty_all(target)
         return info
 
     async def _add_to_scope(self, scope: str, hold_id: str, record: HoldRecord) -> HoldInfo:

@@ -289,11 +289,13 @@ class Policies:
 
         async with exclusive(ctx, name):
             await changing(attempt)
-        if lock_of(document) is not None:
-            # When this returns, client removals that were checked before the lock have ended.
-            await ctx.removals_passed(str(name))
-        ctx.audit.soon()
-        ctx.attention.dirty(name)
+        try:
+            if lock_of(document) is not None:
+                # When this returns, client removals that were checked before the lock have ended.
+                await ctx.every_removal_passed(str(name))
+        finally:
+            ctx.audit.soon()
+            ctx.attention.dirty(name)
 
     async def _set_level(self, target: str | None, document: PolicyDocument) -> None:
         ctx = self._ctx
@@ -339,10 +341,7 @@ class Policies:
     async def _removals_passed(self, target: str | None) -> None:
         """Wait until everything that was decided before the lock is complete."""
         await self._ctx.locks.passed("stream/" if target is None else f"stream/{target}/")
-        if target is None:
-            await self._ctx.locks.passed("removal/")
-        else:
-            await self._ctx.removals_passed(target)
+        await self._ctx.every_removal_passed(target)
 
     async def _check_below(self, target: str | None, before: PolicyDocument, document: PolicyDocument) -> None:
         """Raises InvalidArgumentError if the document makes a stream's policy contradict itself; RetentionLockError if a

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
-from penstock.app.replicated.log_place import read_mark
+from penstock.app.replicated.log_place import LogMark, read_mark
 from penstock.app.segments import cluster_memory_min_bytes
 from penstock.app.settings import EmbeddedSettings
+from penstock.codec.store.cluster_nodes import CONTAINERS
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptDataError,
@@ -242,5 +243,53 @@ def test_an_opening_that_is_cancelled_does_not_keep_the_directory(
                     return
                 except DirectoryInUseError:
                     await asyncio.sleep(0.01)  # until the thread has ended
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("serves", [False, True], ids=["while it opens", "while it serves"])
+def test_a_directory_stays_locked_while_a_thread_of_a_cancelled_unit_works_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serves: bool
+) -> None:
+    cluster = MemoryCluster(tmp_path)
+    working, ended, locked = threading.Event(), threading.Event(), []
+    monkeypatch.setattr("penstock.app.cluster.unit._THREADS_S", 0.05)
+
+    def work(data: Path) -> LogMark | None:
+        working.set()
+        ended.wait(10)
+        try:
+            DataDirectory.open(data).close()
+        except DirectoryInUseError:
+            locked.append(True)
+        return read_mark(data)
+
+    async def main() -> None:
+        async with asyncio.timeout(20), cluster.shared("a") as shared:
+            data = tmp_path / "a" / CONTAINERS / "2"
+            if not serves:
+                monkeypatch.setattr("penstock.app.cluster.unit.read_mark", work)
+
+            async def unit() -> None:
+                async with open_unit(2, shared) as store:
+                    await store._parts.offload.run(lambda: work(data))
+
+            running = asyncio.ensure_future(unit())
+            await asyncio.to_thread(working.wait, 10)
+            running.cancel()
+            await asyncio.wait({running})
+            assert running.cancelled()
+            monkeypatch.setattr("penstock.app.cluster.unit.read_mark", read_mark)
+            with pytest.raises(DirectoryInUseError):
+                async with open_unit(2, shared):
+                    pass
+            ended.set()
+            while True:
+                try:
+                    async with open_unit(2, shared):
+                        break
+                except DirectoryInUseError:
+                    await asyncio.sleep(0.01)
+            assert locked == [True]
 
     asyncio.run(main())

@@ -148,3 +148,34 @@ def test_a_close_with_a_limit_leaves_work_that_hangs_behind() -> None:
         assert await working, "its result still arrives"
 
     asyncio.run(body())
+
+
+def test_a_part_is_idle_once_its_calls_have_ended_even_those_that_were_cancelled() -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        end.wait(PATIENCE_S)
+
+    async def body() -> None:
+        async with ThreadOffload(threads=1, queue=1) as offload:
+            part, other = offload.part(), offload.part()
+            calls = [asyncio.ensure_future(part.run(work)) for _ in range(3)]
+            await asyncio.to_thread(begun.wait, PATIENCE_S)
+            assert part.running == 2, "the third has no place yet"
+            assert other.running == 0
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls)
+            idle = asyncio.Event()
+            part.when_idle(idle.set)
+            assert not idle.is_set()
+            end.set()
+            await idle.wait()
+            assert part.running == 0
+            idle.clear()
+            part.when_idle(idle.set)
+            assert idle.is_set()
+            assert await other.run(lambda: 7) == 7
+
+    run(body)

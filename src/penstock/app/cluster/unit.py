@@ -35,9 +35,13 @@ from penstock.segmentstore.tiering.tail_cache import CacheMemory
 from penstock.storage.chunks.claim import bind_tier, reserve_tier
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine.offload import OffloadPart, ThreadOffload
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 
 _log = logging.getLogger(__name__)
+
+_THREADS_S = 2.0
+"""How long a unit that ends waits for its threads: a write takes milliseconds, and a file system that hangs forever."""
 
 
 class UnitsMemory:
@@ -122,15 +126,17 @@ async def open_unit(number: int, shared: UnitsShared) -> AsyncIterator[SegmentSt
 
     Raises CorruptDataError (tier 2 or the log is damaged, or ZooKeeper's data were lost: a record is never created),
     InvalidArgumentError (a directory or tier 2 of another cluster), UnavailableError, ContainerOfflineError (another owner
-    was faster), DirectoryInUseError, StorageFullError, OSError.
+    was faster), DirectoryInUseError, StorageFullError, OSError. Cancelled: threads may still work in the directory; it stays
+    locked until they have ended.
     """
+    shared, part = _with_part(shared)
     offload = shared.offload
     since_s = asyncio.get_running_loop().time()
     settings = await offload.run(lambda: _settings_of(number, shared))
     async with AsyncExitStack() as stack:
         # Never marked as complete: what is missing in a cache was not lost.
         directory = await _locked(settings.data, offload)
-        stack.callback(directory.close)
+        stack.push_async_callback(_unlock, directory, part, settings.data)
         record = await _record_of(number, settings, shared)
         is_kept = await _prepare(record, settings, shared)
         try:
@@ -162,6 +168,34 @@ async def _locked(data: Path, offload: Offload) -> DataDirectory:
     except asyncio.CancelledError:
         opening.add_done_callback(_close_abandoned)
         raise
+
+
+def _with_part(shared: UnitsShared) -> tuple[UnitsShared, OffloadPart | None]:
+    """The same, with threads that report when this unit no longer uses them. None: the functions run inline."""
+    if not isinstance(shared.offload, ThreadOffload):
+        return shared, None
+    part = shared.offload.part()
+    return replace(shared, source=replace(shared.source, offload=part)), part
+
+
+async def _unlock(directory: DataDirectory, part: OffloadPart | None, data: Path) -> None:
+    """Unlock the directory once no thread of the unit works there: one whose caller was cancelled still writes. Waits for a
+    moment; after that, the directory stays locked until the last thread has ended."""
+    if part is None:
+        directory.close()
+        return
+    closed = asyncio.Event()
+
+    def close() -> None:
+        directory.close()
+        closed.set()
+
+    part.when_idle(close)
+    try:
+        async with asyncio.timeout(_THREADS_S):
+            await closed.wait()
+    except TimeoutError:
+        _log.warning("directory stays locked until its threads end", extra={"data": str(data), "calls": part.running})
 
 
 def _close_abandoned(opening: asyncio.Future[DataDirectory]) -> None:

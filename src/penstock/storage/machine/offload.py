@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -50,8 +51,13 @@ class ThreadOffload:
         self._running = 0
         self._idle.set()
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in a thread. If cancelled, it still runs to its end, and occupies its thread until then.
+    def part(self) -> OffloadPart:
+        """The same threads, for one borrower that must know when all of its calls have ended."""
+        return OffloadPart(self)
+
+    async def run(self, work: Callable[[], T], part: OffloadPart | None = None) -> T:
+        """Run ``work`` in a thread. If cancelled, it still runs to its end, and occupies its thread until then. ``part``: by
+        which it was called.
 
         Raises ForkedError in a forked child.
         """
@@ -71,8 +77,16 @@ class ThreadOffload:
         self._running += 1
         self._idle.clear()
         self._waiting[done] = None
-        self._calls.put(_Call(work, loop, done, self._finish))
+        if part is None:
+            self._calls.put(_Call(work, loop, done, self._finish))
+        else:
+            part.running += 1
+            self._calls.put(_Call(work, loop, done, partial(self._finish_in, part)))
         return await done
+
+    def _finish_in(self, part: OffloadPart, done: asyncio.Future[T], result: T, error: BaseException | None) -> None:
+        self._finish(done, result, error)
+        part.finish()
 
     def _start_thread(self) -> None:
         # A daemon: when the process ends, unfinished work was never acknowledged and can be dropped.
@@ -122,6 +136,35 @@ class ThreadOffload:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class OffloadPart:
+    """Implements ``ports.offload.Offload`` with the threads of a pool, for one borrower. A call counts until its function has
+    returned, also if the wait for it was cancelled. ``running``: how many calls count now."""
+
+    def __init__(self, pool: ThreadOffload) -> None:
+        self.running = 0
+        self._pool = pool
+        self._idle: list[Callable[[], object]] = []
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """As ``ThreadOffload.run``."""
+        return await self._pool.run(work, self)
+
+    def when_idle(self, then: Callable[[], object]) -> None:
+        """Call ``then`` once no call is running: now, or from the event loop."""
+        if self.running:
+            self._idle.append(then)
+        else:
+            then()
+
+    def finish(self) -> None:
+        """A call has ended. For the pool."""
+        self.running -= 1
+        if not self.running:
+            idle, self._idle = self._idle, []
+            for then in idle:
+                then()
 
 
 class _Call(Generic[T]):

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.app import tier2
+from penstock.app.cluster import store_process, unit
 from penstock.app.cluster.holding import HoldingState
+from penstock.app.cluster.node import NodeLimits
 from penstock.model.errors import ContainerOfflineError, InvalidArgumentError
+from penstock.segmentstore import tasks
+from penstock.segmentstore.settings import StoreSettings
+from penstock.storage.ledgers.limits import LedgerLogLimits
 from tests.cluster.store_node_kit import MemoryCluster, RunningStore, numbers, run, until, until_serving, write
 
 
@@ -190,3 +196,15 @@ def test_a_container_that_is_wanted_again_while_it_closes_is_taken_again(tmp_pat
             assert await found(a, 0) == list(range(5))
 
     run(main())
+
+
+def test_a_store_waits_longer_for_a_close_than_all_its_parts_take_together() -> None:
+    """All of them hang, one after another: containers, their tasks, the log, files of tier 2, its threads, the directory."""
+    cleanup_s = tasks._CLEANUP_S + tasks._AGAIN_S * tasks._AGAIN_MAX
+    parts_s = (
+        *(StoreSettings().close_s, cleanup_s, cleanup_s),
+        *(LedgerLogLimits().close_s, tier2._HANG_S, cleanup_s, tier2._HANG_S, unit._THREADS_S),
+    )
+    limits = NodeLimits()
+    assert limits.holding.close_s >= sum(parts_s) + 10, "and a loaded machine"
+    assert limits.holding.flush_s + limits.holding.close_s + limits.leave_s <= store_process._STOP_S

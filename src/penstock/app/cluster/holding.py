@@ -29,13 +29,14 @@ class HoldingLimits:
 
     ``openings``: containers that open at the same time; each waits half of its time, for bookies, ZooKeeper and tier 2.
     ``flush_s``: how long a container that moves away may be written to tier 2 while it still serves. ``close_s``: how long
-    its close may take then; it gives up waiting for bookies and tier 2 by itself before that. ``pause_s``, ``pause_max_s``:
-    between attempts to open it, doubled each time. One that served for ``steady_s`` begins with the first pause again.
+    its close may take then; it gives up waiting for bookies and tier 2 by itself before that, after at most 49 s.
+    ``pause_s``, ``pause_max_s``: between attempts to open it, doubled each time. One that served for ``steady_s`` begins with
+    the first pause again.
     """
 
     openings: int = 8
     flush_s: float = 10.0
-    close_s: float = 40.0
+    close_s: float = 60.0
     pause_s: float = 0.5
     pause_max_s: float = 30.0
     steady_s: float = 60.0

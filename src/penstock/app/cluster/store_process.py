@@ -20,7 +20,7 @@ from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.holding import UnitHost
 from penstock.app.cluster.init import read_config
 from penstock.app.cluster.levels import check_level
-from penstock.app.cluster.node import StoreNode
+from penstock.app.cluster.node import NodeLimits, StoreNode
 from penstock.app.cluster.secret import read_cluster_secret
 from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
 from penstock.app.cluster.unit_links import UnitLinks
@@ -51,7 +51,8 @@ log = logging.getLogger(__name__)
 IDENTITY: Final = "cluster-store.json"
 """File in the data directory: which cluster and which store it is for."""
 _WILDCARDS: Final = ("0.0.0.0", "::", "")
-_STOP_S: Final = 60.0
+_LIMITS: Final = NodeLimits()
+_STOP_S: Final = _LIMITS.holding.flush_s + _LIMITS.holding.close_s + _LIMITS.leave_s
 """How long closing all containers may take. Each one gives up by itself before that."""
 
 Ready = Callable[[Mapping[str, Any]], None]
@@ -192,7 +193,9 @@ async def open_store(
         host = UnitHost(
             open=lambda number: open_unit(number, shared), router=router, links=UnitLinks(router.container_of)
         )
-        node = StoreNode(host, open_session=partial(session, cluster=config.cluster), boot_clock=boot_seconds)
+        node = StoreNode(
+            host, open_session=partial(session, cluster=config.cluster), boot_clock=boot_seconds, limits=_LIMITS
+        )
         entry = await _listen(stack, settings, shared, host, node, secret=secret)
         yield node, entry, _facts(settings, config, entry)
 

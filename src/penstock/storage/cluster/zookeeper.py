@@ -139,7 +139,15 @@ class ZooKeeperCoordination(SingleChanges):
         await self.sync()
 
     async def keep(self) -> None:
-        """Renew the lease until the session ends."""
+        """Renew the lease until the session ends. What fails otherwise ends the session: without a lease, its owner would
+        hold all that it has registered and answer nobody."""
+        try:
+            await self._renew_always()
+        except Exception:
+            self._line.end()
+            raise
+
+    async def _renew_always(self) -> None:
         while not self._line.is_ended:
             await asyncio.sleep(renewal_pause_s(self._line.session_s))
             try:

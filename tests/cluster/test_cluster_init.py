@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.app.cluster.access.secret import SECRET_BYTES, ensure_cluster_secret, read_cluster_secret
 from penstock.app.cluster.address import ClusterAddress, parse_cluster_address
 from penstock.app.cluster.init import ClusterPlan, create_nodes, mark_tier, read_config
-from penstock.app.cluster.secret import SECRET_BYTES, ensure_cluster_secret, read_cluster_secret
 from penstock.codec.store.cluster_nodes import ASSIGNMENT, TERM, WISHES, Assignment, Term, Wishes, decode_node
 from penstock.codec.store.container_record import decode_record
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError

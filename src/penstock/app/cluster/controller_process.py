@@ -14,28 +14,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.app.cluster.access.keys import derived, settle_token_key, token_key
+from penstock.app.cluster.access.secret import read_cluster_secret
+from penstock.app.cluster.access.shared_files import SharedFiles
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.election import leadership_over, leading
 from penstock.app.cluster.init import read_config
 from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.levels import check_level, obey_level
 from penstock.app.cluster.lines import ContainerLines, Dial, open_lines
-from penstock.app.cluster.secret import read_cluster_secret
 from penstock.app.embedded import Runtime
 from penstock.app.replicated.log_place import NO_ERASURE
 from penstock.app.serving import Parts, open_control, open_ports, run_server, securing
-from penstock.app.settings import StandaloneSettings, is_loopback
+from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
+from penstock.app.tier2 import shared_objects
 from penstock.codec.store.cluster_nodes import CONTROLLERS, ClusterConfig, ControllerEntry, Term, encode_node
 from penstock.controller.keys import TABLE
 from penstock.core.cluster.levels import LEVEL
 from penstock.core.segments.placement import container_of
-from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, SessionEndedError
+from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, PenstockError, SessionEndedError
 from penstock.net.workers.link import Handler, WorkerLink
 from penstock.net.workers.tcp_link import Greeting, dial_container
 from penstock.ports.cluster.coordination import Coordination, check_path
 from penstock.ports.control.layout import Endpoint
+from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
+from penstock.storage.access.token_list import tokens_path
+from penstock.storage.access.users_file import users_path
 from penstock.storage.cluster.zookeeper import open_zookeeper
 from penstock.storage.machine.clock import RealClock, boot_seconds
 from penstock.storage.machine.data_directory import DataDirectory
@@ -61,34 +67,18 @@ Ready = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerProcessSettings:
-    """``name``: of this controller in the cluster. ``serving``: its ports, budgets and directory of keys. ``insecure``:
-    other machines may reach the ports, which have neither TLS nor authentication."""
+    """``name``: of this controller in the cluster. ``serving``: its ports and their protection, budgets and directory of
+    keys."""
 
     address: ClusterAddress
     name: str
     secret_file: Path
     serving: StandaloneSettings
-    insecure: bool = False
 
     def __post_init__(self) -> None:
         check_path(self.name)
         if not self.name or "/" in self.name:
             raise InvalidArgumentError("the name of a controller must be one word without /", given=self.name)
-        if not is_loopback(self.serving.host) and not self.insecure:
-            raise InvalidArgumentError(
-                "other machines can reach this address, and controllers of a cluster have neither TLS nor authentication yet;"
-                " --insecure starts without",
-                host=self.serving.host,
-            )
-
-    @property
-    def unprotected(self) -> tuple[str, ...]:
-        """What protects the ports from other machines and does not exist yet. Empty on loopback."""
-        return (
-            ()
-            if is_loopback(self.serving.host)
-            else ("a controller of a cluster has neither TLS nor authentication yet",)
-        )
 
 
 def run_controller(
@@ -129,10 +119,40 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
         )
         config = await read_config(coordination)
         await check_level(coordination)
+        shared = None
+        if settings.serving.access is not None:
+            shared = await _share_access(settings, coordination, config, secret=secret, rng=rng, offload=offload)
         directory.mark_complete()
-        member = ClusterMember(settings, coordination, config, secret=secret, rng=rng)
+        member = ClusterMember(settings, coordination, config, secret=secret, rng=rng, shared=shared)
         await member.register()
         yield member
+
+
+async def _share_access(
+    settings: ControllerProcessSettings,
+    coordination: Coordination,
+    config: ClusterConfig,
+    *,
+    secret: bytes,
+    rng: Rng,
+    offload: Offload,
+) -> SharedFiles:
+    """Users and tokens as all controllers have them, brought up to date."""
+    data, access = settings.serving.store.data, settings.serving.access
+    await offload.run(lambda: settle_token_key(data, token_key(secret, config.cluster)))
+    own_users = access is not None and access.users is not None
+    shared = SharedFiles(
+        coordination=coordination,
+        objects=shared_objects(config.tier2, config.endpoint, insecure=settings.serving.insecure, offload=offload),
+        data=data,
+        names=(tokens_path(data).name, *(() if own_users else (users_path(data).name,))),
+        cluster=config.cluster,
+        key=derived(secret, config.cluster, "users and tokens"),
+        rng=rng,
+        offload=offload,
+    )
+    await shared.sync()
+    return shared
 
 
 class ClusterMember:
@@ -146,7 +166,10 @@ class ClusterMember:
         *,
         secret: bytes,
         rng: Rng,
+        shared: SharedFiles | None = None,
     ) -> None:
+        """``shared``: users and tokens; None: callers need no identity."""
+        self._shared = shared
         self._settings = settings
         self._coordination = coordination
         self._config = config
@@ -191,17 +214,19 @@ class ClusterMember:
             keep_assignment(self._coordination, containers=self._config.containers, clock=RealClock())
         )
         lead_task = asyncio.ensure_future(self._lead(stop, ready, show_warning))
-        obeying = asyncio.ensure_future(obey_level(self._coordination))
+        others = [asyncio.ensure_future(obey_level(self._coordination))]
+        if self._shared is not None:
+            others.append(asyncio.ensure_future(self._shared.follow()))
         stopping = asyncio.ensure_future(stop.wait())
         try:
-            await asyncio.wait({keeping, obeying, lead_task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({keeping, lead_task, stopping, *others}, return_when=asyncio.FIRST_COMPLETED)
             if stopping.done() and self._is_active and not keeping.done():
                 await asyncio.wait({lead_task})
         finally:
-            for task in (stopping, keeping, obeying, lead_task):
+            for task in (stopping, keeping, lead_task, *others):
                 task.cancel()
-            await asyncio.gather(stopping, keeping, obeying, lead_task, return_exceptions=True)
-        for task in (lead_task, keeping, obeying):
+            await asyncio.gather(stopping, keeping, lead_task, *others, return_exceptions=True)
+        for task in (lead_task, keeping, *others):
             if task.cancelled():
                 continue
             try:
@@ -251,6 +276,7 @@ class ClusterMember:
                 )
             )
             lines.serve(controller.client_removal, controller.record_refusals)
+            await self._catch_up_on_access()
             security = await stack.enter_async_context(securing(serving, telemetry, controller))
             runtime = Runtime(
                 segments=lines.segments,
@@ -261,10 +287,16 @@ class ClusterMember:
                 failure=lambda: lines.failure,
                 not_ready=lines.not_ready,
             )
-            ports = await stack.enter_async_context(
-                open_ports(serving, runtime, security, _parts(lines), show_warning, missing=self._settings.unprotected)
-            )
+            ports = await stack.enter_async_context(open_ports(serving, runtime, security, _parts(lines), show_warning))
             yield lines, replace(self._entry, grpc=_text(ports.grpc), http=_text(ports.http), active=True)
+
+    async def _catch_up_on_access(self) -> None:
+        """Learn what was revoked last, before anybody is served. If tier 2 is away, the files of this machine count."""
+        if self._shared is not None:
+            try:
+                await self._shared.sync()
+            except (PenstockError, OSError) as error:
+                log.error("users and tokens may be out of date", extra={"reason": str(error)})
 
     def _dial(self, term: Term) -> Dial:
         async def dial(container: int, address: str, handlers: Mapping[str, Handler]) -> WorkerLink:

@@ -16,12 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.app.access.refusal_audit import RefusalAudit
+from penstock.app.cluster.access.keys import token_key
+from penstock.app.cluster.access.secret import read_cluster_secret
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.holding import UnitHost
 from penstock.app.cluster.init import read_config
 from penstock.app.cluster.levels import check_level
 from penstock.app.cluster.node import NodeLimits, StoreNode
-from penstock.app.cluster.secret import read_cluster_secret
 from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
 from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
@@ -34,9 +36,12 @@ from penstock.app.telemetry import Counters
 from penstock.codec.store.cluster_nodes import ClusterConfig, StoreEntry
 from penstock.core.cluster.levels import LEVEL
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.net.security import Security
+from penstock.net.tls.server_tls import ServerTls
 from penstock.net.wire.wire_server import WireServer
 from penstock.net.workers.tcp_link import LinkListener
 from penstock.ports.cluster.coordination import check_path
+from penstock.storage.access.delegation import Verifier
 from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.cluster.zookeeper import open_zookeeper
 from penstock.storage.ledgers.bookkeeper import open_ledgers
@@ -61,15 +66,13 @@ Ready = Callable[[Mapping[str, Any]], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreProcessSettings:
     """``name``: of this store in the cluster. ``serving``: its directory and memory budget, its host and the port for
-    clients. ``links_port``: for controllers. Port 0 selects a free one. ``insecure``: other machines may reach the ports;
-    that for clients has neither TLS nor authentication, and links are not encrypted."""
+    clients, and their protection. ``links_port``: for controllers. Port 0 selects a free one."""
 
     address: ClusterAddress
     name: str
     secret_file: Path
     serving: StandaloneSettings
     links_port: int
-    insecure: bool = False
 
     def __post_init__(self) -> None:
         check_path(self.name)
@@ -79,12 +82,6 @@ class StoreProcessSettings:
             raise InvalidArgumentError("port must be 0 to 65535", links_port=self.links_port)
         if self.links_port and self.links_port == self.serving.store_port:
             raise InvalidArgumentError("clients and controllers need different ports", links_port=self.links_port)
-        if not is_loopback(self.serving.host) and not self.insecure:
-            raise InvalidArgumentError(
-                "other machines can reach this address, and stores of a cluster have neither TLS nor authentication yet;"
-                " --insecure starts without",
-                host=self.serving.host,
-            )
         if self.serving.host in _WILDCARDS and self.serving.advertised_host is None:
             raise InvalidArgumentError(
                 "clients and controllers on other machines need an address of this one: give --advertise",
@@ -184,7 +181,7 @@ async def open_store(
         shared = share_units(
             settings.address,
             config,
-            replace(settings.serving.store, tier2_insecure=settings.insecure),
+            replace(settings.serving.store, tier2_insecure=settings.serving.insecure),
             nodes=nodes,
             ledgers=ledgers,
             source=StoreSource(clock=clock, rng=rng, offload=offload, telemetry=telemetry),
@@ -211,6 +208,7 @@ async def _listen(
 ) -> StoreEntry:
     """Open the ports until the stack is closed. Nothing is answered before the node runs. Raises AddressInUseError."""
     serving, source = settings.serving, shared.source
+    security = await _securing(stack, settings, shared, host.links, secret)
     wire = await stack.enter_async_context(
         WireServer(
             host.router,
@@ -220,6 +218,7 @@ async def _listen(
             telemetry=source.telemetry,
             limits=wire_limits(serving.store, connections=connections_allowed()),
             guard=host.links.guard,
+            security=security,
             answer_check=node.answer_check,
         )
     )
@@ -250,6 +249,29 @@ async def _listen(
         pid=os.getpid(),
         level=LEVEL,
     )
+
+
+async def _securing(
+    stack: AsyncExitStack,
+    settings: StoreProcessSettings,
+    shared: UnitsShared,
+    links: UnitLinks,
+    secret: bytes,
+) -> Security:
+    """The protection of the port for clients. It verifies the tokens that controllers sign; refusals go to the controller."""
+    serving, source = settings.serving, shared.source
+    tls = verifier = refused = None
+    if serving.tls is not None:
+        tls = await stack.enter_async_context(ServerTls(serving.tls, clock=source.clock, telemetry=source.telemetry))
+    if serving.access is not None:
+        verifier = Verifier(token_key(secret, shared.config.cluster).public_bytes(), source.clock)
+        refused = await stack.enter_async_context(RefusalAudit(links.record_refusals, source.clock))
+    if serving.unprotected or not is_loopback(serving.host):
+        log.warning(
+            "links between controllers and stores are authenticated, and not encrypted: their network must be private",
+            extra={"host": serving.host, "missing": list(serving.unprotected)},
+        )
+    return Security(tls=tls, verifier=verifier, refused=refused)
 
 
 def _facts(settings: StoreProcessSettings, config: ClusterConfig, entry: StoreEntry) -> Mapping[str, Any]:

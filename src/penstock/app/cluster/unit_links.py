@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from penstock.model.errors import ContainerOfflineError, FencedError, PenstockError, UnavailableError
 from penstock.net.workers.link import Answer, WorkerLink
@@ -65,6 +66,13 @@ class UnitLinks:
         """The current link of a container; None: there is none."""
         unit = self._units.get(number)
         return None if unit is None else unit.link
+
+    async def record_refusals(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Let the active controller write them into the audit log. Raises UnavailableError: it is not connected."""
+        link = next((unit.link for unit in self._units.values() if unit.link is not None), None)
+        if link is None:
+            raise UnavailableError("no controller is connected")
+        await link.call("refusals", [dict(entry) for entry in entries])
 
     def accept(self, greeting: Greeting) -> Accepted:
         """See ``LinkListener``. Raises ContainerOfflineError (not open here), FencedError (a later controller was elected),

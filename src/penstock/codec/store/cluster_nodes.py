@@ -13,6 +13,7 @@ FORMAT: Final = 1  # version of the JSON of all these nodes
 
 CONFIG: Final = "config"
 FEATURES: Final = "features"
+ACCESS: Final = "access"
 WISHES: Final = "wishes"
 ASSIGNMENT: Final = "assignment"
 STORES: Final = "stores"
@@ -40,6 +41,16 @@ class Features:
     """``level``: the highest level of formats that any process of the cluster may write; see ``core.cluster.levels``."""
 
     level: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedAccess:
+    """``object``: of tier 2, with the users and the list of tokens, encrypted. ``digest``: SHA-256 of their contents.
+    ``files``: their names, sorted."""
+
+    digest: str
+    object: str
+    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

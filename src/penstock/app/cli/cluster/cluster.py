@@ -52,9 +52,9 @@ def init(
     \b
     penstock cluster init zk://zk1:2181,zk2:2181/penstock/shop --tier2 s3://bucket/shop --secret-file cluster.secret
     """
+    from penstock.app.cluster.access.secret import ensure_cluster_secret
     from penstock.app.cluster.address import parse_cluster_address
     from penstock.app.cluster.init import ClusterPlan, init_cluster
-    from penstock.app.cluster.secret import ensure_cluster_secret
     from penstock.storage.machine.clock import RealClock
     from penstock.storage.machine.offload import ThreadOffload
     from penstock.storage.machine.rng import RealRng

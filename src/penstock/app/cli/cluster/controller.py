@@ -15,6 +15,8 @@ from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.upkeep.servers import (
     AdvertiseOption,
+    AuthConfigOption,
+    AuthOption,
     ControllerPortOption,
     DeletionGraceOption,
     HostOption,
@@ -25,7 +27,16 @@ from penstock.app.cli.upkeep.servers import (
     MetricsStreamsOption,
     RetentionCycleOption,
     ScalingMinuteOption,
+    TlsCertOption,
+    TlsClientAuthOption,
+    TlsClientCaOption,
+    TlsKeyOption,
     TracesOption,
+    access_settings,
+    loop_times,
+    print_line,
+    print_nothing,
+    tls_settings,
 )
 from penstock.app.logs import LogFormat
 from penstock.app.settings import (
@@ -37,7 +48,7 @@ from penstock.app.settings import (
     StandaloneSettings,
     check_server_memory,
 )
-from penstock.core.units import parse_duration_ms, parse_size
+from penstock.core.units import parse_size
 from penstock.model.names import StreamName
 
 
@@ -60,6 +71,12 @@ def controller(
     metrics_stream: MetricsStreamOption = None,
     log_format: LogFormatOption = LogFormat.TEXT,
     traces: TracesOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    tls_client_auth: TlsClientAuthOption = "required",
+    auth: AuthOption = False,
+    auth_config: AuthConfigOption = None,
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -73,34 +90,28 @@ def controller(
     from penstock.app.cluster.address import parse_cluster_address
     from penstock.app.cluster.controller_process import ControllerProcessSettings, run_controller
 
-    settings = ControllerProcessSettings(
-        address=parse_cluster_address(cluster),
-        name=name,
-        secret_file=secret_file,
-        insecure=insecure,
-        serving=StandaloneSettings(
-            store=EmbeddedSettings(
-                data=data,
-                memory_bytes=check_server_memory(parse_size(memory)),
-                retention_cycle_ms=parse_duration_ms(retention_cycle),
-                deletion_grace_ms=parse_duration_ms(deletion_grace),
-                scaling_minute_ms=parse_duration_ms(scaling_minute),
-            ),
-            host=host,
-            controller_port=controller_port,
-            http_port=http_port,
-            advertised_host=advertise,
-            insecure=True,  # ``ControllerProcessSettings`` decides, with a message that fits.
-            log_format=log_format,
-            traces=traces,
-            metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
+    serving = StandaloneSettings(
+        store=EmbeddedSettings(
+            data=data,
+            memory_bytes=check_server_memory(parse_size(memory)),
+            **loop_times(retention_cycle, deletion_grace, scaling_minute),
         ),
+        host=host,
+        controller_port=controller_port,
+        http_port=http_port,
+        advertised_host=advertise,
+        insecure=insecure,
+        log_format=log_format,
+        traces=traces,
+        tls=tls_settings(tls_cert, tls_key, tls_client_ca, tls_client_auth),
+        access=access_settings(auth, auth_config),
+        metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
-    run_controller(
-        settings,
-        ready=_ready_json if json else _ready_text,
-        show_warning=(lambda _: None) if json else (lambda text: print(text, flush=True)),
+    settings = ControllerProcessSettings(
+        address=parse_cluster_address(cluster), name=name, secret_file=secret_file, serving=serving
     )
+    ready, show_warning = (_ready_json, print_nothing) if json else (_ready_text, print_line)
+    run_controller(settings, ready=ready, show_warning=show_warning)
 
 
 def _ready_json(facts: Mapping[str, Any]) -> None:

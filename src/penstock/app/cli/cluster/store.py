@@ -13,7 +13,19 @@ from penstock.app.cli.cluster.options import ClusterOption, NameOption, SecretFi
 from penstock.app.cli.common.options import DATA, InsecureOption
 from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import JsonOption
-from penstock.app.cli.upkeep.servers import AdvertiseOption, HostOption, LogFormatOption, MemoryOption, TracesOption
+from penstock.app.cli.upkeep.servers import (
+    AdvertiseOption,
+    HostOption,
+    LogFormatOption,
+    MemoryOption,
+    TlsCertOption,
+    TlsClientAuthOption,
+    TlsClientCaOption,
+    TlsKeyOption,
+    TracesOption,
+    access_settings,
+    tls_settings,
+)
 from penstock.app.logs import LogFormat
 from penstock.app.settings import STORE_PORT, EmbeddedSettings, StandaloneSettings, check_server_memory
 from penstock.core.units import parse_size
@@ -39,6 +51,13 @@ def store(
     memory: MemoryOption = "512MiB",
     log_format: LogFormatOption = LogFormat.TEXT,
     traces: TracesOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    tls_client_auth: TlsClientAuthOption = "required",
+    auth: Annotated[
+        bool, typer.Option("--auth", help="Clients need tokens of a controller, which then needs --auth too.")
+    ] = False,
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -58,15 +77,16 @@ def store(
         name=name,
         secret_file=secret_file,
         links_port=links_port,
-        insecure=insecure,
         serving=StandaloneSettings(
             store=EmbeddedSettings(data=data, memory_bytes=check_server_memory(parse_size(memory))),
             host=host,
             store_port=port,
             advertised_host=advertise,
-            insecure=True,  # ``StoreProcessSettings`` decides, with a message that fits.
+            insecure=insecure,
             log_format=log_format,
             traces=traces,
+            tls=tls_settings(tls_cert, tls_key, tls_client_ca, tls_client_auth),
+            access=access_settings(auth, None),
         ),
     )
     run_store(settings, ready=_ready_json if json else _ready_text)

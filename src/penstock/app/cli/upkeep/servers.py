@@ -243,7 +243,7 @@ def standalone(
             data=data,
             **_sizes(memory, log),
             take_over=take_over,
-            **_times(retention_cycle, deletion_grace, scaling_minute),
+            **loop_times(retention_cycle, deletion_grace, scaling_minute),
             **_tier2(tier2, s3_endpoint, tier2_unit, tier2_wait, insecure=insecure),
         ),
         host=host,
@@ -251,13 +251,13 @@ def standalone(
         advertised_host=advertise,
         insecure=insecure,
         workers=workers,
-        tls=_tls(tls_cert, tls_key, tls_client_ca, tls_client_auth),
+        tls=tls_settings(tls_cert, tls_key, tls_client_ca, tls_client_auth),
         log_format=log_format,
         traces=traces,
-        access=_access(auth, auth_config),
+        access=access_settings(auth, auth_config),
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
-    run(settings, ready=_ready_json if json else _ready_text, show_warning=_print_nothing if json else _print_line)
+    run(settings, ready=_ready_json if json else _ready_text, show_warning=print_nothing if json else print_line)
 
 
 class _Ports(TypedDict):
@@ -294,7 +294,8 @@ class _Times(TypedDict):
     scaling_minute_ms: int
 
 
-def _times(retention_cycle: str, deletion_grace: str, scaling_minute: str) -> _Times:
+def loop_times(retention_cycle: str, deletion_grace: str, scaling_minute: str) -> _Times:
+    """How often the loops of a controller run. Raises InvalidArgumentError."""
     return {
         "retention_cycle_ms": parse_duration_ms(retention_cycle),
         "deletion_grace_ms": parse_duration_ms(deletion_grace),
@@ -320,14 +321,15 @@ def _tier2(place: str | None, endpoint: str | None, unit: str, wait: str, *, ins
     }
 
 
-def _access(auth: bool, config: Path | None) -> AccessSettings | None:
+def access_settings(auth: bool, config: Path | None) -> AccessSettings | None:
+    """What ``--auth`` and ``--auth-config`` say. Raises InvalidArgumentError, OSError."""
     if config is not None:
         return load_access_settings(config)
     return AccessSettings() if auth else None
 
 
-def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, client_auth: str) -> TlsSettings | None:
-    """Raises InvalidArgumentError if only some of the options are given."""
+def tls_settings(cert: Path | None, key: Path | None, client_ca: Path | None, client_auth: str) -> TlsSettings | None:
+    """What the options of TLS say. Raises InvalidArgumentError: only some of them are given."""
     if cert is None and key is None and client_ca is None:
         return None
     if cert is None or key is None:
@@ -348,11 +350,12 @@ def _ready_json(facts: dict[str, object]) -> None:
     sys.stdout.flush()
 
 
-def _print_line(text: str) -> None:
+def print_line(text: str) -> None:
+    """Print a warning for people."""
     print(text, flush=True)
 
 
-def _print_nothing(_text: str) -> None:
+def print_nothing(_text: str) -> None:
     """Print no warning: programs read this standard output, and the log has the warning."""
 
 

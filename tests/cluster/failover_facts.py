@@ -7,8 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.crash.kill_cycles import check
+
+ELECTED = "another controller active"
+"""Measured with each controller that is killed; not a failure of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,43 @@ def event_anomalies(acked: Sequence[str], found: Sequence[str]) -> dict[str, int
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest of the values that at least this share of them does not exceed."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """How many there are, and their median, 99th percentile and maximum."""
+    return {
+        "count": len(values),
+        "p50": percentile(values, 0.5),
+        "p99": percentile(values, 0.99),
+        "max": max(values),
+    }
+
+
+def totals(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What several runs of ``failover_nemesis.run`` show together. A run with an anomaly is listed by its seed."""
+    found: dict[str, Any] = {
+        "runs": len(runs),
+        "takeovers": sum(len(seconds) for one in runs for seconds in one["takeovers"].values()),
+        "failures": sum(
+            len(one["failures"].get(kind, ())) for one in runs for kind in one["failures"] if kind != ELECTED
+        ),
+        "with_anomalies": [one["seed"] for one in runs if broken(one)],
+    }
+    found |= {name: sum(one[name] for one in runs) for name in ("acked", "read", "increments", "unknown_increments")}
+    for name in ("failures", "takeovers"):
+        seconds: dict[str, list[float]] = defaultdict(list)
+        for one in runs:
+            for kind, values in one[name].items():
+                seconds[kind] += values
+        found[f"seconds_of_{name}"] = {kind: spread(values) for kind, values in sorted(seconds.items())}
+        if name == "takeovers" and seconds:
+            found["seconds_of_all_takeovers"] = spread([one for values in seconds.values() for one in values])
+    return found
+
+
+def broken(summary: Mapping[str, Any]) -> bool:
+    """Whether a run shows an anomaly, or its load has failed."""
+    return any(summary["anomalies"].values()) or summary["load_status"] != 0
 
 
 def whole_lines(path: Path, start: int = 0) -> list[str]:

@@ -1,14 +1,12 @@
-"""A cluster of real processes whose parts fail under load, and how long each container is away.
+"""A cluster of real processes under load, for ``failover_nemesis`` to fail parts of it.
 
-ZooKeeper, bookies, stores, controllers and the load are processes of their own on one machine. A *takeover* here is one
-failure, of one of the ``KINDS``; after each, the run waits until every container has acknowledged an event that was sent
-after the failure, and until all is as before. What clients saw is judged from the files of ``failover_load``.
+ZooKeeper, bookies, stores, controllers and the load are processes of their own on one machine. What clients saw is
+judged from the files of ``failover_load``.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -25,6 +23,7 @@ from kazoo.exceptions import NoNodeError
 
 import penstock
 from penstock.codec.store.cluster_nodes import (
+    CONTAINERS,
     CONTROLLERS,
     HELD,
     STORES,
@@ -32,40 +31,30 @@ from penstock.codec.store.cluster_nodes import (
     HeldContainer,
     decode_node,
 )
+from penstock.codec.store.container_record import decode_record
 from tests.cluster import failover_load
 from tests.cluster.failover_facts import (
     Counters,
-    Probe,
     event_anomalies,
     first_after,
     parse_probes,
-    percentile,
     whole_lines,
 )
+from tests.cluster.relays import Relays
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import cluster_engines
 
-KILL_STORE, PAUSE_STORE, KILL_CONTROLLER, KILL_BOOKIE, DRAIN = KINDS = (
-    "store killed",
-    "store paused",
-    "controller killed",
-    "bookie killed",
-    "store drained",
-)
 engines_missing = cluster_engines.missing
 """Why the engines cannot be started here, or None."""
-ELECTED = "another controller active"
-"""Measured with each controller that is killed."""
-PAUSE_S = (1.0, 15.0)
-"""Shorter and longer than a session: a paused store may still own its containers when it continues, or not."""
 ROOT = "/penstock/failover"
+LOAD = "load"
 PATIENCE_S = 180.0
 """For anything to happen: the machine is shared, and takeovers wait for sessions to end."""
 POLL_S = 0.1
-LOSSES_MAX = 2
-"""Losses of one name. One more and the store would get no containers for ten minutes; a new machine takes its place."""
+STORES_MAX = 200
+"""Names of stores in one run."""
 
 
 class FailoverError(Exception):
@@ -75,8 +64,10 @@ class FailoverError(Exception):
 class Node:
     """One process of the cluster, and its log."""
 
-    def __init__(self, name: str, directory: Path, command: Sequence[str]) -> None:
+    def __init__(self, name: str, directory: Path, command: Sequence[str], port: int = 0) -> None:
+        """``port``: where clients reach it."""
         self.name = name
+        self.port = port
         self.log = directory / f"{name}.log"
         self._command = command
         self.process: subprocess.Popen[bytes] | None = None
@@ -135,6 +126,9 @@ class Sizes:
     stores: int = 3
     controllers: int = 2
     bookies: int = 3
+    zookeepers: int = 1
+    relayed: bool = False
+    """Whether connections of stores and of the load go through relays, which can be cut."""
 
 
 class FailoverCluster:
@@ -154,7 +148,10 @@ class FailoverCluster:
     def __enter__(self) -> FailoverCluster:
         with ExitStack() as stack:
             self.notes.mkdir(parents=True)
-            self.zookeeper = stack.enter_context(cluster_engines.ZooKeeper(self.directory))
+            self.relays = stack.enter_context(Relays(self.notes))
+            self.zookeeper = stack.enter_context(
+                cluster_engines.ZooKeeper(self.directory, members=self.sizes.zookeepers)
+            )
             self.bookies = stack.enter_context(
                 cluster_engines.Bookies(self.directory, self.zookeeper.address, bookies=self.sizes.bookies)
             )
@@ -165,7 +162,8 @@ class FailoverCluster:
             stack.callback(self._nodes.stop)
             stack.callback(self._kill_all)
             self._init()
-            self._ports = cluster_engines.free_ports(self.sizes.controllers)
+            ports = cluster_engines.free_ports(self.sizes.controllers + STORES_MAX)
+            self._ports, self._store_ports = ports[: self.sizes.controllers], ports[self.sizes.controllers :]
             for number in range(self.sizes.controllers):
                 self._controller(number).start()
             for _ in range(self.sizes.stores):
@@ -210,8 +208,13 @@ class FailoverCluster:
         """Another machine: a name and a directory that were never used."""
         self._made += 1
         name = f"store-{self._made}"
-        command = (*self._joined("store", name), "--port", "0", "--links-port", "0")
-        self.stores[name] = Node(name, self.directory, command)
+        port = self._store_ports.pop()
+        command: Sequence[str] = (*self._joined("store", name), "--port", str(port), "--links-port", "0")
+        if self.sizes.relayed:
+            self.relays.between(name, *self.zookeeper.ports, *self.bookies.ports)
+            self.relays.between(LOAD, port)
+            command = self.relays.command(name, *command)
+        self.stores[name] = Node(name, self.directory, command, port)
         return self.stores[name]
 
     def _controller(self, number: int) -> Node:
@@ -230,17 +233,29 @@ class FailoverCluster:
 
     # --- what the coordinator says ---
 
+    def _children(self, folder: str) -> Sequence[str]:
+        names: Sequence[str] = self._nodes.retry(self._nodes.get_children, f"{ROOT}/{folder}")
+        return names
+
+    def _node(self, path: str) -> bytes:
+        return bytes(self._nodes.retry(self._nodes.get, f"{ROOT}/{path}")[0])
+
     def _all(self, folder: str, kind: type[Any]) -> dict[str, Any]:
         found = {}
-        for name in self._nodes.get_children(f"{ROOT}/{folder}"):
+        for name in self._children(folder):
             try:
-                found[name] = decode_node(kind, self._nodes.get(f"{ROOT}/{folder}/{name}")[0])
+                found[name] = decode_node(kind, self._node(f"{folder}/{name}"))
             except NoNodeError:
                 continue
         return found
 
     def held(self) -> Mapping[int, HeldContainer]:
         return {int(number): entry for number, entry in self._all(HELD, HeldContainer).items()}
+
+    def epochs(self) -> Mapping[int, int]:
+        """How often each container was opened by a store: each opening takes it over."""
+        numbers = range(self.sizes.containers)
+        return {number: decode_record(self._node(f"{CONTAINERS}/{number}")).epoch for number in numbers}
 
     def owners(self) -> dict[str, int]:
         """How many containers each store serves."""
@@ -250,7 +265,7 @@ class FailoverCluster:
         return dict(counts)
 
     def registered(self) -> set[str]:
-        return set(self._nodes.get_children(f"{ROOT}/{STORES}"))
+        return set(self._children(STORES))
 
     def active(self) -> str | None:
         entries: dict[str, ControllerEntry] = self._all(CONTROLLERS, ControllerEntry)
@@ -287,123 +302,16 @@ class FailoverCluster:
             time.sleep(POLL_S)
 
 
-class Nemesis:
-    """Makes one failure after another, of each kind equally often, and notes how long the slowest container was away."""
-
-    def __init__(self, cluster: FailoverCluster, rng: random.Random, kinds: Sequence[str] = KINDS) -> None:
-        self.took_s: dict[str, list[float]] = defaultdict(list)
-        self._cluster = cluster
-        self._rng = rng
-        self._kinds = kinds
-        self._order: list[str] = []
-        self._moment_s = 0.0
-        self._start = 0  # the notes of probes before this byte are older than the failure
-        self._losses: dict[str, int] = defaultdict(int)
-        self._does = {
-            KILL_STORE: self._kill_store,
-            PAUSE_STORE: self._pause_store,
-            KILL_CONTROLLER: self._kill_controller,
-            KILL_BOOKIE: self._kill_bookie,
-            DRAIN: self._drain,
-        }
-
-    def strike(self) -> str:
-        """One failure. Returns what was done. Raises FailoverError: a container did not come back."""
-        if not self._order:
-            self._order = self._rng.sample(self._kinds, len(self._kinds))
-        kind = self._order.pop()
-        time.sleep(self._rng.uniform(0.5, 2.0))
-        self._failed()
-        with self._does[kind]() as what:
-            self._cluster.wait(lambda: len(self._back()) == self._cluster.sizes.containers, f"{kind}: {what}")
-            slowest_s = max(self._back().values())
-        if kind == DRAIN:
-            # Nothing has failed: what counts is the longest wait for an acknowledgement until the store was empty.
-            slowest_s = max(probe.acked_s - probe.sent_s for probe in self._probes())
-        self.took_s[kind].append(slowest_s)
-        self._cluster.wait_until_steady()
-        return f"{kind}: {what}, {slowest_s:.2f} s"
-
-    def _failed(self) -> None:
-        """The failure is complete: what is sent from now on, the part that failed does not see."""
-        self._start = (self._cluster.notes / "probes").stat().st_size
-        self._moment_s = time.monotonic()
-
-    def _probes(self) -> Sequence[Probe]:
-        return parse_probes(whole_lines(self._cluster.notes / "probes", self._start))
-
-    def _back(self) -> Mapping[int, float]:
-        return first_after(self._probes(), self._moment_s)
-
-    def _owner(self) -> Node:
-        """A store that serves containers."""
-        owners = self._cluster.owners()
-        return self._cluster.stores[self._rng.choice(sorted(name for name, count in owners.items() if count))]
-
-    def _lost(self, store: Node) -> None:
-        """Bring back a store whose process has ended: on the same machine, or on another one."""
-        self._losses[store.name] += 1
-        if self._losses[store.name] >= LOSSES_MAX or self._rng.random() < 0.5:
-            del self._cluster.stores[store.name]
-            store = self._cluster.new_store()
-        store.start()
-
-    @contextmanager
-    def _kill_store(self) -> Iterator[str]:
-        store = self._owner()
-        store.kill()
-        self._failed()
-        yield store.name
-        self._lost(store)
-
-    @contextmanager
-    def _pause_store(self) -> Iterator[str]:
-        store, pause_s = self._owner(), self._rng.uniform(*PAUSE_S)
-        store.pause()
-        self._failed()
-        try:
-            time.sleep(pause_s)
-        finally:
-            store.signal(signal.SIGCONT)
-        yield f"{store.name} for {pause_s:.1f} s"
-
-    @contextmanager
-    def _kill_controller(self) -> Iterator[str]:
-        name = self._cluster.active()
-        if name is None:
-            raise FailoverError("no controller is active")
-        controller = self._cluster.controllers[name]
-        controller.kill()
-        self._failed()
-        yield name
-        self._cluster.wait(lambda: self._cluster.active() not in (None, name), "another controller is active")
-        self.took_s[ELECTED].append(time.monotonic() - self._moment_s)
-        controller.start()
-
-    @contextmanager
-    def _kill_bookie(self) -> Iterator[str]:
-        bookie = self._rng.choice(self._cluster.bookies.servers)
-        bookie.kill()
-        self._failed()
-        yield f"port {bookie.port}"
-        self._cluster.wait(lambda: not self._cluster.bookies.registered(bookie.port), "the bookie's session ends")
-        bookie.start()
-
-    @contextmanager
-    def _drain(self) -> Iterator[str]:
-        store = self._owner()
-        self._cluster.command("drain", store.name, "--cluster", self._cluster.address)
-        yield store.name
-        self._cluster.command("undrain", store.name, "--cluster", self._cluster.address)
-
-
 @contextmanager
 def load(cluster: FailoverCluster) -> Iterator[Sequence[subprocess.Popen[bytes]]]:
     """The processes of the load, from the first acknowledgement of each container on."""
-    command = (
-        *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.cluster.failover_load"),
+    module: Sequence[str] = (
+        "tests.cluster.failover_load",
         *(cluster.clients, str(cluster.notes), str(cluster.sizes.containers)),
     )
+    if cluster.sizes.relayed:
+        module = cluster.relays.command(LOAD, *module)
+    command = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", *module)
     processes: list[subprocess.Popen[bytes]] = []
     with (cluster.directory / "load.log").open("ab") as log:
         try:
@@ -419,37 +327,6 @@ def load(cluster: FailoverCluster) -> Iterator[Sequence[subprocess.Popen[bytes]]
             for process in processes:
                 process.kill()
                 process.wait()
-
-
-def run(
-    directory: Path, takeovers: int, seed: int, *, sizes: Sizes | None = None, kinds: Sequence[str] = KINDS
-) -> dict[str, Any]:
-    """Make that many failures, and return the summary. Raises FailoverError: the cluster or the load did not recover."""
-    with FailoverCluster(directory, sizes or Sizes()) as cluster:
-        nemesis = Nemesis(cluster, random.Random(seed), kinds)
-        with load(cluster) as writing:
-            for _ in range(takeovers):
-                print(nemesis.strike(), file=sys.stderr, flush=True)
-                if any(one.poll() is not None for one in writing):
-                    raise FailoverError(f"the load has ended: {(cluster.directory / 'load.log').read_text()[-2000:]}")
-            (cluster.notes / "stop").touch()
-            status = max(abs(one.wait(PATIENCE_S)) for one in writing)
-        return {
-            "takeovers": takeovers,
-            "seed": seed,
-            "load_status": status,
-            "restarts": cluster.restarts,
-            **judged(cluster),
-            "seconds": {
-                kind: {
-                    "count": len(took_s),
-                    "p50": round(percentile(took_s, 0.5), 2),
-                    "p99": round(percentile(took_s, 0.99), 2),
-                    "max": round(max(took_s), 2),
-                }
-                for kind, took_s in sorted(nemesis.took_s.items())
-            },
-        }
 
 
 def judged(cluster: FailoverCluster) -> dict[str, Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.core.segments.placement import container_of
 from tests.cluster.failover_facts import (
+    ELECTED,
     Counters,
     Probe,
     event_anomalies,
     first_after,
     parse_probes,
     percentile,
+    totals,
     whole_lines,
 )
 from tests.cluster.failover_load import probe_stream
@@ -70,3 +74,24 @@ def test_each_container_has_a_probe_of_its_own() -> None:
     streams = [probe_stream(container, 16) for container in range(16)]
     assert [container_of(f"{stream}/0.#epoch.0", 16) for stream in streams] == list(range(16))
     assert len(set(streams)) == 16
+
+
+def test_totals_of_several_runs_are_of_all_their_values() -> None:
+    def run(seed: int, lost: int, status: int = 0, **seconds: list[float]) -> dict[str, Any]:
+        return {
+            "seed": seed,
+            "load_status": status,
+            "anomalies": {"lost": lost, "stale_reads": []},
+            **dict.fromkeys(("acked", "read", "increments", "unknown_increments"), 10),
+            "failures": {kind: [max(values)] for kind, values in seconds.items()} | {ELECTED: [4.0]},
+            "takeovers": seconds,
+        }
+
+    found = totals([run(1, 0, killed=[1.0, 2.0]), run(2, 1, killed=[4.0], paused=[7.0]), run(3, 0, 1, paused=[5.0])])
+    assert (found["runs"], found["failures"], found["takeovers"], found["acked"]) == (3, 4, 5, 30)
+    assert found["with_anomalies"] == [2, 3]
+    assert found["seconds_of_takeovers"]["killed"] == {"count": 3, "p50": 2.0, "p99": 4.0, "max": 4.0}
+    assert found["seconds_of_failures"]["paused"] == {"count": 2, "p50": 5.0, "p99": 7.0, "max": 7.0}
+    assert found["seconds_of_failures"][ELECTED]["count"] == 3
+    assert found["seconds_of_all_takeovers"]["count"] == 5
+    assert totals([])["takeovers"] == 0

@@ -25,6 +25,7 @@ from penstock.model.errors import (
     TruncatedError,
     UnsupportedError,
 )
+from penstock.net.workers.line import WorkerLine
 from penstock.net.workers.link import LinkDownError, open_link
 from penstock.net.workers.values import decode_error, decode_value, encode_error, encode_value
 from penstock.ports.data.chunks import ChunkBlock, ChunkRange
@@ -318,3 +319,21 @@ def test_bytes_that_are_no_frame_end_the_line() -> None:
         ours.close()
 
     run(body)
+
+
+def test_each_caller_of_a_worker_that_is_gone_gets_an_error_of_its_own() -> None:
+    async def main() -> None:
+        line, answers = WorkerLine(3), []
+        failure = NotConnectedError("the disk is gone", worker=3)
+        waiting = [asyncio.ensure_future(line.call("info", "s", repeat=True)) for _ in range(3)]
+        await asyncio.sleep(0)
+        line.give_up(failure)
+        answers += await asyncio.gather(*waiting, line.call("info", "s", repeat=False), return_exceptions=True)
+        line.start(answers.append, "append")
+        while len(answers) < 5:
+            await asyncio.sleep(0)
+        assert {str(one) for one in answers} == {str(failure)}
+        assert len({id(one) for one in [*answers, failure]}) == 6
+        assert failure.__traceback__ is None
+
+    asyncio.run(main())

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any, TypeVar
 
-from penstock.model.errors import PenstockError, UnavailableError, leaves
+from penstock.model.errors import FencedError, PenstockError, UnavailableError, leaves
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -81,8 +81,9 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
         return
     error = task.exception()
     if error is not None:
-        # An error of the store is logged in one line, because the sweeper retries; any other with its traceback.
-        shown = None if isinstance(error, UnavailableError) else error
+        # An error of the store is logged in one line, because the sweeper retries, or the next owner does once this one is
+        # deposed; any other with its traceback.
+        shown = None if isinstance(error, UnavailableError | FencedError) else error
         log.warning("background work of the controller failed", extra={"error": str(error)}, exc_info=shown)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from typing import Any
 
 from penstock.model.errors import ContainerOfflineError, NotConnectedError, PenstockError
@@ -37,7 +38,8 @@ class WorkerLine:
         self._wake()
 
     def give_up(self, failure: PenstockError) -> None:
-        """The worker will not restart: all calls raise ``failure``."""
+        """The worker will not restart: all calls raise copies of ``failure``. A single one would collect the tracebacks of
+        all callers, and keep their arguments alive."""
         self._link = None
         self._failure = failure
         self._wake()
@@ -75,7 +77,7 @@ class WorkerLine:
         """The link, once there is one other than ``refused``."""
         while True:
             if self._failure is not None:
-                raise self._failure
+                raise copy(self._failure)
             link = self.link
             if link is not None and link is not refused:
                 return link
@@ -91,7 +93,8 @@ class WorkerLine:
         """Send now; ``answer`` is called once, later, also where the worker is down."""
         link = self.link
         if link is None:
-            error = self._failure or NotConnectedError("worker is down", worker=self.number)
+            failure = self._failure
+            error = NotConnectedError("worker is down", worker=self.number) if failure is None else copy(failure)
             asyncio.get_running_loop().call_soon(answer, error)
             return
         link.start(answer, method, *arguments)

@@ -50,7 +50,8 @@ T = TypeVar("T")
 
 _RESTLESS = 0.6
 _PAUSED = 0.25
-_LIFE_S = 2.0
+_LIFE_S = 60.0
+"""Seconds that a life waits for acknowledgements at most. On a busy machine, clients reconnect slowly."""
 RATES = RateSettings(minute_ms=20, target_rate=4, factor=3, watermark_ms=1000)
 """Minutes so short that a life of a server has time to find a segment cold. The period of watermarks is the server's."""
 
@@ -64,7 +65,13 @@ class Result:
     """Kills within forced histories, not counted among the cycles."""
     pauses: int = 0
     acked: int = 0
+    """Acknowledged operations: events, and also changes of tables and segments, which no reader delivers."""
     reads: int = 0
+    """Events that readers got. How many the readers that start again get depends on the speed of the machine."""
+    whole: frozenset[str] = frozenset()
+    """Streams and segments that a reader has read completely."""
+    due: int = 0
+    """Acknowledged events of ``whole``. The checker has looked for each of them in a complete reading."""
     bounded: int = 0
     """Events that were read after a bound of times."""
     noted: int = 0
@@ -151,6 +158,8 @@ async def run(
     history_anomalies = check(history)
     result.anomalies += [str(item) for item in history_anomalies]
     result.acked, result.reads = history.acked, sum(len(item.reads) for item in history.readings)
+    result.whole = frozenset(item.stream for item in history.readings if item.complete)
+    result.due = sum(item.must_be_read and item.stream in result.whole for item in history.writes)
     result.bounded, result.noted = len(history.bounds), len(history.timed)
     result.took_s, result.last = time.monotonic() - began, list(history.last)
     return result
@@ -241,7 +250,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write("\n".join(line[:200] for line in result.last[-60:]) + "\n")
     sys.stdout.write(
         f"{result.cycles} kills and {result.forced} forced ones, {result.pauses} pauses, "
-        f"{result.acked} acknowledgements and {result.reads} reads checked, {result.epochs} changes of segments, "
+        f"{result.acked} acknowledgements and {result.reads} reads checked, {result.due} events looked for, {result.epochs} changes of segments, "
         f"{result.bounded} reads after a bound of times, "
         f"slowest start {result.slowest_start_s:.2f} s, {len(result.anomalies)} anomalies, {result.took_s:.0f} s\n"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.simulation.actors import STREAM
 from tests.crash import kills
 from tests.crash.states import scratch
 
@@ -29,7 +30,9 @@ def test_no_promise_is_broken_over_10_kills(memory):
     assert result.forced == 5
     assert result.pauses >= 1
     assert result.acked > 200
-    assert result.reads > result.acked
+    # Only a complete reading is checked for lost events.
+    assert str(STREAM) in result.whole
+    assert result.due > 100
 
 
 # The forced histories alone meet each of them, whatever the seed; without those, some took dozens of kills, or luck.

@@ -6,6 +6,7 @@ In virtual time, with containers that only know their epoch.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -269,3 +270,33 @@ def test_planted_a_store_that_lets_go_before_it_closes_is_found(monkeypatch: pyt
 
     monkeypatch.setattr(Holding, "_flush", flush)
     assert any(stale_answers(seed) for seed in SEEDS)
+
+
+def test_a_container_that_is_dropped_as_its_session_ends_leaves_no_error_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python reports an error that nobody takes, and the simulated loop fails with it."""
+
+    async def hold(self: Holding) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise SessionEndedError("planted: the session has ended")
+
+    async def main() -> None:
+        session = SimCoordinator(loop.fork("coordinator")).open()
+        host = UnitHost(open=cast("Any", None), router=UnitsRouter(CONTAINERS), links=UnitLinks(lambda _: 0))
+        entry = HeldContainer(store="a", clients="a:1", links="a:2", serving=False, session="s")
+        holding = Holding(0, session, entry, host, slots=asyncio.Semaphore(1), limits=HoldingLimits())
+        running = asyncio.ensure_future(holding.run())
+        await asyncio.sleep(0.1)
+        running.cancel()
+        await asyncio.wait({running})
+        assert running.cancelled()
+        del holding, running
+        gc.collect()
+        await session.close()
+
+    monkeypatch.setattr(Holding, "_hold", hold)
+    loop = make_loop(1)
+    loop.run(main())

@@ -89,6 +89,14 @@ CHECKS: Sequence[Check] = (
         command=_module(_SIM, "--ledgers", "--seeds", "{}", "--from", "80000", "--seconds", "20", "--keep-going"),
     ),
     Check(
+        name="cluster",
+        what="three stores of a cluster that crash, pause, lose sessions and connections, and hand containers over",
+        minutes=15,
+        count=400,
+        least=10,
+        command=_module(_SIM, "--cluster", "--seeds", "{}", "--from", "90000", "--keep-going"),
+    ),
+    Check(
         name="planted",
         what="planted bugs, each of which must be found",
         minutes=6,
@@ -193,7 +201,7 @@ class Promise:
 
 _ALL = ("simulation", "dense", "planted", "planted in files", "states", "calls", "kills", "official")
 PROMISES: Sequence[Promise] = (
-    Promise("B1", "acknowledged events stay", (*_ALL, "retention", "ledgers")),
+    Promise("B1", "acknowledged events stay", (*_ALL, "retention", "ledgers", "cluster")),
     Promise(
         "B2", "every acknowledgement rests on durable state", ("simulation", "planted", "states", "calls", "kills")
     ),
@@ -201,17 +209,19 @@ PROMISES: Sequence[Promise] = (
     Promise("B4", "after a failed sync nothing is acknowledged from that file", ("simulation", "planted", "calls")),
     Promise("B5", "torn tails are trimmed, damage is refused, nothing is deleted for it", ("states", "flips", "units")),
     Promise("B6", "a flipped bit gives an error, never wrong bytes", ("flips", "units")),
-    Promise("B7", "recovery may be cut short anywhere and repeated", ("simulation", "states", "calls", "ledgers")),
+    Promise(
+        "B7", "recovery may be cut short anywhere and repeated", ("simulation", "states", "calls", "ledgers", "cluster")
+    ),
     Promise("B8", "the log forgets only what is durable in tier 2", ("simulation", "planted", "states")),
     Promise("O1", "order per key and writer, across splits and merges", ("simulation", "rates", "kills", "official")),
-    Promise("O3", "a place in a segment holds the same bytes forever", ("simulation", "states", "kills")),
-    Promise("O5", "conditional appends and tables: compare and set loses nothing", ("simulation", "kills")),
+    Promise("O3", "a place in a segment holds the same bytes forever", ("simulation", "states", "kills", "cluster")),
+    Promise("O5", "conditional appends and tables: compare and set loses nothing", ("simulation", "kills", "cluster")),
     Promise("E1", "an event is stored at most once", ("simulation", "planted", "kills", "official", "spark kills")),
     Promise("T1", "transactions, batches, merges: all or nothing, once", ("simulation", "planted", "states", "kills")),
     Promise("T3", "what was aborted is never read", ("simulation", "planted", "kills")),
     Promise("R1", "heads never move back but by an undo", ("simulation", "retention")),
     Promise("R2", "nothing goes but by a rule, nothing that is held", ("retention", "planted")),
-    Promise("R7", "a reader's leased chunks stay", ("simulation", "planted", "kills")),
+    Promise("R7", "a reader's leased chunks stay", ("simulation", "planted", "kills", "cluster")),
     Promise("F5", "clocks that jump change nothing of this", ("simulation", "retention")),
     Promise(
         "M4", "a full disk is reported, and writing goes on once there is space", ("simulation", "calls", "full disk")

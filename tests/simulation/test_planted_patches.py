@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import _patch
 
 import planted
+import planted_cluster
 import planted_control
 import planted_core
 import planted_erasure
@@ -21,6 +22,7 @@ import pytest
 
 MODULES = (
     planted,
+    planted_cluster,
     planted_control,
     planted_core,
     planted_erasure,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -167,12 +168,14 @@ class SimBookie:
     def _once_synced(self, done: Callable[[], None]) -> None:
         self._journal.append(done)
         if self.sync_s is not None and len(self._journal) == 1:
-            asyncio.get_running_loop().call_later(self.sync_s, self.sync)
+            asyncio.get_running_loop().call_later(self.sync_s, self.sync, context=Context())
 
 
 class _Link(asyncio.Transport):
     """One connection in memory, seen from the client. ``delay_s``: for each message, how long it is under way; later ones
-    never overtake it. None: until the next pass of the loop."""
+    never overtake it. None: until the next pass of the loop.
+
+    A request arrives outside of its client's context, because a client that is paused stops no bookie."""
 
     def __init__(self, bookie: SimBookie, client: asyncio.Protocol, delay_s: Callable[[], float] | None) -> None:
         super().__init__()
@@ -182,6 +185,7 @@ class _Link(asyncio.Transport):
         self._there_s = self._back_s = 0.0
         self._buffer = bytearray()
         self._ended = False
+        self._context = copy_context()
         bookie.attach(self)
 
     def write(self, data: Bytes) -> None:
@@ -189,10 +193,10 @@ class _Link(asyncio.Transport):
             return
         loop = asyncio.get_running_loop()
         if self._delay_s is None:
-            loop.call_soon(self._arrive, bytes(data))
+            loop.call_soon(self._arrive, bytes(data), context=Context())
         else:
             self._there_s = max(self._there_s, loop.time() + self._delay_s())
-            loop.call_at(self._there_s, self._arrive, bytes(data))
+            loop.call_at(self._there_s, self._arrive, bytes(data), context=Context())
 
     def writelines(self, parts: Any) -> None:
         self.write(b"".join(parts))
@@ -206,7 +210,7 @@ class _Link(asyncio.Transport):
     def end(self) -> None:
         if not self._ended:
             self._ended = True
-            asyncio.get_running_loop().call_soon(self._client.connection_lost, None)
+            asyncio.get_running_loop().call_soon(self._client.connection_lost, None, context=self._context)
 
     def _arrive(self, data: bytes) -> None:
         if self._ended or not self._bookie.is_up:
@@ -227,10 +231,10 @@ class _Link(asyncio.Transport):
         def answer(code: int, body: Sequence[Bytes]) -> None:
             data = b"".join(encode_answer(request, code, body))
             if self._delay_s is None:
-                loop.call_soon(self._deliver, data)
+                loop.call_soon(self._deliver, data, context=self._context)
             else:
                 self._back_s = max(self._back_s, loop.time() + self._delay_s())
-                loop.call_at(self._back_s, self._deliver, data)
+                loop.call_at(self._back_s, self._deliver, data, context=self._context)
 
         return answer
 
@@ -273,8 +277,16 @@ class SimBookKeeper:
 
     async def connect(self, host: str, port: int, protocol: Callable[[], asyncio.Protocol]) -> None:
         """Implements ``storage.ledgers.connections.Connect``."""
+        self.link(host, port, protocol, self.delay_s)
+
+    def link(
+        self, host: str, port: int, protocol: Callable[[], asyncio.Protocol], delay_s: Callable[[], float] | None
+    ) -> Callable[[], None]:
+        """Connect a client with delays of its own. Returns what ends the connection. Raises ConnectionRefusedError."""
         bookie = self.bookies.get(host)
         if bookie is None or not bookie.is_up:
             raise ConnectionRefusedError(f"{host}:{port}")
         client = protocol()
-        client.connection_made(_Link(bookie, client, self.delay_s))
+        made = _Link(bookie, client, delay_s)
+        client.connection_made(made)
+        return made.end

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 
+from penstock.testing.simulation.cluster.run import run_cluster_seed
 from penstock.testing.simulation.config import at_pace, draw_config
 from penstock.testing.simulation.control.run import run_control_seed
 from penstock.testing.simulation.driver import RunResult, run_seed
@@ -36,12 +37,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--ledgers", action="store_true", help="instead: a log on BookKeeper and its owners in each seed"
     )
+    parser.add_argument(
+        "--cluster", action="store_true", help="instead: three stores of a cluster and their clients in each seed"
+    )
     parser.add_argument("--rates", action="store_true", help="scale the stream by rate, and let writers note times")
     chosen = parser.parse_args(argv)
     if chosen.control:
         return _control(chosen)
     if chosen.ledgers:
         return _ledgers(chosen)
+    if chosen.cluster:
+        return _cluster(chosen)
     if chosen.retention_days is not None:
         return _retention(chosen)
     began = time.perf_counter()
@@ -128,6 +134,30 @@ def _ledgers(chosen: argparse.Namespace) -> int:
                 break
     text = ", ".join(f"{count} {what}" for what, count in done.items())
     sys.stdout.write(f"{text}, {len(failed)} failed {failed[:20]}\n")
+    return 1 if failed else 0
+
+
+def _cluster(chosen: argparse.Namespace) -> int:
+    """Run stores of a cluster. Returns 1 if a promise was broken."""
+    failed: list[int] = []
+    done: dict[str, int] = {}
+    seeds = 0
+    for seed in range(chosen.first, chosen.first + chosen.seeds):
+        result = run_cluster_seed(seed, seconds=chosen.seconds)
+        seeds += 1
+        counted = {"crashes": result.crashes, "openings": result.openings, "expired sessions": result.expired}
+        counted |= {"late requests to tier 2": result.late, "steps": result.steps}
+        counted |= {"acknowledgements": result.acked, "reads": result.reads}
+        done = {what: done.get(what, 0) + count for what, count in counted.items()}
+        if result.anomalies:
+            failed.append(seed)
+            sys.stdout.write(f"seed {seed} FAILED: {len(result.anomalies)} anomalies\n")
+            for line in (*result.anomalies[:10], *result.last[-_SHOWN:]):
+                sys.stdout.write(f"  {line}"[:600] + "\n")
+            if not chosen.keep_going:
+                break
+    text = ", ".join(f"{count} {what}" for what, count in done.items())
+    sys.stdout.write(f"{seeds} seeds, {text}, {len(failed)} failed {failed[:20]}\n")
     return 1 if failed else 0
 
 

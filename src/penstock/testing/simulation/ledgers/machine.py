@@ -70,7 +70,7 @@ class SimNodes(MemoryNodes):
         return made
 
     async def _hop(self) -> None:
-        await asyncio.sleep(_delay_s(self.rng))
+        await asyncio.sleep(link_delay_s(self.rng))
         process = current_process()
         if process is not None and not process.alive:
             raise NotConnectedError("the process is gone")
@@ -83,7 +83,8 @@ async def _arrive(work: Callable[[], Awaitable[object]]) -> None:
         return  # nobody waits for this answer any more
 
 
-def _delay_s(rng: random.Random) -> float:
+def link_delay_s(rng: random.Random) -> float:
+    """How long a message is under way."""
     return rng.uniform(*(_SLOW_S if rng.random() < _SLOW_SHARE else _HOP_S))
 
 
@@ -91,5 +92,5 @@ def make_bookkeeper(count: int, rng: random.Random, *, sync_s: float) -> SimBook
     """Bookies behind connections that are sometimes slow, and a coordinator that can lose answers."""
     world = SimBookKeeper(count, sync_s=sync_s)
     world.nodes = SimNodes(world.nodes.nodes, rng)
-    world.delay_s = lambda: _delay_s(rng)
+    world.delay_s = lambda: link_delay_s(rng)
     return world

@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from contextvars import Context
 
 from penstock.core.cluster.leases import lease_end_s, renewal_pause_s
 from penstock.model.errors import (
@@ -142,20 +143,23 @@ class SimCoordinator:
         loop = asyncio.get_running_loop()
         left_s = heard_s + self.session_s - loop.time()
         if left_s > 0 or not self.has_leader:
-            loop.call_later(max(left_s, self.session_s / 10), self._expect, session)
+            # Outside of the client's context: one that is paused does not stop the coordinator.
+            loop.call_later(max(left_s, self.session_s / 10), self._expect, session, context=Context())
             return
         self.expired += 1
         self.end(session)
 
 
 class SimCoordination(SingleChanges):
-    """Implements ``ports.cluster.coordination.Coordination``. ``cut`` and ``heal`` are for the test."""
+    """Implements ``ports.cluster.coordination.Coordination``. ``cut``, ``heal`` and ``slow_s`` are for the test. ``slow_s``:
+    how late answers to this client can be, in seconds, although its requests arrive in time."""
 
     def __init__(self, coordinator: SimCoordinator, name: str, clock: Callable[[], float]) -> None:
         self._coordinator = coordinator
         self._name = name
         self._clock = clock
         self._lease_end_s = -math.inf
+        self.slow_s = 0.0
         self._seen = coordinator.position
         self._end = asyncio.Event()
         self._linked = asyncio.Event()
@@ -216,6 +220,8 @@ class SimCoordination(SingleChanges):
             if not answered:
                 self.cut_shortly()
             await self._hop()
+            if self.slow_s:
+                await asyncio.sleep(coordinator.rng.uniform(0.5, 1.0) * self.slow_s)
             await self._answer(deadline)
             self._settled = max(self._settled, number)
             self._seen = max(self._seen, position)
@@ -262,7 +268,7 @@ class SimCoordination(SingleChanges):
         """Notify those who listen at the paths, some time later. Called by the coordinator."""
         events = [changed for path, changed in self._listening if path in paths]
         if events:
-            asyncio.get_running_loop().call_later(self._delay_s(), self._notify, events)
+            asyncio.get_running_loop().call_later(self._delay_s(), self._notify, events, context=Context())
 
     def cut_shortly(self) -> None:
         """Lose the connection, and find another server within a second."""
@@ -311,7 +317,12 @@ class SimCoordination(SingleChanges):
         self._reach()
 
     async def _answer(self, deadline: float) -> None:
-        """Wait for the answer to a change that was made, or for the connection by which that is found out."""
+        """Wait for the answer to a change that was made, or for the connection by which that is found out.
+
+        The coordinator hears of a client by its requests, and an answer is none."""
+        if self._linked.is_set() and self._coordinator.has_leader:
+            self._check_open()
+            return
         try:
             await self._arrive(deadline)
         except CoordinatorUnavailableError as error:

@@ -35,12 +35,14 @@ class VirtualDeadlineError(InternalError):
 class Process:
     """A simulated process: everything started in its ``context`` belongs to it and ends with it.
 
-    With ``alive=False`` failures of its tasks are ignored, as for a dead process.
+    With ``alive=False`` failures of its tasks are ignored, as for a dead process. With ``paused=True`` the loop holds back
+    everything that is its own, until ``SimLoop.resume``.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.paused = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._prune_at = 256
         self._context = copy_context()
@@ -131,6 +133,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._sequence = 0
         self._now = 0.0
         self._failure: BaseException | None = None
+        self._held: dict[Process, list[events.Handle]] = {}
         self._closed = False
         self._running = False
         _SimTask._number = 0
@@ -148,6 +151,16 @@ class SimLoop(asyncio.AbstractEventLoop):
     def trace(self) -> str:
         """Digest of every choice made and observation noted so far."""
         return self._trace.hexdigest()
+
+    def pause(self, process: Process) -> None:
+        """Stop the process, as SIGSTOP does: nothing of it runs, and its timers are late."""
+        process.paused = True
+        self._held.setdefault(process, [])
+
+    def resume(self, process: Process) -> None:
+        """Let the process continue with what was held back, in order. Does nothing if it is not paused."""
+        process.paused = False
+        self._ready += self._held.pop(process, [])
 
     # --- what asyncio asks of a loop --------------------------------------------------------------------
 
@@ -261,6 +274,9 @@ class SimLoop(asyncio.AbstractEventLoop):
             choice = self.rng.randrange(run) if run > 1 else 0
         handle = self._ready.pop(choice)
         if handle.cancelled():
+            return
+        if self._held and (process := _process_of(handle)) is not None and process.paused:
+            self._held[process].append(handle)
             return
         self.steps += 1
         if self.steps & 63 == 0:

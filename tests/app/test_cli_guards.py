@@ -186,6 +186,7 @@ UNGUARDED: Mapping[str, str] = {
     "retention undo": "gives back",
     "cluster drain": "moves containers to other stores, and keeps every event",
     "cluster undrain": "moves containers to other stores, and keeps every event",
+    "cluster move": "moves a container to another store, and keeps every event",
     "cluster upgrade": "lets newer formats be written, and keeps every event",
     "approval require": "removes nothing; to require less is itself a request that another identity must approve",
     "approval approve": "performs what another identity has requested: the request is the question, and names the loss",

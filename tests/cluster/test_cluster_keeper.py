@@ -9,9 +9,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.app.cluster.keeper import keep_assignment
-from penstock.codec.store.cluster_nodes import WISHES, Wishes, encode_node
+from penstock.app.cluster.status import cluster_state, until_moved, wish_drained, wish_pinned
+from penstock.codec.store.cluster_nodes import WISHES, FailedOpening, Wishes, encode_node, failed_path
 from penstock.core.cluster.placement import FLAP_WINDOW_MS, MOVE_PAUSE_MS
-from penstock.model.errors import CoordinatorUnavailableError, SessionEndedError
+from penstock.model.errors import (
+    ConflictError,
+    CoordinatorUnavailableError,
+    InvalidArgumentError,
+    NotFoundError,
+    SessionEndedError,
+)
+from penstock.testing.fakes import START_MS
 from tests.cluster.cluster_kit import CONTAINERS, LoopClock, assignment, join, new_cluster, until
 from tests.cluster.virtual_time import run_virtually
 
@@ -144,3 +152,45 @@ def test_a_coordinator_that_does_not_answer_is_asked_again():
             await until(coordinator.open(), lambda found: spread(found) == [CONTAINERS])
 
     run_virtually(main())
+
+
+def test_a_container_that_its_store_cannot_open_moves_at_once_and_a_pinned_one_after_its_pause():
+    async def main():
+        coordinator = await new_cluster()
+        one, other = coordinator.open(), coordinator.open()
+        async with keepers(coordinator, [one, other]):
+            first = await join(coordinator, "a")
+            await join(coordinator, "b")
+            found = await until(one, lambda found: spread(found) == [2, 2])
+            number = min(number for number, owner in found.owners.items() if owner == "a")
+            reason = FailedOpening(store="a", container=number, reason="disk is damaged")
+            await first.register(failed_path(number, "a"), encode_node(reason))
+            began = asyncio.get_running_loop().time()
+            await until(one, lambda found: found.owners[number] == "b")
+            assert asyncio.get_running_loop().time() - began < 1
+            await until(one, lambda found: spread(found) == [2, 2])
+            state = await cluster_state(one, now_ms=START_MS)
+            assert state.containers[number].failed == [reason]
+            assert await wish_pinned(one, number, "a")
+            await asyncio.sleep(60)
+            assert (await assignment(one)).owners[number] == "b", "an operator's wish does not repair a disk"
+            await first.delete(failed_path(number, "a"), 0)
+            await until(one, lambda found: found.owners[number] == "a")
+            await wishes_are_checked(one, number)
+
+    run_virtually(main())
+
+
+async def wishes_are_checked(session, number):
+    """Wishes that cannot be followed are refused with a sentence."""
+    with pytest.raises(InvalidArgumentError, match="no such container"):
+        await wish_pinned(session, 99, "a")
+    with pytest.raises(NotFoundError, match="no store of this name"):
+        await wish_pinned(session, number, "nobody")
+    await wish_drained(session, "b", drained=True)
+    with pytest.raises(ConflictError, match="undrain it first"):
+        await wish_pinned(session, number, "b")
+    assert await wish_pinned(session, number, None)
+    assert not await wish_pinned(session, number, None)
+    with pytest.raises(NotFoundError, match="anywhere again"):
+        await until_moved(session, number, "a", lambda text: None)

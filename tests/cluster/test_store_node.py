@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,13 @@ from penstock.app import tier2
 from penstock.app.cluster import store_process, unit
 from penstock.app.cluster.holding import HoldingState
 from penstock.app.cluster.node import NodeLimits
+from penstock.codec.store.cluster_nodes import FailedOpening, decode_node, failed_path
 from penstock.model.errors import ContainerOfflineError, InvalidArgumentError
 from penstock.segmentstore import tasks
 from penstock.segmentstore.settings import StoreSettings
+from penstock.segmentstore.store import SegmentStore
 from penstock.storage.ledgers.limits import LedgerLogLimits
-from tests.cluster.store_node_kit import MemoryCluster, RunningStore, numbers, run, until, until_serving, write
+from tests.cluster.store_node_kit import FAST, MemoryCluster, RunningStore, numbers, run, until, until_serving, write
 
 
 async def fill(store: RunningStore, number: int, events: range) -> None:
@@ -208,3 +213,36 @@ def test_a_store_waits_longer_for_a_close_than_all_its_parts_take_together() -> 
     limits = NodeLimits()
     assert limits.holding.close_s >= sum(parts_s) + 10, "and a loaded machine"
     assert limits.holding.flush_s + limits.holding.close_s + limits.leave_s <= store_process._STOP_S
+
+
+def test_a_container_that_cannot_be_opened_is_left_to_others_until_it_can(tmp_path: Path) -> None:
+    cluster = MemoryCluster(tmp_path)
+    limits = replace(FAST, holding=replace(FAST.holding, give_up_s=0.1))
+
+    async def main() -> None:
+        async with cluster.store("a", limits=limits) as a:
+            opened, broken = a.host.open, [True]
+
+            @asynccontextmanager
+            async def failing(number: int) -> AsyncIterator[SegmentStore]:
+                if broken[0] and number == 0:
+                    raise OSError("planted: the disk is damaged")
+                async with opened(number) as store:
+                    yield store
+
+            object.__setattr__(a.host, "open", failing)
+            cluster.assign({0: "a", 1: "a"})
+            await until(lambda: failed_path(0, "a") in cluster.coordinator.tree)
+            found = decode_node(FailedOpening, cluster.coordinator.tree[failed_path(0, "a")].node.data)
+            assert (found.store, found.container) == ("a", 0)
+            assert "the disk is damaged" in found.reason
+            assert cluster.serving() == {1: "a"}
+            cluster.assign({1: "a"})
+            await until(lambda: sorted(cluster.held()) == [1])
+            assert failed_path(0, "a") in cluster.coordinator.tree, "it does not come back at once"
+            broken[0] = False
+            cluster.assign({0: "a", 1: "a"})
+            await until_serving(cluster, {0: "a", 1: "a"})
+            await until(lambda: failed_path(0, "a") not in cluster.coordinator.tree)
+
+    run(main())

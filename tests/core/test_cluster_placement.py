@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from penstock.core.cluster.placement import (
     FLAP_WINDOW_MS,
     MOVE_PAUSE_MS,
+    NO_CHOICES,
+    Choices,
     StoreFacts,
     flaps,
     place,
@@ -31,11 +33,16 @@ def steady(*names: str) -> list[StoreFacts]:
     return [StoreFacts(name=name) for name in names]
 
 
-def settle(before, alive, now_ms=NOW_MS):
+pins = st.dictionaries(st.integers(0, CONTAINERS - 1), st.sampled_from(NAMES))
+failures = st.frozensets(st.tuples(st.integers(0, CONTAINERS - 1), st.sampled_from(NAMES)))
+choices = st.builds(Choices, pinned=pins, failed=failures)
+
+
+def settle(before, alive, now_ms=NOW_MS, choices=NO_CHOICES):
     """Follow the decisions until none is left. Returns the maps, oldest first."""
     maps, moved_at_ms = [before], now_ms
     while True:
-        found = place(maps[-1], alive, containers=CONTAINERS, now_ms=now_ms, moved_at_ms=moved_at_ms)
+        found = place(maps[-1], alive, containers=CONTAINERS, now_ms=now_ms, moved_at_ms=moved_at_ms, choices=choices)
         moved_at_ms = now_ms if found.moved else moved_at_ms
         maps.append(found.owners)
         if found.again_at_ms is None:
@@ -128,3 +135,46 @@ def test_a_store_lost_three_times_gets_nothing_until_ten_quiet_minutes():
     # One more loss within the rest makes it longer, though the first ones are old by then.
     again = StoreFacts(name="a", losses_ms=(*often.losses_ms, NOW_MS + 9 * minute))
     assert flaps(again, now_ms=NOW_MS + 9 * minute + FLAP_WINDOW_MS - 1)
+
+
+@given(before=owners, alive=stores, choices=choices)
+def test_the_choices_of_operators_and_failed_openings_are_kept_in_the_end(before, alive, choices):
+    owners = settle(before, alive, choices=choices)[-1]
+    names = {store.name for store in alive}
+    late_ms = NOW_MS + 10 * FLAP_WINDOW_MS
+    usable = {one.name for one in alive if not one.draining and not flaps(one, now_ms=late_ms)}
+    if not usable:
+        return
+    for number, owner in owners.items():
+        able = {name for name in usable if (number, name) not in choices.failed}
+        pinned = choices.pinned.get(number)
+        if pinned in able:
+            assert owner == pinned
+        elif able:
+            assert owner in able
+        assert owner in names
+
+
+def test_a_container_that_no_store_can_open_stays_where_it_is():
+    failed = frozenset((3, name) for name in ("a", "b"))
+    before = {number: "a" if number % 2 else "b" for number in range(CONTAINERS)}
+    found = place(
+        before, steady("a", "b"), containers=CONTAINERS, now_ms=NOW_MS, moved_at_ms=0, choices=Choices(failed=failed)
+    )
+    assert found.owners == before
+    found = place(
+        before,
+        steady("a", "b", "c"),
+        containers=CONTAINERS,
+        now_ms=NOW_MS,
+        moved_at_ms=NOW_MS,
+        choices=Choices(failed=failed),
+    )
+    assert found.owners == {**before, 3: "c"}, "at once, and nothing else moves"
+
+
+def test_the_balance_leaves_pinned_containers_alone():
+    pinned = dict.fromkeys(range(8), "a")
+    owners = settle({}, steady("a", "b"), choices=Choices(pinned=pinned))[-1]
+    assert [number for number, owner in owners.items() if owner == "a"] == list(range(8))
+    assert settle(owners, steady("a", "b"), choices=Choices(pinned=pinned))[-1] == owners

@@ -15,12 +15,32 @@ from dataclasses import dataclass, replace
 from penstock.app.cluster.registration import Registration
 from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
-from penstock.codec.store.cluster_nodes import HELD, TERM, HeldContainer, Term, decode_node, encode_node
-from penstock.model.errors import ContainerOfflineError, NodeNotFoundError, PenstockError, SessionEndedError
+from penstock.codec.store.cluster_nodes import (
+    FAILED,
+    HELD,
+    TERM,
+    FailedOpening,
+    HeldContainer,
+    Term,
+    decode_node,
+    encode_node,
+    failed_path,
+)
+from penstock.model.errors import (
+    AlreadyExistsError,
+    ContainerOfflineError,
+    NodeChangedError,
+    NodeNotFoundError,
+    PenstockError,
+    SessionEndedError,
+    UnavailableError,
+)
 from penstock.ports.cluster.coordination import Coordination
 from penstock.segmentstore.store import SegmentStore
 
 log = logging.getLogger(__name__)
+
+_REASON_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +51,7 @@ class HoldingLimits:
     ``flush_s``: how long a container that moves away may be written to tier 2 while it still serves. ``close_s``: how long
     its close may take then; it gives up waiting for bookies and tier 2 by itself before that, after at most 49 s.
     ``pause_s``, ``pause_max_s``: between attempts to open it, doubled each time. One that served for ``steady_s`` begins with
-    the first pause again.
+    the first pause again. ``give_up_s``: after so long without success, others may try to open it.
     """
 
     openings: int = 8
@@ -40,6 +60,7 @@ class HoldingLimits:
     pause_s: float = 0.5
     pause_max_s: float = 30.0
     steady_s: float = 60.0
+    give_up_s: float = 30.0
 
 
 class HoldingState(enum.Enum):
@@ -95,6 +116,8 @@ class Holding:
         self._limits = limits
         self._registration = Registration(session, f"{HELD}/{number}", HeldContainer)
         self._released = asyncio.Event()
+        self._served_at_s: float | None = None
+        self._failing_since_s: float | None = None
 
     def release(self) -> None:
         """The container should be elsewhere: close it, and let others have it. ``run`` returns then."""
@@ -129,11 +152,10 @@ class Holding:
     async def _hold(self) -> None:
         pause_s, loop = self._limits.pause_s, asyncio.get_running_loop()
         while not self._released.is_set():
-            since_s = loop.time()
+            self._served_at_s = None
             try:
                 await self._registration.take(self._data(serving=False))
                 log.info("container is taken", extra={"container": self.number})
-                since_s = loop.time()
                 await self._serve()
                 continue
             except SessionEndedError:
@@ -147,10 +169,18 @@ class Holding:
             self.state = HoldingState.FAILED
             with suppress(NodeNotFoundError):  # an operator has deleted it: it is taken again
                 await self._registration.set(self._data(serving=False))
-            if loop.time() - since_s >= self._limits.steady_s:
-                pause_s = self._limits.pause_s
+            if self._served_s() >= self._limits.steady_s:
+                pause_s, self._failing_since_s = self._limits.pause_s, None
+            if self._failing_since_s is None:
+                self._failing_since_s = loop.time()
+            if loop.time() - self._failing_since_s >= self._limits.give_up_s:
+                await self._tell_failure()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._limits.pause_max_s)
+
+    def _served_s(self) -> float:
+        """How long ago the last opening succeeded; 0: it did not."""
+        return 0.0 if self._served_at_s is None else asyncio.get_running_loop().time() - self._served_at_s
 
     async def _serve(self) -> None:
         """Open the container and serve it until it is released. Raises why it could not be opened, or has stopped."""
@@ -162,11 +192,40 @@ class Holding:
             self._host.serve(self.number, store, term=term)
             stack.callback(self._host.withdraw, self.number)
             self.state, self.failure = HoldingState.SERVING, None
+            self._served_at_s = asyncio.get_running_loop().time()
             await self._registration.set(self._data(serving=True))
             log.info("container is served", extra={"container": self.number, "term": term})
+            await self._take_failure_back()
             await self._until_released(store)
             await self._flush(store)
             self.state = HoldingState.CLOSING
+
+    async def _tell_failure(self) -> None:
+        """Let controllers give the container to another store. It is told after each attempt, because the reason changes."""
+        path = failed_path(self.number, self._entry.store)
+        data = encode_node(
+            FailedOpening(store=self._entry.store, container=self.number, reason=(self.failure or "")[:_REASON_CHARS])
+        )
+        try:
+            try:
+                await self._session.register(path, data)
+                log.error("container is left to other stores", extra={"container": self.number})
+            except AlreadyExistsError:
+                await self._session.set(path, data, (await self._session.read(path)).version)
+            except NodeNotFoundError:  # a cluster of the first version has no node above it
+                await self._session.create(FAILED, b"")
+        except (NodeNotFoundError, NodeChangedError, AlreadyExistsError, UnavailableError) as error:
+            log.warning("failure could not be told", extra={"container": self.number, "reason": str(error)})
+
+    async def _take_failure_back(self) -> None:
+        path = failed_path(self.number, self._entry.store)
+        try:
+            node = await self._session.read(path)
+            await self._session.delete(path, node.version)
+        except NodeNotFoundError:
+            return
+        except (NodeChangedError, UnavailableError) as error:
+            log.warning("failure stays noted", extra={"container": self.number, "reason": str(error)})
 
     async def _term(self) -> int:
         await self._session.sync()

@@ -16,6 +16,7 @@ from penstock.codec.store.cluster_nodes import (
     CONFIG,
     CONTAINERS,
     CONTROLLERS,
+    FAILED,
     FEATURES,
     HELD,
     STORES,
@@ -148,7 +149,7 @@ async def create_nodes(coordination: Coordination, config: ClusterConfig, object
         Create(WISHES, encode_node(Wishes())),
         Create(ASSIGNMENT, encode_node(Assignment())),
         Create(TERM, encode_node(Term(term=0, controller=""))),
-        *(Create(path, b"") for path in (STORES, CONTROLLERS, HELD, CONTAINERS)),
+        *(Create(path, b"") for path in (STORES, CONTROLLERS, HELD, FAILED, CONTAINERS)),
     ]
     for number in range(config.containers):
         record = ContainerRecord(uid=str(rng.uuid()))

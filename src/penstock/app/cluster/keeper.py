@@ -8,8 +8,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
-from penstock.codec.store.cluster_nodes import ASSIGNMENT, STORES, WISHES, Assignment, Wishes, decode_node, encode_node
+from penstock.codec.store.cluster_nodes import (
+    ASSIGNMENT,
+    FAILED,
+    STORES,
+    WISHES,
+    Assignment,
+    Wishes,
+    decode_node,
+    encode_node,
+    failed_pairs,
+)
 from penstock.core.cluster.assignment import next_assignment
+from penstock.core.cluster.placement import Choices
 from penstock.model.errors import (
     CorruptDataError,
     NodeChangedError,
@@ -64,7 +75,7 @@ async def keep_assignment(coordination: Coordination, *, containers: int, clock:
     """Write the next assignment whenever it differs from the current one. Runs until it is cancelled, which leaves the last
     assignment in force. Raises SessionEndedError."""
     wake = asyncio.Event()
-    watching = asyncio.ensure_future(wake_on_changes(coordination, (STORES, WISHES, ASSIGNMENT), wake))
+    watching = asyncio.ensure_future(wake_on_changes(coordination, (STORES, WISHES, ASSIGNMENT, FAILED), wake))
     try:
         while True:
             wake.clear()
@@ -86,7 +97,12 @@ async def _decide(coordination: Coordination, *, containers: int, clock: Clock) 
         wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
         now_ms = clock.now_ms()
         found = next_assignment(
-            before, registered=registered, drained=wishes.drained, containers=containers, now_ms=now_ms
+            before,
+            registered=registered,
+            drained=wishes.drained,
+            containers=containers,
+            now_ms=now_ms,
+            choices=Choices(pinned=wishes.pinned, failed=await failed_openings(coordination)),
         )
         if found.assignment != before:
             await coordination.set(ASSIGNMENT, encode_node(found.assignment), node.version)
@@ -101,6 +117,14 @@ async def _decide(coordination: Coordination, *, containers: int, clock: Clock) 
         log.error("assignment cannot be kept until its nodes are repaired", extra={"reason": str(error)})
         return None
     return None if found.again_at_ms is None else max(0, found.again_at_ms - now_ms) / 1000
+
+
+async def failed_openings(coordination: Coordination) -> frozenset[tuple[int, str]]:
+    """Containers, and stores that could not open them."""
+    try:
+        return failed_pairs(await coordination.members(FAILED))
+    except NodeNotFoundError:
+        return frozenset()  # no store has had to tell this in a cluster of the first version
 
 
 def _log_changes(before: Assignment, after: Assignment) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.init import read_config
-from penstock.app.cluster.keeper import first_of, wake_on_changes
+from penstock.app.cluster.keeper import failed_openings, first_of, wake_on_changes
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
     CONTAINERS,
@@ -23,16 +23,24 @@ from penstock.codec.store.cluster_nodes import (
     Assignment,
     ClusterConfig,
     ControllerEntry,
+    FailedOpening,
     HeldContainer,
     StoreEntry,
     Term,
     Wishes,
     decode_node,
     encode_node,
+    failed_path,
 )
 from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.core.cluster.placement import StoreFacts, flaps
-from penstock.model.errors import NodeChangedError, NodeNotFoundError, NotFoundError
+from penstock.model.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    NodeChangedError,
+    NodeNotFoundError,
+    NotFoundError,
+)
 from penstock.ports.cluster.coordination import Coordination
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
@@ -57,12 +65,15 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerState:
-    """``assigned``: the store that should own it. ``held``: who holds it now; None: nobody."""
+    """``assigned``: the store that should own it. ``held``: who holds it now; None: nobody. ``pinned``: the store that an
+    operator has chosen for it. ``failed``: why stores could not open it."""
 
     number: int
     assigned: str | None
     held: HeldContainer | None
     record: ContainerRecord
+    pinned: str | None = None
+    failed: Sequence[FailedOpening] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +103,7 @@ async def open_cluster(address: ClusterAddress, *, rng: Rng, offload: Offload) -
         yield coordination
 
 
-_N = TypeVar("_N", Term, StoreEntry, ControllerEntry, HeldContainer)
+_N = TypeVar("_N", Term, StoreEntry, ControllerEntry, HeldContainer, FailedOpening)
 
 
 async def cluster_state(coordination: Coordination, *, now_ms: int) -> ClusterState:
@@ -108,7 +119,15 @@ async def cluster_state(coordination: Coordination, *, now_ms: int) -> ClusterSt
         await _entry(coordination, f"{CONTROLLERS}/{name}", ControllerEntry)
         for name in await coordination.members(CONTROLLERS)
     ]
-    containers = [await _container(coordination, number, assignment) for number in range(config.containers)]
+    failed = await _failures(coordination)
+    containers = [
+        replace(
+            await _container(coordination, number, assignment),
+            pinned=wishes.pinned.get(number),
+            failed=[one for one in failed if one.container == number],
+        )
+        for number in range(config.containers)
+    ]
     # A store may have left, and still own containers on paper.
     names = sorted(
         {*stores, *wishes.drained, *assignment.owners.values(), *(one.held.store for one in containers if one.held)}
@@ -149,20 +168,92 @@ async def _container(coordination: Coordination, number: int, assignment: Assign
     )
 
 
+async def _failures(coordination: Coordination) -> Sequence[FailedOpening]:
+    pairs = sorted(await failed_openings(coordination))
+    found = [await _entry(coordination, failed_path(number, store), FailedOpening) for number, store in pairs]
+    return [one for one in found if one is not None]
+
+
+async def wish_pinned(coordination: Coordination, container: int, store: str | None) -> bool:
+    """Note that the container should be in this store, and stay there; None: it may be anywhere again. Returns whether this
+    changed anything.
+
+    Raises InvalidArgumentError (no such container), NotFoundError (no store of this name is registered), ConflictError (the
+    store is drained), NodeChangedError (others change the wishes all the time).
+    """
+    config = await read_config(coordination)
+    if not 0 <= container < config.containers:
+        raise InvalidArgumentError("no such container", container=container, containers=f"0 to {config.containers - 1}")
+
+    async def change(wishes: Wishes) -> Wishes:
+        pinned = {number: name for number, name in wishes.pinned.items() if number != container}
+        if store is None:
+            return replace(wishes, pinned=pinned)
+        registered = await coordination.members(STORES)
+        if store not in registered:
+            raise NotFoundError("the cluster has no store of this name", store=store, stores=", ".join(registered))
+        if store in wishes.drained:
+            raise ConflictError("the store is drained; undrain it first", store=store)
+        return replace(wishes, pinned={**pinned, container: store})
+
+    return await _change_wishes(coordination, change)
+
+
+async def until_moved(coordination: Coordination, container: int, store: str, progress: Callable[[str], None]) -> float:
+    """Wait until the store serves the container. Returns for how many seconds no store did, as seen from here. ``progress``
+    gets what happens, whenever it changes. Raises NotFoundError: the container is no longer pinned to the store."""
+    loop = asyncio.get_running_loop()
+    wake, away_s, away_since = asyncio.Event(), 0.0, None
+    watching = asyncio.ensure_future(wake_on_changes(coordination, (ASSIGNMENT, WISHES, f"{HELD}/{container}"), wake))
+    last = ""
+    try:
+        while True:
+            wake.clear()
+            wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
+            if wishes.pinned.get(container) != store:
+                raise NotFoundError("the container may be anywhere again", container=container, store=store)
+            held = await _entry(coordination, f"{HELD}/{container}", HeldContainer)
+            is_served = held is not None and held.serving
+            if away_since is not None and is_served:
+                away_s, away_since = away_s + loop.time() - away_since, None
+            elif away_since is None and not is_served:
+                away_since = loop.time()
+            if held is not None and is_served and held.store == store:
+                return away_s
+            state = "nobody" if held is None else f"{held.store}, which {'serves' if held.serving else 'opens'} it"
+            if state != last:
+                progress(f"container {container} is held by {state}")
+                last = state
+            await first_of(wake, [watching])
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
 async def wish_drained(coordination: Coordination, store: str, *, drained: bool) -> bool:
     """Note that the store should be empty, or not any more. Returns whether this changed anything.
 
     Raises NotFoundError: no store of this name is registered, or owns a container. NodeChangedError: others change the
     wishes all the time.
     """
+
+    async def change(wishes: Wishes) -> Wishes:
+        if drained and store not in wishes.drained:
+            await _check_known(coordination, store)
+        names = {*wishes.drained, store} if drained else set(wishes.drained) - {store}
+        return replace(wishes, drained=tuple(sorted(names)))
+
+    return await _change_wishes(coordination, change)
+
+
+async def _change_wishes(coordination: Coordination, change: Callable[[Wishes], Awaitable[Wishes]]) -> bool:
+    """Replace the wishes by compare-and-set. Returns whether they differ. Raises NodeChangedError, and what ``change``
+    raises."""
     for _ in range(_ATTEMPTS):
         await coordination.sync()
         node = await coordination.read(WISHES)
         wishes = decode_node(Wishes, node.data)
-        if drained and store not in wishes.drained:
-            await _check_known(coordination, store)
-        names = {*wishes.drained, store} if drained else set(wishes.drained) - {store}
-        after = Wishes(drained=tuple(sorted(names)))
+        after = await change(wishes)
         if after == wishes:
             return False
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ STORES: Final = "stores"
 CONTROLLERS: Final = "controllers"
 CONTAINERS: Final = "containers"
 HELD: Final = "held"
+FAILED: Final = "failed"
 LEADER: Final = "leader"
 TERM: Final = "term"
 
@@ -55,9 +56,20 @@ class SharedAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """``drained``: names of stores that the operator wants to be empty, sorted."""
+    """``drained``: names of stores that the operator wants to be empty, sorted. ``pinned``: containers that the operator
+    wants in a certain store."""
 
     drained: tuple[str, ...] = ()
+    pinned: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedOpening:
+    """A store could not open a container, and leaves it to others. ``reason``: of the last attempt."""
+
+    store: str
+    container: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,3 +196,18 @@ _VALUES: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 def _value(kind: str, value: Any) -> Any:
     return _VALUES[kind](value)
+
+
+def failed_path(container: int, store: str) -> str:
+    """The registration that says that the store could not open the container."""
+    return f"{FAILED}/{container}-{store}"
+
+
+def failed_pairs(members: Iterable[str]) -> frozenset[tuple[int, str]]:
+    """Containers and stores, from the names below ``failed``. Names of another form are ignored."""
+    found = set()
+    for member in members:
+        number, _, store = member.partition("-")
+        if number.isascii() and number.isdigit() and store:
+            found.add((int(number), store))
+    return frozenset(found)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.codec.store.cluster_nodes import Assignment
-from penstock.core.cluster.placement import FLAP_WINDOW_MS, MOVE_PAUSE_MS, StoreFacts, place
+from penstock.core.cluster.placement import FLAP_WINDOW_MS, MOVE_PAUSE_MS, NO_CHOICES, Choices, StoreFacts, place
 
 LOSSES_MAX = 16
 """Losses of one store that are kept: more than three say nothing new, and the node stays small."""
@@ -26,7 +26,13 @@ class NextAssignment:
 
 
 def next_assignment(
-    before: Assignment, *, registered: Collection[str], drained: Collection[str], containers: int, now_ms: int
+    before: Assignment,
+    *,
+    registered: Collection[str],
+    drained: Collection[str],
+    containers: int,
+    now_ms: int,
+    choices: Choices = NO_CHOICES,
 ) -> NextAssignment:
     """The assignment that follows from the stores that are registered now.
 
@@ -37,7 +43,8 @@ def next_assignment(
 
     Args:
         before: The last assignment. registered: Names of stores, in any order. drained: Names that the operator wants to
-        be empty. containers: Their fixed number. now_ms: Wall clock, milliseconds since the Unix epoch.
+        be empty. containers: Their fixed number. now_ms: Wall clock, milliseconds since the Unix epoch. choices: See
+        ``Choices``.
     """
     known = tuple(sorted(registered))
     losses = _losses(before, known, now_ms)
@@ -46,7 +53,9 @@ def next_assignment(
         for name in known
     ]
     moved_at_ms = before.moved_at_ms if before.moved_at_ms <= now_ms + MOVE_PAUSE_MS else 0
-    placed = place(before.owners, stores, containers=containers, now_ms=now_ms, moved_at_ms=moved_at_ms)
+    placed = place(
+        before.owners, stores, containers=containers, now_ms=now_ms, moved_at_ms=moved_at_ms, choices=choices
+    )
     after = Assignment(
         owners=placed.owners,
         moved_at_ms=now_ms if placed.moved else before.moved_at_ms,

@@ -5,8 +5,8 @@ docs/design/0061-coordination.md, "The map".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 MOVE_PAUSE_MS = 10_000
@@ -34,6 +34,18 @@ class StoreFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What limits the choice of a store. ``pinned``: containers that an operator wants in a certain store; the balance leaves
+    them there. ``failed``: containers and stores that could not open them."""
+
+    pinned: Mapping[int, str] = field(default_factory=dict)
+    failed: Collection[tuple[int, str]] = frozenset()
+
+
+NO_CHOICES = Choices()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """The current map, and when to decide again if nothing changes. None: only after a change."""
 
@@ -43,38 +55,56 @@ class Placement:
     again_at_ms: int | None
 
 
-def place(before: Owners, stores: Sequence[StoreFacts], *, containers: int, now_ms: int, moved_at_ms: int) -> Placement:
+def place(
+    before: Owners,
+    stores: Sequence[StoreFacts],
+    *,
+    containers: int,
+    now_ms: int,
+    moved_at_ms: int,
+    choices: Choices = NO_CHOICES,
+) -> Placement:
     """The next map.
 
     Containers without a live owner are placed at once, each with the store that has the fewest; no other container moves
-    in that step. Otherwise one container moves, if the last such move is ``MOVE_PAUSE_MS`` ago: first away from a
-    draining store, else from the store with the most to that with the fewest if they differ by more than one. A store
-    that flaps or drains receives a container only if no other store is alive. Ties: the first name, the lowest
-    container. Without stores, the map stays as it is.
+    in that step. So are containers that their owner cannot open, unless no other store can. Otherwise one container moves,
+    if the last such move is ``MOVE_PAUSE_MS`` ago: first to the store that an operator has chosen for it, then away from a
+    draining store, else from the store with the most to that with the fewest if they differ by more than one. A store that
+    flaps or drains receives a container only if no other store is alive, and one that could not open a container only if
+    all others could not either. Ties: the first name, the lowest container. Without stores, the map stays as it is.
 
     Args:
         before: The last map. stores: Those registered now, in any order. containers: Their fixed number, from 0 on.
-        now_ms: Wall clock. moved_at_ms: When the last container of a live store moved.
+        now_ms: Wall clock. moved_at_ms: When the last container of a live store moved. choices: See ``Choices``.
     """
     alive = {store.name: store for store in sorted(stores, key=lambda store: store.name)}
-    kept = {number: before[number] for number in range(containers) if before.get(number) in alive}
-    orphans = [number for number in range(containers) if number not in kept]
     targets = _targets(alive, now_ms)
     if not targets:
         return Placement(owners=dict(before), moved=False, again_at_ms=None)
+    kept = {}
+    for number in range(containers):
+        owner = before.get(number)
+        if (
+            owner is not None
+            and owner in alive
+            and not ((number, owner) in choices.failed and _able(number, targets, choices))
+        ):
+            kept[number] = owner
+    orphans = [number for number in range(containers) if number not in kept]
     for number in orphans:
-        kept[number] = _fewest(kept, targets)
-    move = None if orphans else _move(kept, alive, targets)
+        able, pinned = _able(number, targets, choices), choices.pinned.get(number)
+        kept[number] = pinned if pinned is not None and pinned in able else _fewest(kept, able or targets)
+    move = None if orphans else _move(kept, alive, targets, choices)
     quiet_at_ms = min((end for store in alive.values() if (end := _flaps_until_ms(store, now_ms))), default=None)
     if move is None:
         # The containers of lost stores were placed first. Balancing moves may still be needed, after their pause.
-        again = [moved_at_ms + MOVE_PAUSE_MS] if orphans and _move(kept, alive, targets) else []
+        again = [moved_at_ms + MOVE_PAUSE_MS] if orphans and _move(kept, alive, targets, choices) else []
     elif now_ms - moved_at_ms < MOVE_PAUSE_MS:
         again, move = [moved_at_ms + MOVE_PAUSE_MS], None
     else:
         number, target = move
         kept[number] = target
-        again = [now_ms + MOVE_PAUSE_MS] if _move(kept, alive, targets) else []
+        again = [now_ms + MOVE_PAUSE_MS] if _move(kept, alive, targets, choices) else []
     again += [quiet_at_ms] if quiet_at_ms is not None else []
     owners = dict(sorted(kept.items()))
     return Placement(owners=owners, moved=move is not None, again_at_ms=max(now_ms, min(again)) if again else None)
@@ -106,17 +136,28 @@ def _targets(alive: Mapping[str, StoreFacts], now_ms: int) -> Sequence[str]:
     return steady or [name for name, store in alive.items() if not store.draining] or list(alive)
 
 
-def _move(kept: Owners, alive: Mapping[str, StoreFacts], targets: Sequence[str]) -> tuple[int, str] | None:
+def _able(number: int, targets: Sequence[str], choices: Choices) -> Sequence[str]:
+    """The targets that have not failed to open the container."""
+    return [name for name in targets if (number, name) not in choices.failed]
+
+
+def _move(
+    kept: Owners, alive: Mapping[str, StoreFacts], targets: Sequence[str], choices: Choices
+) -> tuple[int, str] | None:
     """The container that should move next, and where to."""
-    least = _fewest(kept, targets)
-    drained = [number for number, name in sorted(kept.items()) if alive[name].draining and name not in targets]
-    if drained:
-        return drained[0], least
+    for number, name in sorted(choices.pinned.items()):
+        if number in kept and kept[number] != name and name in _able(number, targets, choices):
+            return number, name
+    for number, name in sorted(kept.items()):
+        if alive[name].draining and name not in targets:
+            return number, _fewest(kept, _able(number, targets, choices) or targets)
     counts = _counts(kept, list(alive))
-    most = min(alive, key=lambda name: (-counts[name], name))
-    if counts[most] - counts[least] <= 1:
-        return None
-    return min(number for number, name in kept.items() if name == most), least
+    free = [(number, name) for number, name in sorted(kept.items()) if choices.pinned.get(number) != name]
+    for number, name in sorted(free, key=lambda item: (-counts[item[1]], item[1], item[0])):
+        able = _able(number, targets, choices)
+        if able and counts[name] - counts[least := _fewest(kept, able)] > 1:
+            return number, least
+    return None
 
 
 def _fewest(kept: Owners, names: Sequence[str]) -> str:

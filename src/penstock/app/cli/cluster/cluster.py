@@ -14,7 +14,7 @@ from penstock.app.cli.common.target import JsonOption
 from penstock.core.units import counted
 
 if TYPE_CHECKING:
-    from penstock.app.cluster.status import ClusterState
+    from penstock.app.cluster.status import ClusterState, ContainerState
     from penstock.ports.cluster.coordination import Coordination
 
 app = typer.Typer(no_args_is_help=True, help="A store on several machines: create it, show it, empty a machine.")
@@ -141,7 +141,7 @@ def _print_status(found: ClusterState) -> None:
                 one.number,
                 one.assigned or "-",
                 "-" if one.held is None else one.held.store,
-                "away" if one.held is None else "serving" if one.held.serving else "opening",
+                _container_state(one),
                 one.record.epoch,
                 len(one.record.ledgers),
             )
@@ -149,6 +149,13 @@ def _print_status(found: ClusterState) -> None:
         ],
         as_json=False,
     )
+
+
+def _container_state(one: ContainerState) -> str:
+    words = ["away" if one.held is None else "serving" if one.held.serving else "opening"]
+    words += [f"moved to {one.pinned} by an operator"] if one.pinned is not None else []
+    words += [f"could not be opened by {failed.store}: {failed.reason}" for failed in one.failed]
+    return "; ".join(words)
 
 
 def _leader_of(found: ClusterState) -> str:
@@ -182,6 +189,8 @@ def _status_json(found: ClusterState) -> dict[str, Any]:
                 "held": None if one.held is None else asdict(one.held),
                 "epoch": one.record.epoch,
                 "ledgers": len(one.record.ledgers),
+                "pinned": one.pinned,
+                "failed": [asdict(failed) for failed in one.failed],
             }
             for one in found.containers
         ],
@@ -230,6 +239,46 @@ def undrain(store: StoreArgument, cluster: ClusterOption, json: JsonOption = Fal
 
     changed = _with_cluster(cluster, lambda session: wish_drained(session, store, drained=False))
     say(f"{store} gets containers again" if changed else f"{store} was not drained", as_json=json, store=store)
+
+
+@app.command()
+def move(
+    container: Annotated[int, typer.Argument(metavar="CONTAINER", help="Number of the container.")],
+    store: Annotated[
+        str | None, typer.Argument(metavar="STORE", help="Where it should be.", show_default=False)
+    ] = None,
+    *,
+    cluster: ClusterOption,
+    release: Annotated[bool, typer.Option("--release", help="Let it be anywhere again, instead of a move.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help=f"{WAIT} The store then serves it.")] = True,
+    json: JsonOption = False,
+) -> None:
+    """Move a container to a store, and keep it there until --release. Clients pause for less than a second, as a rule.
+
+    If the store is lost, another one serves the container until it is back.
+
+    \b
+    penstock cluster move 7 store-2 --cluster zk://zk1:2181/penstock/shop
+    penstock cluster move 7 --release --cluster zk://zk1:2181/penstock/shop
+    """
+    from penstock.app.cluster.status import until_moved, wish_pinned
+
+    if (store is None) != release:
+        raise typer.BadParameter("give either a store or --release")
+    with ProgressLine(quiet=json) as line:
+
+        async def work(session: Coordination) -> float | None:
+            await wish_pinned(session, container, store)
+            return await until_moved(session, container, store, line.show) if wait and store is not None else None
+
+        away_s = _with_cluster(cluster, work)
+    if store is None:
+        text = f"container {container} may be anywhere again"
+    elif away_s is None:
+        text = f"container {container} will move to {store}"
+    else:
+        text = f"container {container} is served by {store}; it was away for {away_s:.1f} s"
+    say(text, as_json=json, container=container, store=store, away_s=away_s)
 
 
 @app.command()

@@ -174,7 +174,7 @@ class Holding:
             if self._failing_since_s is None:
                 self._failing_since_s = loop.time()
             if loop.time() - self._failing_since_s >= self._limits.give_up_s:
-                await self._tell_failure()
+                await self._register_failure()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._limits.pause_max_s)
 
@@ -195,13 +195,13 @@ class Holding:
             self._served_at_s = asyncio.get_running_loop().time()
             await self._registration.set(self._data(serving=True))
             log.info("container is served", extra={"container": self.number, "term": term})
-            await self._take_failure_back()
+            await self._clear_failure()
             await self._until_released(store)
             await self._flush(store)
             self.state = HoldingState.CLOSING
 
-    async def _tell_failure(self) -> None:
-        """Let controllers give the container to another store. It is told after each attempt, because the reason changes."""
+    async def _register_failure(self) -> None:
+        """Let controllers give the container to another store. Repeated after each attempt, because the reason changes."""
         path = failed_path(self.number, self._entry.store)
         data = encode_node(
             FailedOpening(store=self._entry.store, container=self.number, reason=(self.failure or "")[:_REASON_CHARS])
@@ -215,9 +215,9 @@ class Holding:
             except NodeNotFoundError:  # a cluster of the first version has no node above it
                 await self._session.create(FAILED, b"")
         except (NodeNotFoundError, NodeChangedError, AlreadyExistsError, UnavailableError) as error:
-            log.warning("failure could not be told", extra={"container": self.number, "reason": str(error)})
+            log.warning("failure could not be registered", extra={"container": self.number, "reason": str(error)})
 
-    async def _take_failure_back(self) -> None:
+    async def _clear_failure(self) -> None:
         path = failed_path(self.number, self._entry.store)
         try:
             node = await self._session.read(path)
@@ -225,7 +225,7 @@ class Holding:
         except NodeNotFoundError:
             return
         except (NodeChangedError, UnavailableError) as error:
-            log.warning("failure stays noted", extra={"container": self.number, "reason": str(error)})
+            log.warning("failure stays registered", extra={"container": self.number, "reason": str(error)})
 
     async def _term(self) -> int:
         await self._session.sync()

@@ -15,6 +15,8 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  *
  * write COUNT BYTES close|open    a ledger of COUNT entries; prints its id
  * read|recover|batch LEDGER       prints "closed last length entries digest-of-the-contents"
+ * latency COUNT BYTES             one entry at a time, after as many to warm up; prints "p50 p99" in microseconds
+ * rate COUNT BYTES                1,000 entries at a time, after as many to warm up; prints entries per second
  */
 public class JavaLedgers {
   public static void main(String[] args) throws Exception {
@@ -26,6 +28,10 @@ public class JavaLedgers {
     try (BookKeeper client = BookKeeper.newBuilder(conf).build()) {
       if (args[1].equals("write")) {
         write(client, Integer.parseInt(args[2]), Integer.parseInt(args[3]), args[4].equals("close"));
+      } else if (args[1].equals("latency")) {
+        latency(client, Integer.parseInt(args[2]), Integer.parseInt(args[3]));
+      } else if (args[1].equals("rate")) {
+        rate(client, Integer.parseInt(args[2]), Integer.parseInt(args[3]));
       } else {
         read(client, args[1], Long.parseLong(args[2]));
       }
@@ -40,9 +46,54 @@ public class JavaLedgers {
     return data;
   }
 
-  static void write(BookKeeper client, int count, int size, boolean close) throws Exception {
-    WriteHandle ledger = client.newCreateLedgerOp().withEnsembleSize(3).withWriteQuorumSize(3).withAckQuorumSize(2)
+  static WriteHandle create(BookKeeper client) throws Exception {
+    return client.newCreateLedgerOp().withEnsembleSize(3).withWriteQuorumSize(3).withAckQuorumSize(2)
         .withDigestType(DigestType.CRC32C).withPassword(new byte[0]).execute().get();
+  }
+
+  static void latency(BookKeeper client, int count, int size) throws Exception {
+    WriteHandle ledger = create(client);
+    byte[] data = payload(1, size);
+    long[] taken = new long[count];
+    for (int i = -count; i < count; i++) {
+      long since = System.nanoTime();
+      ledger.append(data);
+      if (i >= 0) {
+        taken[i] = System.nanoTime() - since;
+      }
+    }
+    Arrays.sort(taken);
+    System.out.println(taken[count / 2] / 1000.0 + " " + taken[count * 99 / 100] / 1000.0);
+  }
+
+  static void rate(BookKeeper client, int count, int size) throws Exception {
+    WriteHandle ledger = create(client);
+    byte[] data = payload(1, size);
+    java.util.concurrent.Semaphore window = new java.util.concurrent.Semaphore(1000);
+    long since = 0;
+    for (int i = -count; i <= count; i++) {
+      if (i == 0 || i == count) {
+        window.acquire(1000);
+        window.release(1000);
+        if (i == count) {
+          break;
+        }
+        since = System.nanoTime();
+      }
+      window.acquire();
+      ledger.appendAsync(data).whenComplete((id, error) -> {
+        if (error != null) {
+          error.printStackTrace();
+          Runtime.getRuntime().halt(1);
+        }
+        window.release();
+      });
+    }
+    System.out.println(count * 1e9 / (System.nanoTime() - since));
+  }
+
+  static void write(BookKeeper client, int count, int size, boolean close) throws Exception {
+    WriteHandle ledger = create(client);
     List<CompletableFuture<Long>> added = new ArrayList<>();
     for (int i = 0; i < count; i++) {
       added.add(ledger.appendAsync(payload(i, size)));

@@ -71,7 +71,8 @@ class Place:
         ports = ("--controller-port", str(self.ports[number - 1]), "--http-port", str(http))
         data = ("--data", str(self.path / name))
         return ClusterProcess(
-            "controller", name, *self.common, *ports, *data, *self.secured, log=self.path / f"{name}.log"
+            *("controller", name, *self.common, *ports, *data, *self.secured, "--links-ca", str(self.ca)),
+            log=self.path / f"{name}.log",
         )
 
     def served(self) -> set[str]:
@@ -108,6 +109,21 @@ def answer_of_a_store(place: Place, port: int, token: str) -> object:
                 return found
 
 
+def certificate_of(address: str, ca: Path) -> object:
+    """The certificate that a port shows. Raises OSError: it has no TLS, or not for this host."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=str(ca))
+    with (
+        socket.create_connection((host, int(port)), timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secured,
+    ):
+        return secured.getpeercert()
+
+
+def tokens_of(place: Place, controller: str) -> str:
+    return penstock("token", "list", "--data", str(place.path / controller), "--json")
+
+
 def write(store: client.Store, numbers: range) -> None:
     with store.stream("shop/clicks").writer(deadline_s=DEADLINE_S) as writer:
         for number in numbers:
@@ -132,6 +148,7 @@ def test_identities_hold_through_failovers_of_stores_and_controllers(place: Plac
             with pytest.raises(UnauthenticatedError), place.connect(credentials) as stranger:
                 stranger.scopes()
         for process in (first, second):
+            assert certificate_of(process.facts["links"], place.ca), "links have TLS"
             port = int(process.facts["store"].rpartition(":")[2])
             for token in ("", "a.b.c"):
                 assert isinstance(answer_of_a_store(place, port, token), commands.AuthTokenCheckFailed)
@@ -143,6 +160,7 @@ def test_identities_hold_through_failovers_of_stores_and_controllers(place: Plac
             penstock(*("token", "issue", "--name", "job", "--grant", "/=*", "--data", str(place.path / "c1"), "--json"))
         )
         token = Credentials.bearer(issued["token"])
+        until(lambda: issued["id"] in tokens_of(place, "c2"))  # or the list is lost with the controller
         one.kill()
         assert other.read()["role"] == "active"
         write(store, range(200, 300))

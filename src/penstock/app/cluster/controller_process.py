@@ -34,6 +34,8 @@ from penstock.controller.keys import TABLE
 from penstock.core.cluster.levels import LEVEL
 from penstock.core.segments.placement import container_of
 from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, PenstockError, SessionEndedError
+from penstock.net.tls.certificates import load_tls
+from penstock.net.tls.client import ClientTls
 from penstock.net.workers.link import Handler, WorkerLink
 from penstock.net.workers.tcp_link import Greeting, dial_container
 from penstock.ports.cluster.coordination import Coordination, check_path
@@ -68,12 +70,13 @@ Ready = Callable[[Mapping[str, Any]], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerProcessSettings:
     """``name``: of this controller in the cluster. ``serving``: its ports and their protection, budgets and directory of
-    keys."""
+    keys. ``links_tls``: of the links to stores; None: they are plain."""
 
     address: ClusterAddress
     name: str
     secret_file: Path
     serving: StandaloneSettings
+    links_tls: ClientTls | None = None
 
     def __post_init__(self) -> None:
         check_path(self.name)
@@ -103,6 +106,11 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
     """Open a session, and register this controller as a standby. The directory is locked meanwhile."""
     rng = RealRng()
     secret = read_cluster_secret(settings.secret_file)
+    if settings.serving.tls is not None:
+        # A standby opens no port. It must not find out only when it is elected that it cannot.
+        load_tls(settings.serving.tls, now_ms=RealClock().now_ms())
+    if settings.links_tls is not None:
+        settings.links_tls.context()
     async with AsyncExitStack() as stack:
         offload = await stack.enter_async_context(ThreadOffload(threads=2))
         directory = DataDirectory.open(settings.serving.store.data)
@@ -301,7 +309,11 @@ class ClusterMember:
     def _dial(self, term: Term) -> Dial:
         async def dial(container: int, address: str, handlers: Mapping[str, Handler]) -> WorkerLink:
             greeting = Greeting(self._config.cluster, container, term.term, self._settings.name)
-            return await dial_container(address, greeting, secret=self._secret, rng=self._rng, handlers=handlers)
+            # The files are read for each link: they may have been renewed.
+            tls = None if self._settings.links_tls is None else self._settings.links_tls.context()
+            return await dial_container(
+                address, greeting, secret=self._secret, rng=self._rng, handlers=handlers, tls=tls
+            )
 
         return dial
 

@@ -37,6 +37,7 @@ from penstock.codec.store.cluster_nodes import ClusterConfig, StoreEntry
 from penstock.core.cluster.levels import LEVEL
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
 from penstock.net.security import Security
+from penstock.net.tls.certificates import NO_ALPN
 from penstock.net.tls.server_tls import ServerTls
 from penstock.net.wire.wire_server import WireServer
 from penstock.net.workers.tcp_link import LinkListener
@@ -66,7 +67,7 @@ Ready = Callable[[Mapping[str, Any]], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreProcessSettings:
     """``name``: of this store in the cluster. ``serving``: its directory and memory budget, its host and the port for
-    clients, and their protection. ``links_port``: for controllers. Port 0 selects a free one."""
+    clients, and their protection. ``links_port``: for controllers, with the same TLS. Port 0 selects a free one."""
 
     address: ClusterAddress
     name: str
@@ -231,6 +232,7 @@ async def _listen(
             rng=source.rng,
             accept=host.links.accept,
             answer_check=node.answer_check,
+            tls=None if security.tls is None else partial(security.tls.context, NO_ALPN),
         )
     )
     await stack.enter_async_context(
@@ -266,9 +268,9 @@ async def _securing(
     if serving.access is not None:
         verifier = Verifier(token_key(secret, shared.config.cluster).public_bytes(), source.clock)
         refused = await stack.enter_async_context(RefusalAudit(links.record_refusals, source.clock))
-    if serving.unprotected or not is_loopback(serving.host):
+    if serving.tls is None and not is_loopback(serving.host):
         log.warning(
-            "links between controllers and stores are authenticated, and not encrypted: their network must be private",
+            "links between controllers and stores are not encrypted without --tls-cert: their network must be private",
             extra={"host": serving.host, "missing": list(serving.unprotected)},
         )
     return Security(tls=tls, verifier=verifier, refused=refused)

@@ -1,7 +1,8 @@
 """Links over TCP between the controller of a cluster and its containers: a handshake, then the frames of ``link``.
 
-Both ends prove that they know the secret of the cluster (``handshake``). The link is neither encrypted nor
-authenticated after that: an attacker on the path can read and change its frames. Before it has proven that it knows the
+Both ends prove that they know the secret of the cluster (``handshake``). With TLS, the proof is made inside it, so
+nobody on the path can take the link over. Without TLS, the link is neither encrypted nor authenticated after the proof:
+an attacker on the path can read and change its frames. Before it has proven that it knows the
 secret, a peer receives a random number or a denial, and can neither keep a connection for long nor use much memory.
 Source: docs/design/0065-cluster.md, "Links".
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
@@ -28,10 +30,9 @@ from penstock.model.errors import (
 from penstock.net.dial.addresses import connected_socket, host_of, parse_address
 from penstock.net.listening import listen_on
 from penstock.net.peer_warnings import PeerWarnings
+from penstock.net.workers.frame_exchange import FrameExchange
 from penstock.net.workers.handshake import (
     DENIAL,
-    FRAME_MAX_BYTES,
-    LENGTH,
     Greeting,
     check_challenge,
     check_secret,
@@ -80,25 +81,36 @@ async def dial_container(
     handlers: Mapping[str, Handler],
     takers: Mapping[str, Taker] | None = None,
     patience_s: float = HANDSHAKE_S,
+    tls: ssl.SSLContext | None = None,
 ) -> WorkerLink:
-    """An open link to the container at ``HOST:PORT``. The caller closes it.
+    """An open link to the container at ``HOST:PORT``. The caller closes it. ``tls``: None for a plain link; otherwise the
+    other end's certificate must name the host.
 
-    Raises NotConnectedError (nobody listens, the other end hung up, or ``patience_s`` seconds are over),
-    UnauthenticatedError (one end does not know the other's secret), WrongClusterError, what the other end's ``accept``
-    raised, and InvalidArgumentError for an address that is none. Cancelled: the connection is closed; the other end may
-    see a link that opens and ends.
+    Raises NotConnectedError (nobody listens, the other end hung up, its certificate is not trusted, or ``patience_s``
+    seconds are over), UnauthenticatedError (one end does not know the other's secret, or only one has TLS),
+    WrongClusterError, what the other end's ``accept`` raised, and InvalidArgumentError for an address that is none.
+    Cancelled: the connection is closed; the other end may see a link that opens and ends.
     """
     check_secret(secret)
     host, port = host_of(address), int(parse_address(address).rpartition(":")[2])
     try:
         async with asyncio.timeout(patience_s):
             sock = await connected_socket(host, port)
+            exchange = FrameExchange()
             try:
                 _tune(sock)
-                await _dial(sock, address, greeting, secret, rng)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: exchange,
+                    sock=sock,
+                    ssl=tls,
+                    server_hostname=None if tls is None else host,
+                    ssl_shutdown_timeout=None if tls is None else _CLOSE_S,
+                )
+                await _dial(exchange, address, greeting, secret, rng)
                 link = WorkerLink(asyncio.get_running_loop(), f"container {greeting.container}", handlers, takers or {})
-                await asyncio.get_running_loop().create_connection(lambda: link, sock=sock)
+                exchange.hand_over(link)
             except BaseException:
+                exchange.abort()
                 sock.close()
                 raise
     except OSError as error:  # TimeoutError too
@@ -106,16 +118,18 @@ async def dial_container(
     return link
 
 
-async def _dial(sock: socket.socket, address: str, greeting: Greeting, secret: bytes, rng: Rng) -> None:
+async def _dial(exchange: FrameExchange, address: str, greeting: Greeting, secret: bytes, rng: Rng) -> None:
     hello = encode_hello(greeting, draw_nonce(rng))
     try:
-        await _send(sock, hello)
-        challenge = check_challenge(await _receive(sock))
-        await _send(sock, dialer_proof(secret, hello, challenge))
-        verdict = decode_verdict(await _receive(sock), secret, hello, challenge)
+        exchange.send(hello)
+        challenge = check_challenge(await exchange.receive())
+        exchange.send(dialer_proof(secret, hello, challenge))
+        verdict = decode_verdict(await exchange.receive(), secret, hello, challenge)
     except ProtocolError as error:
         raise UnauthenticatedError(
-            "the other end of the link is no container of this version", address=address, reason=error.message
+            "the other end of the link is no container of this version, or only one end uses TLS",
+            address=address,
+            reason=error.message,
         ) from error
     if verdict is None:
         raise UnauthenticatedError("the other end does not know the secret of the cluster", address=address)
@@ -130,7 +144,8 @@ class LinkListener:
 
     ``accept`` decides about a dialer that knows the secret, without waiting: it returns ``Accepted``, or raises a
     PenstockError, which the dialer raises. ``answer_check`` is called for each connection that is accepted. What it
-    returns is asked before each answer to a call: False closes the link instead. ``port`` 0 picks a free one.
+    returns is asked before each answer to a call: False closes the link instead. ``port`` 0 picks a free one. ``tls`` returns
+    the context for a connection that is accepted now; None: links are plain.
     """
 
     def __init__(
@@ -143,6 +158,7 @@ class LinkListener:
         rng: Rng,
         accept: Callable[[Greeting], Accepted],
         answer_check: Callable[[], Callable[[], bool]] | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self.port = port
         self._host = host
@@ -151,6 +167,7 @@ class LinkListener:
         self._rng = rng
         self._accept = accept
         self._answer_check = answer_check
+        self._tls = tls
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[NoReturn]] = []
         self._greeting: dict[asyncio.Task[None], None] = {}  # oldest first
@@ -201,31 +218,45 @@ class LinkListener:
         task.add_done_callback(lambda done: self._greeting.pop(done, None))
 
     async def _greet(self, sock: socket.socket) -> None:
+        exchange = FrameExchange()
+
+        def give_up() -> None:
+            exchange.abort()
+            sock.close()
+
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 sock.setblocking(False)
                 _tune(sock)
                 may_answer = None if self._answer_check is None else self._answer_check()
-                greeting, accepted = await self._judge(sock)
-                await self._open(sock, greeting, accepted, may_answer)
-        except (PenstockError, OSError) as error:
-            sock.close()
+                tls = None if self._tls is None else self._tls()
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: exchange, sock, ssl=tls, ssl_shutdown_timeout=None if tls is None else _CLOSE_S
+                )
+                greeting, accepted = await self._judge(exchange)
+                self._open(exchange, greeting, accepted, may_answer)
+        except PenstockError as error:
+            # A refusal may still have to be sent.
+            exchange.close()
+            self._warn("link refused", type(error).__name__, reason=_reason(error))
+        except OSError as error:
+            give_up()
             self._warn("link refused", type(error).__name__, reason=_reason(error))
         except asyncio.CancelledError:
-            sock.close()
+            give_up()
             raise
         except Exception as error:
-            sock.close()
+            give_up()
             log.error("link failed", extra={"port": self.port}, exc_info=error)
 
-    async def _judge(self, sock: socket.socket) -> tuple[Greeting, Accepted]:
+    async def _judge(self, exchange: FrameExchange) -> tuple[Greeting, Accepted]:
         """What the dialer wants, once it has proven that it knows the secret. Raises what ``accept`` raises."""
-        hello = await _receive(sock)
+        hello = await exchange.receive()
         greeting = decode_hello(hello)
         challenge = draw_nonce(self._rng)
-        await _send(sock, challenge)
-        if not proves(await _receive(sock), self._secret, hello, challenge):
-            await _send(sock, DENIAL)
+        exchange.send(challenge)
+        if not proves(await exchange.receive(), self._secret, hello, challenge):
+            exchange.send(DENIAL)
             raise UnauthenticatedError("dialer does not know the secret of the cluster")
         try:
             if greeting.cluster != self._cluster:
@@ -234,20 +265,20 @@ class LinkListener:
                 )
             accepted = self._accept(greeting)
         except PenstockError as error:
-            await _send(sock, encode_verdict(error, self._secret, hello, challenge))
+            exchange.send(encode_verdict(error, self._secret, hello, challenge))
             raise
-        await _send(sock, encode_verdict(None, self._secret, hello, challenge))
+        exchange.send(encode_verdict(None, self._secret, hello, challenge))
         return greeting, accepted
 
-    async def _open(
-        self, sock: socket.socket, greeting: Greeting, accepted: Accepted, may_answer: Callable[[], bool] | None
+    def _open(
+        self, exchange: FrameExchange, greeting: Greeting, accepted: Accepted, may_answer: Callable[[], bool] | None
     ) -> None:
         loop = asyncio.get_running_loop()
         name = f"container {greeting.container} to {greeting.controller}"
         link = WorkerLink(loop, name, accepted.handlers, accepted.takers, may_answer)
-        await loop.connect_accepted_socket(lambda: link, sock)
         self._links[link] = None
         link.closed.add_done_callback(lambda _: self._links.pop(link, None))
+        exchange.hand_over(link)
         try:
             accepted.opened(link)
         except Exception as error:
@@ -272,28 +303,6 @@ def _tune(sock: socket.socket) -> None:
         option = getattr(socket, name, None)
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-async def _send(sock: socket.socket, frame: bytes) -> None:
-    await asyncio.get_running_loop().sock_sendall(sock, LENGTH.pack(len(frame)) + frame)
-
-
-async def _receive(sock: socket.socket) -> bytes:
-    """The next frame, and not one byte more: what follows belongs to the link. Raises NotConnectedError, ProtocolError."""
-    (size,) = LENGTH.unpack(await _exactly(sock, LENGTH.size))
-    if size > FRAME_MAX_BYTES:
-        raise ProtocolError("frame of a handshake is too large", size_bytes=size)
-    return await _exactly(sock, size)
-
-
-async def _exactly(sock: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        more = await asyncio.get_running_loop().sock_recv(sock, size - len(received))
-        if not more:
-            raise NotConnectedError("the other end hung up during the handshake")
-        received += more
-    return received
 
 
 def _reason(error: Exception) -> str:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.app.cli.cluster.options import ClusterOption, NameOption, SecretFileOption
+from penstock.app.cli.cluster.options import (
+    ClusterOption,
+    LinksCaOption,
+    LinksCertOption,
+    LinksKeyOption,
+    NameOption,
+    SecretFileOption,
+)
 from penstock.app.cli.common.options import DATA, InsecureOption
 from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import JsonOption
@@ -49,7 +56,12 @@ from penstock.app.settings import (
     check_server_memory,
 )
 from penstock.core.units import parse_size
+from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
+
+if TYPE_CHECKING:
+    from penstock.net.tls.client import ClientTls
+    from penstock.net.tls.settings import TlsSettings
 
 
 def controller(
@@ -75,6 +87,9 @@ def controller(
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
     tls_client_auth: TlsClientAuthOption = "required",
+    links_ca: LinksCaOption = None,
+    links_cert: LinksCertOption = None,
+    links_key: LinksKeyOption = None,
     auth: AuthOption = False,
     auth_config: AuthConfigOption = None,
     insecure: InsecureOption = False,
@@ -87,9 +102,6 @@ def controller(
     \b
     penstock controller --cluster zk://zk1:2181/penstock/shop --name c1 --secret-file cluster.secret
     """
-    from penstock.app.cluster.address import parse_cluster_address
-    from penstock.app.cluster.controller_process import ControllerProcessSettings, run_controller
-
     serving = StandaloneSettings(
         store=EmbeddedSettings(
             data=data,
@@ -107,11 +119,42 @@ def controller(
         access=access_settings(auth, auth_config),
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
+    links_tls = _links_tls(serving.tls, links_ca, links_cert, links_key)
+    _run(cluster, name, secret_file, serving, links_tls, json=json)
+
+
+def _run(
+    cluster: str, name: str, secret_file: Path, serving: StandaloneSettings, links_tls: ClientTls | None, *, json: bool
+) -> None:
+    from penstock.app.cluster.address import parse_cluster_address
+    from penstock.app.cluster.controller_process import ControllerProcessSettings, run_controller
+
     settings = ControllerProcessSettings(
-        address=parse_cluster_address(cluster), name=name, secret_file=secret_file, serving=serving
+        address=parse_cluster_address(cluster),
+        name=name,
+        secret_file=secret_file,
+        serving=serving,
+        links_tls=links_tls,
     )
     ready, show_warning = (_ready_json, print_nothing) if json else (_ready_text, print_line)
     run_controller(settings, ready=ready, show_warning=show_warning)
+
+
+def _links_tls(ports: TlsSettings | None, ca: Path | None, cert: Path | None, key: Path | None) -> ClientTls | None:
+    """TLS of the links to stores: they have it if the ports have it. Raises InvalidArgumentError."""
+    from penstock.net.tls.client import ClientTls
+
+    if ports is None:
+        if ca or cert or key:
+            raise InvalidArgumentError(
+                "links to stores have TLS if the ports have it; give --tls-cert and --tls-key too"
+            )
+        return None
+    if cert is None and key is None:
+        return ClientTls(ca=ca, certificate=ports.certificate, key=ports.key)
+    if cert is None or key is None:
+        raise InvalidArgumentError("--links-cert and --links-key belong together; give both")
+    return ClientTls(ca=ca, certificate=cert, key=key)
 
 
 def _ready_json(facts: Mapping[str, Any]) -> None:

@@ -25,3 +25,25 @@ SecretFileOption = Annotated[
         show_default=False,
     ),
 ]
+LinksCaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--links-ca",
+        metavar="FILE",
+        help="CA certificates of the stores, in PEM, instead of the system's. With --tls-cert, links to stores use TLS.",
+        show_default=False,
+    ),
+]
+LinksCertOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--links-cert",
+        metavar="FILE",
+        help="Certificate for stores with --tls-client-ca, in PEM, instead of --tls-cert.",
+        show_default=False,
+    ),
+]
+LinksKeyOption = Annotated[
+    Path | None,
+    typer.Option("--links-key", metavar="FILE", help="Private key of --links-cert, in PEM.", show_default=False),
+]

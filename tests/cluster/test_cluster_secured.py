@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import ssl
 import subprocess
@@ -153,6 +154,12 @@ def test_identities_hold_through_failovers_of_stores_and_controllers(place: Plac
             for token in ("", "a.b.c"):
                 assert isinstance(answer_of_a_store(place, port, token), commands.AuthTokenCheckFailed)
 
+        for process in (first, second, one, other):
+            process.signal(signal.SIGHUP)
+        assert read(store) == list(range(100))
+        assert all(process.process.poll() is None for process in (first, second, one, other)), (
+            "it only reads files again"
+        )
         first.kill()
         write(store, range(100, 200))
         until(lambda: place.served() == {"s2"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -109,6 +110,8 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
     if settings.serving.tls is not None:
         # A standby opens no port. It must not find out only when it is elected that it cannot.
         load_tls(settings.serving.tls, now_ms=RealClock().now_ms())
+        # Files are read at the election. Without a handler, the signal would end a standby.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)
     if settings.links_tls is not None:
         settings.links_tls.context()
     async with AsyncExitStack() as stack:
@@ -286,6 +289,8 @@ class ClusterMember:
             lines.serve(controller.client_removal, controller.record_refusals)
             await self._catch_up_on_access()
             security = await stack.enter_async_context(securing(serving, telemetry, controller))
+            if security.tls is not None:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, security.tls.reload)
             runtime = Runtime(
                 segments=lines.segments,
                 controller=controller,

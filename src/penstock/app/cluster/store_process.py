@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -265,6 +266,7 @@ async def _securing(
     tls = verifier = refused = None
     if serving.tls is not None:
         tls = await stack.enter_async_context(ServerTls(serving.tls, clock=source.clock, telemetry=source.telemetry))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, tls.reload)
     if serving.access is not None:
         verifier = Verifier(token_key(secret, shared.config.cluster).public_bytes(), source.clock)
         refused = await stack.enter_async_context(RefusalAudit(links.record_refusals, source.clock))

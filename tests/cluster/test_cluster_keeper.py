@@ -174,6 +174,8 @@ def test_a_container_that_its_store_cannot_open_moves_at_once_and_a_pinned_one_a
             assert await wish_pinned(one, number, "a")
             await asyncio.sleep(60)
             assert (await assignment(one)).owners[number] == "b", "an operator's wish does not repair a disk"
+            with pytest.raises(ConflictError, match="disk is damaged"):
+                await until_moved(one, number, "a", lambda text: None)
             await first.delete(failed_path(number, "a"), 0)
             await until(one, lambda found: found.owners[number] == "a")
             await wishes_are_checked(one, number)
@@ -192,5 +194,12 @@ async def wishes_are_checked(session, number):
         await wish_pinned(session, number, "b")
     assert await wish_pinned(session, number, None)
     assert not await wish_pinned(session, number, None)
+    assert await wish_pinned(session, number, "a")
+    waiting = asyncio.ensure_future(until_moved(session, number, "a", lambda text: None))
+    await asyncio.sleep(1)
+    await wish_drained(session, "a", drained=True)
+    with pytest.raises(ConflictError, match="is drained"):
+        await waiting
+    assert await wish_pinned(session, number, None)
     with pytest.raises(NotFoundError, match="anywhere again"):
         await until_moved(session, number, "a", lambda text: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,6 +154,16 @@ def test_the_choices_of_operators_and_failed_openings_are_kept_in_the_end(before
         elif able:
             assert owner in able
         assert owner in names
+
+
+@given(before=owners, alive=stores, choices=choices)
+def test_a_container_that_is_served_never_moves_to_a_store_that_could_not_open_it(before, alive, choices):
+    names = {store.name for store in alive}
+    maps = settle(before, alive, choices=choices)
+    for earlier, later in pairwise(maps):
+        for number, owner in later.items():
+            if earlier.get(number) in names and owner != earlier[number]:
+                assert (number, owner) not in choices.failed
 
 
 def test_a_container_that_no_store_can_open_stays_where_it_is():

@@ -15,6 +15,7 @@ from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
     CONTAINERS,
     CONTROLLERS,
+    FAILED,
     HELD,
     LEADER,
     STORES,
@@ -201,17 +202,18 @@ async def wish_pinned(coordination: Coordination, container: int, store: str | N
 
 async def until_moved(coordination: Coordination, container: int, store: str, progress: Callable[[str], None]) -> float:
     """Wait until the store serves the container. Returns for how many seconds no store did, as seen from here. ``progress``
-    gets what happens, whenever it changes. Raises NotFoundError: the container is no longer pinned to the store."""
+    gets what happens, whenever it changes. Raises NotFoundError (the container is no longer pinned to the store, or the store
+    is lost), ConflictError (the store is drained, or could not open the container)."""
     loop = asyncio.get_running_loop()
     wake, away_s, away_since = asyncio.Event(), 0.0, None
-    watching = asyncio.ensure_future(wake_on_changes(coordination, (ASSIGNMENT, WISHES, f"{HELD}/{container}"), wake))
+    watching = asyncio.ensure_future(
+        wake_on_changes(coordination, (WISHES, STORES, FAILED, f"{HELD}/{container}"), wake)
+    )
     last = ""
     try:
         while True:
             wake.clear()
-            wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
-            if wishes.pinned.get(container) != store:
-                raise NotFoundError("the container may be anywhere again", container=container, store=store)
+            await _check_pinned(coordination, container, store)
             held = await _entry(coordination, f"{HELD}/{container}", HeldContainer)
             is_served = held is not None and held.serving
             if away_since is not None and is_served:
@@ -228,6 +230,20 @@ async def until_moved(coordination: Coordination, container: int, store: str, pr
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _check_pinned(coordination: Coordination, container: int, store: str) -> None:
+    """Raises NotFoundError or ConflictError if the store will not get the container now. The pin stays."""
+    wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
+    if wishes.pinned.get(container) != store:
+        raise NotFoundError("the container may be anywhere again", container=container, store=store)
+    if store not in await coordination.members(STORES):
+        raise NotFoundError("the store is lost; it gets the container when it is back", store=store)
+    if store in wishes.drained:
+        raise ConflictError("the store is drained; it gets the container when it no longer is", store=store)
+    for failure in await _failures(coordination):
+        if (failure.container, failure.store) == (container, store):
+            raise ConflictError("the store cannot open the container", store=store, reason=failure.reason)
 
 
 async def wish_drained(coordination: Coordination, store: str, *, drained: bool) -> bool:

@@ -149,8 +149,9 @@ def _move(
         if number in kept and kept[number] != name and name in _able(number, targets, choices):
             return number, name
     for number, name in sorted(kept.items()):
-        if alive[name].draining and name not in targets:
-            return number, _fewest(kept, _able(number, targets, choices) or targets)
+        able = _able(number, targets, choices)
+        if alive[name].draining and name not in targets and able:
+            return number, _fewest(kept, able)
     counts = _counts(kept, list(alive))
     free = [(number, name) for number, name in sorted(kept.items()) if choices.pinned.get(number) != name]
     for number, name in sorted(free, key=lambda item: (-counts[item[1]], item[1], item[0])):

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.app.cluster.access.keys import derived, settle_token_key, token_key
+from penstock.app.cluster.access.keys import derived, settle_erasure_key, settle_token_key, token_key
 from penstock.app.cluster.access.shared_files import OBJECTS, SharedFiles
+from penstock.app.erasure.key import ERASURE_KEY, read_key
 from penstock.core.cluster.shared_files import Seen, Step, next_step
 from penstock.model.errors import CorruptDataError, InvalidArgumentError
 from penstock.storage.access.secret_files import write_secret
@@ -172,6 +173,16 @@ def test_the_key_of_tokens_is_the_same_on_all_machines_and_differs_by_cluster(tm
     with pytest.raises(InvalidArgumentError, match="another cluster or secret"):
         settle_token_key(tmp_path, token_key(SECRET, "c2"))
     assert load_key(tmp_path) == key
+
+
+def test_the_key_of_digests_is_the_same_on_all_machines_and_an_older_one_stays(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        settle_erasure_key(tmp_path / name, SECRET, "c1")
+    first = read_key(tmp_path / "one" / ERASURE_KEY)
+    assert first == read_key(tmp_path / "other" / ERASURE_KEY)
+    settle_erasure_key(tmp_path / "one", bytes(32), "c1")
+    assert read_key(tmp_path / "one" / ERASURE_KEY) == first
 
 
 digests = st.sampled_from([None, "a", "b", "c"])

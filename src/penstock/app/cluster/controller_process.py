@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.app.cluster.access.keys import derived, settle_token_key, token_key
+from penstock.app.cluster.access.keys import derived, settle_erasure_key, settle_token_key, token_key
 from penstock.app.cluster.access.secret import read_cluster_secret
 from penstock.app.cluster.access.shared_files import SharedFiles
 from penstock.app.cluster.address import ClusterAddress
@@ -130,6 +130,7 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
         )
         config = await read_config(coordination)
         await check_level(coordination)
+        await offload.run(lambda: settle_erasure_key(settings.serving.store.data, secret, config.cluster))
         shared = None
         if settings.serving.access is not None:
             shared = await _share_access(settings, coordination, config, secret=secret, rng=rng, offload=offload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 
+from penstock.app.erasure.key import ERASURE_KEY, write_key
 from penstock.model.errors import InvalidArgumentError
 from penstock.storage.access.secret_files import locked, read_secret, write_secret
 from penstock.storage.access.store_key import StoreKey, key_id, key_path
@@ -25,6 +26,14 @@ def token_key(secret: bytes, cluster: str) -> StoreKey:
     """The key with which all controllers of the cluster sign tokens, and stores verify them."""
     key = StoreKey(id="", secret=derived(secret, cluster, "tokens"))
     return StoreKey(id=key_id(key.public_bytes()), secret=key.secret)
+
+
+def settle_erasure_key(data: Path, secret: bytes, cluster: str) -> None:
+    """Give the controller the key of digests in cases of erasure, unless its directory has one: it may be older than this
+    rule. Raises OSError."""
+    file = data / ERASURE_KEY
+    if not file.exists():
+        write_key(file, derived(secret, cluster, "digests of erasure cases"))
 
 
 def settle_token_key(data: Path, key: StoreKey) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.codec.control.effective_policy import decode_effective, encode_effective
@@ -325,6 +325,12 @@ def policy_documents(draw: st.DrawFn) -> PolicyDocument:
 
 
 @given(policy_documents(), policy_documents())
+@example(
+    document(retain={"lock_until": "2032-01-01T00:00:00Z"}), document(retain={"lock_until": "2033-01-01T00:00:00Z"})
+)
+@example(
+    document(retain={"lock_until": "2033-01-01T00:00:00Z"}), document(retain={"lock_until": "2032-01-01T00:00:00Z"})
+)
 def test_two_levels_in_one_document_apply_as_the_two_do(stream: PolicyDocument, scope: PolicyDocument) -> None:
     both = levels.resolve(levels.merged(stream, scope), EMPTY, EMPTY)
     assert _decided(both) == _decided(levels.resolve(stream, scope, EMPTY))

@@ -157,13 +157,14 @@ def _given(path: str, value: Any) -> Any:
 
 
 def merged(stream: PolicyDocument, above: PolicyDocument) -> PolicyDocument:
-    """One document that combines two levels: the stream's value if it has one, else the other's."""
+    """One document that combines two levels: the stream's value if it has one, else the other's; the later lock."""
     found = stream
     acts = not isinstance(stream.backlog.on_exceed, Inherit)
     for item in FIELDS:
         if isinstance(value_of(stream, item.path), Inherit) and not (acts and item.path in QUOTA_ACTIONS):
             found = with_value(found, item.path, value_of(above, item.path))
-    return found
+    locks = [text for level in (stream, above) if isinstance(text := level.retain.lock_until, str)]
+    return with_value(found, LOCK, max(locks, key=time_ms)) if locks else found
 
 
 def with_value(document: PolicyDocument, path: str, value: Any) -> PolicyDocument:

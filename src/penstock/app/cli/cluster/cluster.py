@@ -249,22 +249,22 @@ def move(
     ] = None,
     *,
     cluster: ClusterOption,
-    release: Annotated[bool, typer.Option("--release", help="Let it be anywhere again, instead of a move.")] = False,
+    unpin: Annotated[bool, typer.Option("--unpin", help="Let it be anywhere again, instead of a move.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help=f"{WAIT} The store then serves it.")] = True,
     json: JsonOption = False,
 ) -> None:
-    """Move a container to a store, and keep it there until --release. Clients pause for less than a second, as a rule.
+    """Move a container to a store, and keep it there until --unpin. Clients pause for less than a second, as a rule.
 
     If the store is lost, another one serves the container until it is back.
 
     \b
     penstock cluster move 7 store-2 --cluster zk://zk1:2181/penstock/shop
-    penstock cluster move 7 --release --cluster zk://zk1:2181/penstock/shop
+    penstock cluster move 7 --unpin --cluster zk://zk1:2181/penstock/shop
     """
     from penstock.app.cluster.status import until_moved, wish_pinned
 
-    if (store is None) != release:
-        raise typer.BadParameter("give either a store or --release")
+    if (store is None) != unpin:
+        raise typer.BadParameter("give either a store or --unpin")
     with ProgressLine(quiet=json) as line:
 
         async def work(session: Coordination) -> float | None:
@@ -284,7 +284,7 @@ def move(
 @app.command()
 def upgrade(
     cluster: ClusterOption,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Finish an upgrade: let all processes write the newest formats that each of them can write.

@@ -15,6 +15,7 @@ from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import JsonOption
 from penstock.app.cli.upkeep.servers import (
     AdvertiseOption,
+    AuthOption,
     HostOption,
     LogFormatOption,
     MemoryOption,
@@ -55,9 +56,7 @@ def store(
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
     tls_client_auth: TlsClientAuthOption = "required",
-    auth: Annotated[
-        bool, typer.Option("--auth", help="Clients need tokens of a controller, which then needs --auth too.")
-    ] = False,
+    auth: AuthOption = False,
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:

@@ -12,7 +12,8 @@ from local_log_kit import LIMITS, die, opened, real, recovered
 
 from penstock.model.errors import ContainerOfflineError
 from penstock.storage.log.local_log import LocalLog
-from penstock.storage.machine.files import RealFiles
+from penstock.storage.machine import files
+from penstock.storage.machine.files import RealFile, RealFiles
 from penstock.storage.machine.offload import ThreadOffload
 
 
@@ -73,6 +74,35 @@ def test_a_slow_disk_is_never_waited_for_in_place(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
             assert log.append_in_place([[b"x"]]) is None
             await log.close()
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_becomes_slow_during_an_append_does_not_end_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        log, _ = await opened(real(tmp_path))
+        await rested(log)
+        sync = os.fdatasync
+
+        def last_fast_sync(descriptor: int) -> None:
+            sync(descriptor)
+            # From now on, a read in place would wait: as on tmpfs, which does not report what is cached.
+            monkeypatch.setattr(files, "read_cached", lambda *_: None)
+            monkeypatch.setattr(RealFile, "_in_place", lambda *_: False)
+
+        monkeypatch.setattr(os, "fdatasync", last_fast_sync)
+        assert log.append_in_place([[b"acknowledged"]]) == [2]
+        monkeypatch.setattr(os, "fdatasync", sync)
+        assert log.append_in_place([[b"slow"]]) is None
+        assert await log.append([b"by the committer"]) == 3
+        await log.close()
+        assert [frame for _, frame in await recovered(real(tmp_path))] == [
+            b"first",
+            b"acknowledged",
+            b"by the committer",
+        ]
 
     asyncio.run(run())
 

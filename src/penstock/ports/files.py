@@ -55,8 +55,9 @@ class File(Protocol):
 class InPlaceFile(File, Protocol):
     """A file that can also be used without an await, when the event loop may wait for the disk."""
 
-    def read_in_place(self, offset: int, length: int) -> bytes | None:
-        """As ``read_at``, or None if it would wait for the disk or for other calls."""
+    def read_in_place(self, offset: int, length: int, *, wait: bool = False) -> bytes | None:
+        """As ``read_at``, or None if it would wait for the disk or for other calls. ``wait``: wait for the disk, and never
+        return None. Only for a few bytes whose answer must be known now."""
         ...
 
     def takes_in_place(self, size_bytes: int) -> bool:

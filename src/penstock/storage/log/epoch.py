@@ -59,10 +59,11 @@ class Epoch:
         if await self._file.read_at(0, FENCE_AT + 1) != self._unfenced:
             raise ContainerOfflineError("log was fenced by a later opening", epoch=self.record.epoch)
 
-    def check_in_place(self) -> bool:
-        """As ``check``, without an await. False: the check needs an await."""
+    def check_in_place(self, *, wait: bool = False) -> bool:
+        """As ``check``, without an await. False: the check needs an await. ``wait``: wait for the disk instead, as is needed
+        after a write whose outcome must be known; only for a file that was checked in place before."""
         read = getattr(self._file, "read_in_place", None)
-        found = None if read is None else read(0, FENCE_AT + 1)
+        found = None if read is None else read(0, FENCE_AT + 1, wait=wait)
         if found is not None and found != self._unfenced:
             raise ContainerOfflineError("log was fenced by a later opening", epoch=self.record.epoch)
         return found is not None

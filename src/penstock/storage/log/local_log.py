@@ -192,8 +192,8 @@ class LocalLog:
                 return None
             if not file.commit_in_place(*self._encoded(active, list(zip(frames, sizes, strict=True)))):
                 return None
-            if not self._epoch.check_in_place():
-                raise ContainerOfflineError("the log's EPOCH file cannot be read", epoch=self.epoch)
+            # The frames are written. A disk that has become slow meanwhile must not end the log.
+            self._epoch.check_in_place(wait=True)
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):

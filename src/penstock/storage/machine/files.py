@@ -179,8 +179,10 @@ class RealFile:
             return read()
         return await self._serial.run(read)
 
-    def read_in_place(self, offset: int, length: int) -> bytes | None:
-        """As ``ports.files.InPlaceFile`` says: up to 256 KiB, from the page cache only."""
+    def read_in_place(self, offset: int, length: int, *, wait: bool = False) -> bytes | None:
+        """As ``ports.files.InPlaceFile`` says: without ``wait``, up to 256 KiB, from the page cache only."""
+        if wait:
+            return read_all(self._descriptor(), offset, length)
         if self._placement == "thread" or length > INLINE_BYTES_MAX or not self._serial.idle:
             return None
         cached = read_cached(self._descriptor(), offset, length)

@@ -334,10 +334,10 @@ class SimFile:
         self._sync()
         return True
 
-    def read_in_place(self, offset: int, length: int) -> bytes | None:
+    def read_in_place(self, offset: int, length: int, *, wait: bool = False) -> bytes | None:
         """As ``ports.files.InPlaceFile`` says."""
         self._files.check_alive()
-        return bytes(self._inode.cache[offset : offset + length]) if self._disk.in_place else None
+        return bytes(self._inode.cache[offset : offset + length]) if self._disk.in_place or wait else None
 
     async def read_at(self, offset: int, length: int) -> bytes:
         await self._files.step()

@@ -149,6 +149,27 @@ def test_two_controllers_that_follow_agree_and_survive_an_outage_of_tier_2(tmp_p
     run_virtually(main())
 
 
+def test_a_damaged_object_ends_only_a_controller_that_has_no_files_of_its_own(two) -> None:
+    (one, other), objects = two
+
+    async def main() -> None:
+        one.write("users.json", "ann")
+        await one.shared.catch_up()
+        (name,) = await objects.list(OBJECTS)
+        await objects.put(name, b"damaged")
+        one.write("tokens.json", "revoked: 7")
+        (one.data / "access" / "users.json").unlink()
+        await one.shared.catch_up()
+        assert one.read() == {"tokens.json": "revoked: 7"}
+        with pytest.raises(CorruptDataError):
+            await other.shared.catch_up()
+        await objects.delete(name)
+        with pytest.raises(OSError):
+            await other.shared.catch_up()
+
+    run_virtually(main())
+
+
 def test_another_secret_neither_reads_nor_replaces_the_users(two, tmp_path: Path) -> None:
     (one, _), objects = two
 

@@ -34,7 +34,7 @@ from penstock.codec.store.cluster_nodes import CONTROLLERS, ClusterConfig, Contr
 from penstock.controller.keys import TABLE
 from penstock.core.cluster.levels import LEVEL
 from penstock.core.segments.placement import container_of
-from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, PenstockError, SessionEndedError
+from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, SessionEndedError
 from penstock.net.tls.certificates import load_tls
 from penstock.net.tls.client import ClientTls
 from penstock.net.workers.link import Handler, WorkerLink
@@ -163,7 +163,7 @@ async def _share_access(
         rng=rng,
         offload=offload,
     )
-    await shared.sync()
+    await shared.catch_up()
     return shared
 
 
@@ -288,7 +288,8 @@ class ClusterMember:
                 )
             )
             lines.serve(controller.client_removal, controller.record_refusals)
-            await self._catch_up_on_access()
+            if self._shared is not None:
+                await self._shared.catch_up()  # learn what was revoked last
             security = await stack.enter_async_context(securing(serving, telemetry, controller))
             if security.tls is not None:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, security.tls.reload)
@@ -303,14 +304,6 @@ class ClusterMember:
             )
             ports = await stack.enter_async_context(open_ports(serving, runtime, security, _parts(lines), show_warning))
             yield lines, replace(self._entry, grpc=_text(ports.grpc), http=_text(ports.http), active=True)
-
-    async def _catch_up_on_access(self) -> None:
-        """Learn what was revoked last, before anybody is served. If tier 2 is away, the files of this machine count."""
-        if self._shared is not None:
-            try:
-                await self._shared.sync()
-            except (PenstockError, OSError) as error:
-                log.error("users and tokens may be out of date", extra={"reason": str(error)})
 
     def _dial(self, term: Term) -> Dial:
         async def dial(container: int, address: str, handlers: Mapping[str, Handler]) -> WorkerLink:

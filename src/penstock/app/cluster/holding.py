@@ -207,13 +207,13 @@ class Holding:
             FailedOpening(store=self._entry.store, container=self.number, reason=(self.failure or "")[:_REASON_CHARS])
         )
         try:
+            with suppress(AlreadyExistsError):  # a cluster of the first version has no node above it
+                await self._session.create(FAILED, b"")
             try:
                 await self._session.register(path, data)
                 log.error("container is left to other stores", extra={"container": self.number})
             except AlreadyExistsError:
                 await self._session.set(path, data, (await self._session.read(path)).version)
-            except NodeNotFoundError:  # a cluster of the first version has no node above it
-                await self._session.create(FAILED, b"")
         except (NodeNotFoundError, NodeChangedError, AlreadyExistsError, UnavailableError) as error:
             log.warning("failure could not be registered", extra={"container": self.number, "reason": str(error)})
 

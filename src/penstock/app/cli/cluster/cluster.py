@@ -1,4 +1,4 @@
-"""``penstock cluster``: create a cluster, show it, empty a store."""
+"""``penstock cluster``: create a cluster, show it, move its containers, finish an upgrade."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from penstock.app.cli.cluster.options import ClusterOption, SecretFileOption
-from penstock.app.cli.common.options import TIER2, WAIT, EndpointOption, InsecureOption
+from penstock.app.cli.common.options import TIER2, WAIT, DryRunOption, EndpointOption, InsecureOption
 from penstock.app.cli.common.output import ProgressLine, print_facts, print_json, print_rows, say
 from penstock.app.cli.common.target import JsonOption
 from penstock.core.units import counted
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.app.cluster.status import ClusterState, ContainerState
     from penstock.ports.cluster.coordination import Coordination
 
-app = typer.Typer(no_args_is_help=True, help="A store on several machines: create it, show it, empty a machine.")
+app = typer.Typer(no_args_is_help=True, help="A store on several machines: create, show, move, upgrade.")
 _T = TypeVar("_T")
 
 StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")]
@@ -153,7 +153,7 @@ def _print_status(found: ClusterState) -> None:
 
 def _container_state(one: ContainerState) -> str:
     words = ["away" if one.held is None else "serving" if one.held.serving else "opening"]
-    words += [f"moved to {one.pinned} by an operator"] if one.pinned is not None else []
+    words += [f"pinned to {one.pinned}"] if one.pinned is not None else []
     words += [f"could not be opened by {failed.store}: {failed.reason}" for failed in one.failed]
     return "; ".join(words)
 
@@ -253,7 +253,7 @@ def move(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help=f"{WAIT} The store then serves it.")] = True,
     json: JsonOption = False,
 ) -> None:
-    """Move a container to a store, and keep it there until --unpin. Clients pause for less than a second, as a rule.
+    """Move a container to a store, and keep it there until --unpin. Prints for how long no store served it.
 
     If the store is lost, another one serves the container until it is back.
 
@@ -284,7 +284,7 @@ def move(
 @app.command()
 def upgrade(
     cluster: ClusterOption,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
+    dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
     """Finish an upgrade: let all processes write the newest formats that each of them can write.

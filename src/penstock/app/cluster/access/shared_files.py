@@ -82,6 +82,19 @@ class SharedFiles:
             await self.offload.run(lambda: self._write_seen(digest))
         return step
 
+    async def catch_up(self) -> None:
+        """``sync``, before callers are served. If that is impossible now, the files of this machine count: one object that is
+        damaged or away must not end all controllers. Raises as ``sync`` if this machine has no files, and SessionEndedError.
+        """
+        try:
+            await self.sync()
+        except SessionEndedError:
+            raise
+        except (PenstockError, OSError) as error:
+            if not any(self._path(name).exists() for name in self.names):
+                raise
+            log.error("users and tokens may be out of date", extra={"reason": str(error)})
+
     async def follow(self) -> NoReturn:
         """Do it again after each change, until cancelled. Raises SessionEndedError."""
         changed = asyncio.Event()
@@ -97,7 +110,7 @@ class SharedFiles:
                     raise
                 except (PenstockError, OSError) as error:
                     if str(error) != last:
-                        log.error("users and tokens are not in step with the cluster", extra={"reason": str(error)})
+                        log.error("users and tokens differ from those of the cluster", extra={"reason": str(error)})
                     last = str(error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), _LOOK_S)

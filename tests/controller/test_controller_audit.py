@@ -63,6 +63,16 @@ def test_decisions_that_overtake_each_other_are_told_in_the_order_in_which_they_
     asyncio.run(run())
 
 
+def test_a_closed_store_has_all_entries_in_its_audit_stream():
+    async def run():
+        segments = MemorySegments()
+        async with opened(segments) as controller:
+            await decide(controller, 1)
+        assert outbox(segments) == []
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("effect_first", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_of_telling_loses_and_doubles_nothing(effect_first):
     async def run():

@@ -145,17 +145,20 @@ class Controller:
             ctx.tasks.start(self._scaling.run_looks())
 
     async def close(self) -> None:
-        """Stop all work. The next controller to open finishes what has begun. Returns soon even if the store does not
-        answer."""
+        """Stop all work, then append the waiting audit entries, so that a closed store's audit stream has all of them. The
+        next controller to open finishes what has begun. Returns soon even if the store does not answer."""
         await self._ctx.tasks.close()
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._ctx.work.flush()
                 await self._buckets.close()
                 await self._ctx.retention_clock.record()
+                if self._ctx.audit.waiting:
+                    await self._ctx.audit.drain()
         except (PenstockError, TimeoutError) as error:
-            # Each marker left behind costs the next start one read, and an unreleased bucket costs one lease.
-            log.info("markers of ended workflows were not removed", extra={"error": repr(error)})
+            # Each marker left behind costs the next start one read, and an unreleased bucket costs one lease. Audit
+            # entries wait in the outbox.
+            log.info("not all was written down at the end", extra={"error": repr(error)})
 
     async def sweep(self) -> None:
         """Abort expired transactions and finish incomplete workflows, now."""

@@ -411,6 +411,38 @@ def test_silent_peers_do_not_keep_a_dialer_out(monkeypatch: pytest.MonkeyPatch) 
     run(body)
 
 
+@pytest.mark.parametrize("silent", [3, 4, 5])
+def test_a_listener_goes_on_if_all_handshakes_end_in_the_turn_in_which_a_peer_arrives(
+    monkeypatch: pytest.MonkeyPatch, silent: int
+) -> None:
+    monkeypatch.setattr(tcp_link, "HANDSHAKES_MAX", 4)
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        async with door() as there, contextlib.AsyncExitStack() as stack:
+            port = there.listener.port
+            peers = [await stack.enter_async_context(raw(port)) for _ in range(silent)]
+            while len(there.listener._greeting) < min(silent, 4):
+                await asyncio.sleep(0)
+
+            def arrive() -> None:
+                late = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                assert late.fileno() >= 0
+                # Timers run after what arrives in the same turn, as do those of ``HANDSHAKE_S``.
+                loop.call_later(0, end_all)
+
+            def end_all() -> None:
+                for task in list(there.listener._greeting):
+                    task.cancel()
+
+            loop.call_soon(arrive)
+            assert await peers[-1].rest() == b""
+            (await there.dial(patience_s=2.0)).close()
+            assert not any(task.done() for task in there.listener._accepting)
+
+    run(body)
+
+
 def test_a_listener_that_closes_in_the_middle_ends_handshakes_and_links() -> None:
     async def body() -> None:
         async with door() as there:

@@ -209,7 +209,9 @@ class LinkListener:
                 continue
             if len(self._greeting) >= HANDSHAKES_MAX:
                 # Closing the oldest lets a real dialer in: it needs one round trip, until as many newer ones arrive.
-                next(task for task in self._greeting if not task.cancelling()).cancel()
+                oldest = next((task for task in self._greeting if not task.cancelling()), None)
+                if oldest is not None:  # else the time of all of them ended in this turn of the loop
+                    oldest.cancel()
             self._spawn(self._greet(sock))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -89,3 +89,14 @@ def test_a_tier_2_that_cannot_be_is_found_before_a_store_is_made(
 def test_a_store_in_use_is_refused_for_that_though_its_ports_are_taken_as_well(tmp_path: Path, taken: int) -> None:
     with DataDirectory.open(tmp_path / "data"):
         assert isinstance(refusal(tmp_path / "data", store_port=taken), DirectoryInUseError)
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "[::1]", "m1:9090", "a..b", "a" * 64, "a b", "tls://m1", "a\0"])
+def test_an_address_to_which_nobody_could_connect_is_refused(tmp_path: Path, host: str) -> None:
+    assert isinstance(refusal(tmp_path / "data", advertised_host=host), InvalidArgumentError)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("host", ["m1", "store-1.lan", "10.0.0.1", "2001:db8::1"])
+def test_the_name_or_the_number_of_a_host_is_accepted(tmp_path: Path, host: str) -> None:
+    assert StandaloneSettings(store=EmbeddedSettings(data=tmp_path), advertised_host=host).advertised == host

@@ -486,6 +486,29 @@ def test_the_dialer_gives_up_on_a_listener_that_is_silent_hangs_up_or_speaks_oth
     run(body)
 
 
+@settings(deadline=None)
+@given(
+    host=st.one_of(
+        st.text("ab.-_09", min_size=1, max_size=6), st.text("a", min_size=60, max_size=70), st.text(max_size=5)
+    ),
+    port=st.sampled_from(["", ":0", ":1", ":65536"]),
+)
+def test_any_address_of_a_store_raises_an_error_after_which_the_dial_is_repeated(host: str, port: str) -> None:
+    look_up = socket.getaddrinfo
+
+    def offline(name, service, *, flags=0, **options):
+        return look_up(name, service, flags=flags | socket.AI_NUMERICHOST, **options)
+
+    async def body() -> None:
+        options = {"secret": SECRET, "rng": SeededRng(2), "handlers": {}, "patience_s": 0.02}
+        with pytest.raises(PenstockError):
+            await dial_container(host + port, GREETING, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", offline)
+        run(body)
+
+
 def test_a_dial_to_a_machine_that_does_not_answer_ends_in_time() -> None:
     async def body() -> None:
         with socket.socket() as full, contextlib.ExitStack() as stack:

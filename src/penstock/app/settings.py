@@ -12,6 +12,7 @@ from penstock.app.logs import LogFormat
 from penstock.app.replicated.log_place import parse_log_place
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
+from penstock.net.dial.addresses import host_of, is_host
 from penstock.net.tls.settings import TlsSettings
 
 CONTROLLER_PORT = 9090
@@ -23,6 +24,8 @@ MEMORY_BASE_BYTES = 80 << 20
 """Memory of an empty server: code and libraries."""
 WORKERS_MAX = 64
 """A machine that could use more processes would need more than one controller."""
+WILDCARDS = ("0.0.0.0", "::", "")
+"""Hosts that mean all addresses of a machine: a server can listen there, and nobody can connect there."""
 WORKING_MIN_BYTES = 16 << 20
 METRICS_STREAMS = 20  # streams
 SHOWN_STREAMS_MAX = 1000
@@ -183,6 +186,8 @@ class StandaloneSettings:
         if self.workers is not None and not 1 <= self.workers <= WORKERS_MAX:
             raise InvalidArgumentError("number of workers is out of range", workers=self.workers, most=WORKERS_MAX)
         check_server_memory(self.store.memory_bytes)
+        if self.advertised_host is not None:
+            check_advertised(self.advertised_host)
         if self.unprotected and not self.insecure:
             raise InvalidArgumentError(
                 f"other machines can reach this address, and {' and '.join(self.unprotected)}; --insecure starts without",
@@ -201,7 +206,7 @@ class StandaloneSettings:
     def advertised(self) -> str:
         if self.advertised_host is not None:
             return self.advertised_host
-        return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        return "127.0.0.1" if self.host in WILDCARDS else self.host
 
     def worker_port(self, worker: int) -> int:
         """The port of a worker; 0: any free port. Raises InvalidArgumentError if it is invalid or another port of ours."""
@@ -221,6 +226,19 @@ class StandaloneSettings:
         """Host names that HTTP requests may use, besides those of loopback. None: any. A port beyond loopback needs no
         such check, because an attacker can reach it directly, without a browser on this machine."""
         return (self.advertised,) if is_loopback(self.host) else None
+
+
+def check_advertised(host: str) -> None:
+    """Raise InvalidArgumentError unless others can connect to the host: it is one name or one numeric address."""
+    try:
+        is_one = is_host(host_of(f"[{host}]" if ":" in host else host))
+    except InvalidArgumentError:
+        is_one = False
+    if not is_one or host in WILDCARDS:
+        raise InvalidArgumentError(
+            "the address that others connect to must be the name or the number of one host, without a port: --advertise",
+            given=host,
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -32,7 +32,7 @@ from penstock.app.descriptors import connections_allowed
 from penstock.app.memory_watch import MemoryWatch
 from penstock.app.segments import StoreSource, wire_limits
 from penstock.app.serving import run_server
-from penstock.app.settings import StandaloneSettings, is_loopback
+from penstock.app.settings import WILDCARDS, StandaloneSettings, is_loopback
 from penstock.app.telemetry import Counters
 from penstock.codec.store.cluster_nodes import ClusterConfig, StoreEntry
 from penstock.core.cluster.levels import LEVEL
@@ -57,7 +57,6 @@ log = logging.getLogger(__name__)
 
 IDENTITY: Final = "cluster-store.json"
 """File in the data directory: which cluster and which store it is for."""
-_WILDCARDS: Final = ("0.0.0.0", "::", "")
 _LIMITS: Final = NodeLimits()
 _STOP_S: Final = _LIMITS.holding.flush_s + _LIMITS.holding.close_s + _LIMITS.leave_s
 """How long closing all containers may take. Each one gives up by itself before that."""
@@ -84,7 +83,7 @@ class StoreProcessSettings:
             raise InvalidArgumentError("port must be 0 to 65535", links_port=self.links_port)
         if self.links_port and self.links_port == self.serving.store_port:
             raise InvalidArgumentError("clients and controllers need different ports", links_port=self.links_port)
-        if self.serving.host in _WILDCARDS and self.serving.advertised_host is None:
+        if self.serving.host in WILDCARDS and self.serving.advertised_host is None:
             raise InvalidArgumentError(
                 "clients and controllers on other machines need an address of this one: give --advertise",
                 host=self.serving.host,

@@ -53,6 +53,15 @@ def host_of(address: str) -> str:
     return str(_parsed(address)["host"]).strip("[]")
 
 
+def is_host(host: str) -> bool:
+    """Whether the text can be the name or the numeric address of a host."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return host != "" and "\0" not in host
+
+
 def is_local(host: str) -> bool:
     """Whether the host is this machine, by its name alone."""
     return host == "localhost" or host == "::1" or (host.startswith("127.") and host.replace(".", "").isdecimal())
@@ -81,9 +90,13 @@ def looks_up_in_threads(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 async def connected_socket(host: str, port: int) -> socket.socket:
-    """A connected, non-blocking socket. Raises OSError: the error of the last address that was tried."""
+    """A connected, non-blocking socket. Raises OSError: the error of the last address that was tried, or the host can be no
+    name of DNS."""
     loop = asyncio.get_running_loop()
     look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    if not is_host(host):
+        # ``getaddrinfo`` raises UnicodeError for it, which callers that retry after an OSError do not expect.
+        raise OSError("not the name of a host: a part of it is empty or longer than 63 characters")
     try:
         found = look_up(flags=socket.AI_NUMERICHOST)
     except socket.gaierror:

@@ -117,6 +117,8 @@ GUARDED: Mapping[str, Guarded] = {
 ON_SPARK = {"spark erase"}
 OF_KEYS = {"audit rotate-key"}
 """Deletes a private key and no data: test_cli_evidence tries it."""
+OF_CLUSTERS = {"cluster disable"}
+"""Takes a container away from clients until it is enabled: test_cluster_disabled tries it."""
 
 UNGUARDED: Mapping[str, str] = {
     **dict.fromkeys(
@@ -187,6 +189,7 @@ UNGUARDED: Mapping[str, str] = {
     "cluster drain": "moves containers to other stores, and keeps every event",
     "cluster undrain": "moves containers to other stores, and keeps every event",
     "cluster move": "moves a container to another store, and keeps every event",
+    "cluster enable": "gives back",
     "cluster upgrade": "lets newer formats be written, and keeps every event",
     "approval require": "removes nothing; to require less is itself a request that another identity must approve",
     "approval approve": "performs what another identity has requested: the request is the question, and names the loss",
@@ -229,7 +232,7 @@ def all_commands() -> Mapping[str, Any]:
 
 
 def test_every_command_is_known_to_delete_or_not() -> None:
-    known = [*GUARDED, *ON_SPARK, *OF_KEYS, *UNGUARDED]
+    known = [*GUARDED, *ON_SPARK, *OF_KEYS, *OF_CLUSTERS, *UNGUARDED]
     assert sorted(known) == sorted(set(known))
     assert set(all_commands()) == set(known), "a new command belongs in one of the tables above"
 
@@ -237,7 +240,7 @@ def test_every_command_is_known_to_delete_or_not() -> None:
 def test_the_commands_that_delete_and_no_others_take_yes_and_all_of_them_a_reason() -> None:
     for words, command in all_commands().items():
         options = {option for parameter in command.params for option in parameter.opts}
-        guarded = words in GUARDED or words in ON_SPARK | OF_KEYS
+        guarded = words in GUARDED or words in ON_SPARK | OF_KEYS | OF_CLUSTERS
         assert ("--yes" in options) == guarded, words
         assert "--reason" in options or not guarded, words
 

@@ -29,11 +29,13 @@ from penstock.codec.store.cluster_nodes import (
     HELD,
     STORES,
     TERM,
+    WISHES,
     Assignment,
     ClusterConfig,
     HeldContainer,
     StoreEntry,
     Term,
+    Wishes,
     decode_node,
     encode_node,
 )
@@ -178,6 +180,7 @@ class MemoryCluster:
             STORES: b"",
             HELD: b"",
             TERM: encode_node(Term(term=1, controller="c")),
+            WISHES: encode_node(Wishes()),
             ASSIGNMENT: encode_node(Assignment()),
         }
         self.coordinator.tree = {path: Entry(Node(data=data, version=0)) for path, data in nodes.items()}

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.app.cluster.keeper import keep_assignment
-from penstock.app.cluster.status import cluster_state, until_moved, wish_drained, wish_pinned
+from penstock.app.cluster.operations.status import cluster_state
+from penstock.app.cluster.operations.wishes import until_moved, wish_drained, wish_pinned
 from penstock.codec.store.cluster_nodes import WISHES, FailedOpening, Wishes, encode_node, failed_path
 from penstock.core.cluster.placement import FLAP_WINDOW_MS, MOVE_PAUSE_MS
 from penstock.model.errors import (

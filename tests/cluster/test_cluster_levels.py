@@ -63,15 +63,15 @@ def test_an_upgrade_waits_for_the_last_process_of_the_earlier_version(monkeypatc
         await register(coordinator, "new", new)
         entry = ControllerEntry(controller="c", grpc="a:1", http="a:2", active=True, pid=1, level=new)
         await session.register(f"{CONTROLLERS}/c", encode_node(entry))
-        plan = await raise_level(session)
+        plan = (await raise_level(session)).plan
         assert (plan.before, plan.after, plan.possible, plan.behind) == (LEVEL, LEVEL, new, ["store old"])
         assert await level_of(session) == LEVEL
         await old.close()
-        assert (await raise_level(session, dry_run=True)).after == new
+        assert (await raise_level(session, dry_run=True)).plan.after == new
         assert await level_of(session) == LEVEL
-        assert (await raise_level(session)).after == new
+        assert (await raise_level(session)).plan.after == new
         assert await level_of(session) == new
-        assert (await raise_level(session)).before == new
+        assert (await raise_level(session)).plan.before == new
         assert await check_level(session) == new
         monkeypatch.undo()
         with pytest.raises(VersionTooNewError, match="install the version of the other machines"):
@@ -87,7 +87,7 @@ def test_a_cluster_of_the_first_version_has_no_level_and_gets_one(monkeypatch: p
         await session.delete(FEATURES, 0)
         assert await check_level(session) == 1
         monkeypatch.setattr(levels, "LEVEL", LEVEL + 1)
-        plan = await raise_level(session)
+        plan = (await raise_level(session)).plan
         assert (plan.before, plan.after) == (1, LEVEL + 1)
         assert await level_of(session) == LEVEL + 1
 
@@ -121,5 +121,45 @@ def test_a_damaged_level_and_the_end_of_a_session_are_told_apart() -> None:
         await other.close()
         with pytest.raises(SessionEndedError):
             await obeying
+
+    run_virtually(main())
+
+
+def test_a_damaged_registration_keeps_the_level_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        coordinator = await new_cluster()
+        session = coordinator.open()
+        monkeypatch.setattr(levels, "LEVEL", LEVEL + 1)
+        await register(coordinator, "good", LEVEL + 1)
+        await session.register(f"{STORES}/bad", b"{")
+        raised = await raise_level(session)
+        assert (raised.plan.after, raised.plan.behind) == (LEVEL, ["store bad"])
+        assert [one.node for one in raised.damaged] == [f"{STORES}/bad"]
+        await session.delete(f"{STORES}/bad", 0)
+        assert (await raise_level(session)).plan.after == LEVEL + 1
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"format": 1, "level": "x"}'])
+def test_a_damaged_level_is_written_again_as_the_highest_that_cannot_be_above_it(
+    monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    async def main() -> None:
+        coordinator = await new_cluster()
+        session = coordinator.open()
+        monkeypatch.setattr(levels, "LEVEL", 4)
+        for name, level in (("a", 3), ("b", 4)):
+            await register(coordinator, name, level)
+        await session.register(f"{STORES}/bad", b"{")
+        await session.set(FEATURES, damage, 0)
+        raised = await raise_level(session, dry_run=True)
+        assert (raised.plan.before, raised.plan.after, raised.plan.behind) == (None, 3, ["store a"])
+        assert (await session.read(FEATURES)).data == damage
+        assert sorted(one.node for one in (await raise_level(session)).damaged) == [FEATURES, f"{STORES}/bad"]
+        assert await level_of(session) == 3
+        await session.set(FEATURES, b'{"format": 99}', (await session.read(FEATURES)).version)
+        with pytest.raises(VersionTooNewError):
+            await raise_level(session)
 
     run_virtually(main())

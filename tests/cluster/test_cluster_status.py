@@ -14,7 +14,9 @@ from penstock.app.cluster.address import parse_cluster_address
 from penstock.app.cluster.controller_process import ClusterMember, ControllerProcessSettings
 from penstock.app.cluster.init import read_config
 from penstock.app.cluster.keeper import keep_assignment
-from penstock.app.cluster.status import cluster_state, until_drained, wish_drained
+from penstock.app.cluster.operations import status
+from penstock.app.cluster.operations.status import cluster_state
+from penstock.app.cluster.operations.wishes import until_drained, wish_drained
 from penstock.app.settings import EmbeddedSettings, StandaloneSettings
 from penstock.codec.store.cluster_nodes import (
     CONTROLLERS,
@@ -156,7 +158,8 @@ def test_the_command_shows_the_state(monkeypatch, as_json):
 
         return asyncio.run(main())
 
-    monkeypatch.setattr(commands, "_with_cluster", with_cluster)
+    monkeypatch.setattr(commands, "with_cluster", with_cluster)
+    monkeypatch.setattr(status, "inspect_at", lambda _: None)
     shown = CliRunner().invoke(app, ["status", "--cluster", "zk://z:1/p", *(["--json"] if as_json else [])])
     assert shown.exit_code == 0, shown.output
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,50 +20,11 @@ from penstock.app.cluster.units_router import UnitsRouter
 from penstock.codec.store.cluster_nodes import ASSIGNMENT, HELD, LEADER, TERM, WISHES, HeldContainer, encode_node
 from penstock.model.errors import NodeNotFoundError, SessionEndedError
 from penstock.segmentstore.store import SegmentStore
-from penstock.storage.memory.memory_coordination import MemoryCoordinator
 from tests.cluster.cluster_kit import CONTAINERS, Candidate, LoopClock, assignment, join, new_cluster, until_leading
 from tests.cluster.cluster_kit import until as until_assigned
+from tests.cluster.damage_kit import DAMAGES, damages, put
 from tests.cluster.store_node_kit import MemoryCluster, run, until, until_serving
 from tests.cluster.virtual_time import run_virtually
-
-DAMAGES = {
-    "empty": b"",
-    "not JSON": b"\xff{",
-    "another kind of JSON": b"[1]",
-    "no fields": b'{"format": 1}',
-    "fields of other types": (
-        b'{"format": 1, "owners": 7, "known": 7, "drained": 7, "term": "x", "controller": 7, "store": 7,'
-        b' "clients": 7, "links": 7, "serving": 7}'
-    ),
-    "a newer format": b'{"format": 99}',
-    "missing": None,
-}
-damages = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-
-
-async def put(coordinator: MemoryCoordinator, path: str, data: bytes | None) -> bytes | None:
-    """Replace a node by hand, as an operator would; None deletes it. Returns what it held."""
-    async with operator(coordinator) as session:
-        try:
-            node = await session.read(path)
-        except NodeNotFoundError:
-            if data is not None:
-                await session.create(path, data)
-            return None
-        if data is None:
-            await session.delete(path, node.version)
-        else:
-            await session.set(path, data, node.version)
-        return node.data
-
-
-@asynccontextmanager
-async def operator(coordinator: MemoryCoordinator) -> Any:
-    session = coordinator.open()
-    try:
-        yield session
-    finally:
-        await session.close()
 
 
 @damages

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.cluster.explanations import ClusterFacts, why_not_drained
 from penstock.core.cluster.placement import (
     FLAP_WINDOW_MS,
     MOVE_PAUSE_MS,
@@ -37,6 +39,7 @@ def steady(*names: str) -> list[StoreFacts]:
 pins = st.dictionaries(st.integers(0, CONTAINERS - 1), st.sampled_from(NAMES))
 failures = st.frozensets(st.tuples(st.integers(0, CONTAINERS - 1), st.sampled_from(NAMES)))
 choices = st.builds(Choices, pinned=pins, failed=failures)
+disabled = st.frozensets(st.integers(0, CONTAINERS - 1))
 
 
 def settle(before, alive, now_ms=NOW_MS, choices=NO_CHOICES):
@@ -189,3 +192,41 @@ def test_the_balance_leaves_pinned_containers_alone():
     owners = settle({}, steady("a", "b"), choices=Choices(pinned=pinned))[-1]
     assert [number for number, owner in owners.items() if owner == "a"] == list(range(8))
     assert settle(owners, steady("a", "b"), choices=Choices(pinned=pinned))[-1] == owners
+
+
+@given(before=owners, alive=stores, choices=choices, disabled=disabled, ago_ms=st.integers(0, 30_000))
+def test_a_disabled_container_has_no_owner_and_the_others_are_placed_as_if_it_did_not_exist(
+    before, alive, choices, disabled, ago_ms
+):
+    facts = {"containers": CONTAINERS, "now_ms": NOW_MS, "moved_at_ms": NOW_MS - ago_ms}
+    found = place(before, alive, choices=replace(choices, disabled=disabled), **facts)
+    assert not found.owners.keys() & disabled, "at once, even without a store"
+    if alive:
+        assert set(found.owners) == set(range(CONTAINERS)) - disabled
+    others = {number: name for number, name in before.items() if number not in disabled}
+    assert found == place(others, alive, choices=replace(choices, disabled=disabled), **facts)
+
+
+@given(before=owners, alive=stores, choices=choices, disabled=disabled)
+def test_an_enabled_container_is_placed_again(before, alive, choices, disabled):
+    without = settle(before, alive, choices=replace(choices, disabled=disabled))[-1]
+    assert set(settle(without, alive, choices=choices)[-1]) == (set(range(CONTAINERS)) if alive else set(without))
+
+
+@given(before=owners, alive=stores, choices=choices, disabled=disabled)
+def test_a_drained_store_keeps_in_the_end_exactly_the_containers_that_have_a_reason(before, alive, choices, disabled):
+    choices = replace(choices, pinned={}, disabled=disabled)
+    facts = ClusterFacts(
+        stores={one.name: one for one in alive},
+        controllers=True,
+        choices=choices,
+        reasons={},
+        disabled=dict.fromkeys(disabled, "repair"),
+    )
+    last = settle(before, alive, choices=choices)[-1]
+    late_ms = NOW_MS + 10 * FLAP_WINDOW_MS
+    for store in alive:
+        if store.draining:
+            left = {number for number, name in last.items() if name == store.name}
+            found = why_not_drained(store.name, left, facts=facts, now_ms=late_ms)
+            assert {number for numbers in found.values() for number in numbers} == left

@@ -19,15 +19,18 @@ from penstock.codec.store.cluster_nodes import (
     FAILED,
     HELD,
     TERM,
+    WISHES,
     FailedOpening,
     HeldContainer,
     Term,
+    Wishes,
     decode_node,
     encode_node,
     failed_path,
 )
 from penstock.model.errors import (
     AlreadyExistsError,
+    ConflictError,
     ContainerOfflineError,
     NodeChangedError,
     NodeNotFoundError,
@@ -188,6 +191,7 @@ class Holding:
             async with self._slots:
                 self.state = HoldingState.OPENING
                 term = await self._term()
+                await self._check_enabled()
                 store = await stack.enter_async_context(self._host.open(self.number))
             self._host.serve(self.number, store, term=term)
             stack.callback(self._host.withdraw, self.number)
@@ -230,6 +234,14 @@ class Holding:
     async def _term(self) -> int:
         await self._session.sync()
         return decode_node(Term, (await self._session.read(TERM)).data).term
+
+    async def _check_enabled(self) -> None:
+        """Raise ConflictError if an operator has disabled the container. ``held`` is registered, and a ``sync`` came after:
+        an operator who has disabled it and then sees no holder knows that nobody opens it."""
+        wishes = decode_node(Wishes, (await self._session.read(WISHES)).data)
+        reason = wishes.disabled.get(self.number)
+        if reason is not None:
+            raise ConflictError("the container is disabled", container=self.number, reason=reason)
 
     async def _until_released(self, store: SegmentStore) -> None:
         """Raises ContainerOfflineError if the container stops first."""

@@ -102,7 +102,11 @@ async def _decide(coordination: Coordination, *, containers: int, clock: Clock) 
             drained=wishes.drained,
             containers=containers,
             now_ms=now_ms,
-            choices=Choices(pinned=wishes.pinned, failed=await failed_openings(coordination)),
+            choices=Choices(
+                pinned=wishes.pinned,
+                failed=await failed_openings(coordination),
+                disabled=frozenset(wishes.disabled),
+            ),
         )
         if found.assignment != before:
             await coordination.set(ASSIGNMENT, encode_node(found.assignment), node.version)
@@ -130,5 +134,9 @@ async def failed_openings(coordination: Coordination) -> frozenset[tuple[int, st
 def _log_changes(before: Assignment, after: Assignment) -> None:
     lost, joined = sorted(set(before.known) - set(after.known)), sorted(set(after.known) - set(before.known))
     moved = sum(before.owners.get(number) != store for number, store in after.owners.items())
-    if lost or joined or moved:
-        log.info("assignment changed", extra={"lost": lost, "joined": joined, "containers_moved": moved})
+    taken = sorted(before.owners.keys() - after.owners.keys())  # disabled
+    if lost or joined or moved or taken:
+        log.info(
+            "assignment changed",
+            extra={"lost": lost, "joined": joined, "containers_moved": moved, "containers_disabled": taken},
+        )

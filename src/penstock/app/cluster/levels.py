@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Final, NoReturn
+from dataclasses import dataclass
+from typing import Final, NoReturn, TypeVar
 
+from penstock.app.cluster.operations.reading import DamagedNode, NodeReader
 from penstock.codec.store.cluster_nodes import (
     CONTROLLERS,
     FEATURES,
@@ -30,6 +33,7 @@ from penstock.ports.cluster.coordination import Coordination
 
 log = logging.getLogger(__name__)
 
+_Entry = TypeVar("_Entry", StoreEntry, ControllerEntry)
 _RETRY_S: Final = 1.0
 _ATTEMPTS: Final = 16
 """Changes by others that are followed while the level is raised; operators are few."""
@@ -64,23 +68,36 @@ async def obey_level(coordination: Coordination) -> NoReturn:
     raise AssertionError("notices end only with an error")
 
 
-async def raise_level(coordination: Coordination, *, dry_run: bool = False) -> LevelPlan:
-    """Raise the level as far as all registered processes can write it. Never lowers it. Returns what was decided.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaisedLevel:
+    """``plan``: what was decided. ``damaged``: nodes that could not be read. The level of a process whose registration is
+    damaged is unknown, so it keeps the level from rising."""
+
+    plan: LevelPlan
+    damaged: Sequence[DamagedNode]
+
+
+async def raise_level(coordination: Coordination, *, dry_run: bool = False) -> RaisedLevel:
+    """Raise the level as far as all registered processes can write it. Never lowers it. Writes it again if its node is
+    damaged.
 
     A process that registers meanwhile and cannot write the new level ends as soon as it sees it, and writes nothing above
-    its own level until then. Raises NodeChangedError: others change the level all the time.
+    its own level until then. Raises NodeChangedError: others change the level all the time. VersionTooNewError: the node of
+    the level was written by a newer version; use that one.
     """
     for _ in range(_ATTEMPTS):
         await coordination.sync()
-        level, version = await _read(coordination)
+        reader = NodeReader(coordination)
+        level, version = await _read_or_note(coordination, reader)
+        known = level is not None
         processes = {
-            **await _levels(coordination, STORES, "store", StoreEntry),
-            **await _levels(coordination, CONTROLLERS, "controller", ControllerEntry),
+            **await _levels(reader, STORES, "store", StoreEntry, known=known),
+            **await _levels(reader, CONTROLLERS, "controller", ControllerEntry, known=known),
         }
-        plan = plan_level(level, processes, own=LEVEL)
-        if dry_run or plan.after == level:
-            return plan
-        data = encode_node(Features(level=plan.after))
+        raised = RaisedLevel(plan=plan_level(level, processes, own=LEVEL), damaged=reader.damaged)
+        if dry_run or raised.plan.after == level:
+            return raised
+        data = encode_node(Features(level=raised.plan.after))
         try:
             if version is None:
                 await coordination.create(FEATURES, data)
@@ -88,7 +105,7 @@ async def raise_level(coordination: Coordination, *, dry_run: bool = False) -> L
                 await coordination.set(FEATURES, data, version)
         except (NodeChangedError, AlreadyExistsError):
             continue
-        return plan
+        return raised
     raise NodeChangedError("the level of the cluster changes all the time", node=FEATURES)
 
 
@@ -101,14 +118,25 @@ async def _read(coordination: Coordination) -> tuple[int, int | None]:
     return decode_node(Features, node.data).level, node.version
 
 
-async def _levels(
-    coordination: Coordination, folder: str, role: str, kind: type[StoreEntry | ControllerEntry]
-) -> dict[str, int]:
+async def _read_or_note(coordination: Coordination, reader: NodeReader) -> tuple[int | None, int | None]:
+    """As ``_read``; the level is None if the node is damaged."""
+    try:
+        return await _read(coordination)
+    except CorruptDataError:
+        node = await coordination.read(FEATURES)
+        await reader.registration(FEATURES, Features)
+        return None, node.version
+
+
+async def _levels(reader: NodeReader, folder: str, role: str, kind: type[_Entry], *, known: bool) -> dict[str, int]:
+    """The level of each process. One whose registration is damaged may be of the first version; without a ``known`` level
+    in force it is left out, because it would lower the level."""
     found = {}
-    for name in await coordination.members(folder):
-        try:
-            node = await coordination.read(f"{folder}/{name}")
-        except NodeNotFoundError:
-            continue  # it has just ended
-        found[f"{role} {name}"] = decode_node(kind, node.data).level
+    for name in await reader.members(folder):
+        noted = len(reader.damaged)
+        entry = await reader.registration(f"{folder}/{name}", kind)
+        if entry is not None:
+            found[f"{role} {name}"] = entry.level
+        elif known and len(reader.damaged) > noted:  # else it has just ended
+            found[f"{role} {name}"] = 1
     return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from penstock.app.access.refusal_audit import Record
 from penstock.app.cluster.keeper import UNREADABLE, first_of, wake_on_changes
 from penstock.app.workers.heartbeats import Heartbeats
 from penstock.app.workers.reports import Guard, WorkerRemovals, WorkerReports
-from penstock.codec.store.cluster_nodes import HELD, HeldContainer, decode_node
+from penstock.codec.store.cluster_nodes import HELD, WISHES, HeldContainer, Wishes, decode_node
 from penstock.core.segments.readiness import FUNCTIONS
 from penstock.model.errors import (
     InternalError,
@@ -69,6 +69,8 @@ class ContainerLine:
         its store accepts a link only afterwards, and no earlier controller can reach it any more."""
         self.problem: str | None = None
         """Why the last dial failed."""
+        self.disabled: str | None = None
+        """Why an operator has disabled it; None: it is enabled."""
         self.heartbeats = Heartbeats(pulse_s=patience.pulse_s, silent_s=patience.silent_s)
         self.removals = WorkerRemovals()
 
@@ -77,7 +79,7 @@ class ContainerLine:
         if self.ready:
             return "does not answer" if self.heartbeats.silent else None
         if self.held is None:
-            return "no store serves it"
+            return "no store serves it" if self.disabled is None else f"disabled by an operator: {self.disabled}"
         return "cannot be reached" if self.problem is None else f"cannot be reached: {self.problem}"
 
 
@@ -119,6 +121,8 @@ class ContainerLines:
         """Where clients reach the segment. Raises UnavailableError while nobody serves it, or its store does not know the
         limits of writers yet."""
         one = self.lines[self.segments.worker_of(segment)]
+        if one.disabled is not None and not one.ready:
+            raise _disabled(one.number, one.disabled)
         if one.held is None or not one.ready:
             raise UnavailableError(
                 "the container of this segment is not served now; try again",
@@ -129,7 +133,7 @@ class ContainerLines:
         return _endpoint(one.held.clients)
 
     async def until_served(self, first: int, *, patience_s: float, reach_s: float) -> None:
-        """Wait until all containers are reached; after ``patience_s``, only until the container ``first`` is.
+        """Wait until all enabled containers are reached; after ``patience_s``, only until the container ``first`` is.
 
         Raises SessionEndedError, and UnavailableError: a store serves that container, and was not reached for ``reach_s``
         more. Another controller may reach it.
@@ -161,7 +165,7 @@ class ContainerLines:
         return _unreachable(one, one.held) if now - self._unreached_since >= reach_s else None
 
     async def _until(self, lines: Sequence[ContainerLine]) -> None:
-        await self._until_all(lambda: all(one.ready for one in lines))
+        await self._until_all(lambda: all(one.ready or one.disabled is not None for one in lines))
 
     async def _until_all(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -294,9 +298,25 @@ class ContainerLines:
             if now is not None and now != held:
                 return True
 
+    async def follow_wishes(self) -> None:
+        """Keep ``disabled`` of all containers up to date; while the wishes cannot be read, as it was. Runs until it is
+        cancelled. Raises SessionEndedError."""
+        async with aclosing(self._coordination.notices(WISHES)) as notices:
+            async for _ in notices:
+                try:
+                    wishes = decode_node(Wishes, (await self._coordination.read(WISHES)).data)
+                except (UnavailableError, *UNREADABLE) as error:
+                    log.warning("wishes of operators are not known", extra={"reason": str(error)})
+                    continue
+                for one in self.lines:
+                    one.disabled = wishes.disabled.get(one.number)
+                    one.line.refuse(None if one.disabled is None else _disabled(one.number, one.disabled))
+                self._changed.set()
+
     async def run(self) -> None:
         """Keep all links. Runs until it is cancelled, or the session has ended: see ``failure``."""
         keeping = [asyncio.ensure_future(self.keep(one)) for one in self.lines]
+        keeping.append(asyncio.ensure_future(self.follow_wishes()))
         try:
             done, _ = await asyncio.wait(keeping, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -313,6 +333,14 @@ class ContainerLines:
             await asyncio.gather(*keeping, return_exceptions=True)
             for one in self.lines:
                 one.line.give_up(self._failure or NotConnectedError("the controller is closing"))
+
+
+def _disabled(number: int, reason: str) -> UnavailableError:
+    return UnavailableError(
+        "an operator has disabled this part of the store; `penstock cluster enable` ends this",
+        container=number,
+        reason=reason,
+    )
 
 
 def _unreachable(one: ContainerLine, held: HeldContainer) -> UnavailableError:

@@ -18,9 +18,11 @@ from penstock.app.cluster.registration import Registration
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
     STORES,
+    WISHES,
     Assignment,
     HeldContainer,
     StoreEntry,
+    Wishes,
     decode_node,
     encode_node,
 )
@@ -71,6 +73,7 @@ class StoreNode:
         self._session: Coordination | None = None
         self._holdings: dict[int, Holding] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._disabled: frozenset[int] = frozenset()
         self._wake = asyncio.Event()
         self._stopping = False
 
@@ -137,7 +140,7 @@ class StoreNode:
         try:
             async with asyncio.TaskGroup() as group:
                 ending = group.create_task(_until_ended(session))
-                watching = group.create_task(wake_on_changes(session, (ASSIGNMENT,), self._wake))
+                watching = group.create_task(wake_on_changes(session, (ASSIGNMENT, WISHES), self._wake))
                 obeying = group.create_task(obey_level(session))
                 await self._follow(session, group)
                 for task in (ending, watching, obeying):
@@ -226,13 +229,24 @@ class StoreNode:
         """The containers that should be ours; None: not known now."""
         try:
             assignment = decode_node(Assignment, (await session.read(ASSIGNMENT)).data)
+            await self._read_disabled(session)
         except UnavailableError as error:
             log.warning("assignment cannot be read", extra={"reason": str(error)})
             return None
         except UNREADABLE as error:
             log.error("assignment cannot be understood", extra={"reason": str(error)})
             return None
-        return frozenset(number for number, store in assignment.owners.items() if store == self._entry.store)
+        return frozenset(number for number, store in assignment.owners.items() if store == self._entry.store) - (
+            self._disabled
+        )
+
+    async def _read_disabled(self, session: Coordination) -> None:
+        """Which containers no store may open. A store obeys this even while no controller is up to change the assignment.
+        While the wishes are damaged, those count that were known last."""
+        try:
+            self._disabled = frozenset(decode_node(Wishes, (await session.read(WISHES)).data).disabled)
+        except UNREADABLE as error:
+            log.error("wishes of operators cannot be understood", extra={"reason": str(error)})
 
 
 async def _until_ended(session: Coordination) -> None:

@@ -57,10 +57,11 @@ class SharedAccess:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """``drained``: names of stores that the operator wants to be empty, sorted. ``pinned``: containers that the operator
-    wants in a certain store."""
+    wants in a certain store. ``disabled``: containers that no store may open, each with the reason."""
 
     drained: tuple[str, ...] = ()
     pinned: Mapping[int, str] = field(default_factory=dict)
+    disabled: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,25 @@ def parts_of(address: int, frame: bytes | memoryview, *, entry_max_bytes: int) -
         yield [PART.pack(VERSION, index, total, address), view[index * room : (index + 1) * room]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramePart:
+    """One entry of a frame: its place among the entries of the frame, and the frame's address. ``data`` is a view."""
+
+    index: int
+    address: int
+    data: memoryview
+
+
+def decode_part(data: bytes | bytearray | memoryview, *, ledger: int) -> FramePart:
+    """Raises CorruptDataError, VersionTooNewError."""
+    if len(data) < PART.size:
+        raise CorruptDataError("entry of a log is too short", ledger=ledger)
+    version, index, _, address = PART.unpack_from(data)
+    if version > VERSION:
+        raise VersionTooNewError("entry was written by a newer version", version=version, newest_known=VERSION)
+    return FramePart(index=index, address=address, data=memoryview(data)[PART.size :])
+
+
 @dataclass(slots=True)
 class FrameJoiner:
     """Joins the entries of one ledger to frames. A frame whose last parts are missing was not acknowledged, and is

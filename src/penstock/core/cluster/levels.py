@@ -17,24 +17,27 @@ container, must understand."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelPlan:
-    """``before``: the level in force. ``after``: the highest one that all can write. ``behind``: names of the processes that
+    """``before``: the level in force; None: unknown, because its node is damaged.
+    ``after``: the highest one that all can write. ``behind``: names of the processes that
     keep it from rising further, sorted, and ``possible``: how far it would rise without them."""
 
-    before: int
+    before: int | None
     after: int
     possible: int
     behind: Sequence[str]
 
 
-def plan_level(in_force: int, processes: Mapping[str, int], *, own: int) -> LevelPlan:
+def plan_level(in_force: int | None, processes: Mapping[str, int], *, own: int) -> LevelPlan:
     """How far the level can rise.
 
     Args:
-        in_force: The current level, which never falls. processes: The level of each registered process, by name.
+        in_force: The current level, which never falls; None: unknown. Each registered process can write it, so their lowest
+        level is not below it. processes: The level of each registered process, by name.
         own: The level of the version that asks. It counts too: a store of this version may be started next.
     """
     levels = {"this command": own, **processes}
-    possible = max(in_force, *levels.values())
-    after = max(in_force, min(levels.values()))
+    least = min(processes.values(), default=own) if in_force is None else in_force
+    possible = max(least, *levels.values())
+    after = max(least, min(levels.values()))
     behind = [name for name, level in levels.items() if level < possible]
     return LevelPlan(before=in_force, after=after, possible=possible, behind=sorted(behind))

@@ -36,10 +36,12 @@ class StoreFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
     """What limits the choice of a store. ``pinned``: containers that an operator wants in a certain store; the balance leaves
-    them there. ``failed``: containers and stores that could not open them."""
+    them there. ``failed``: containers and stores that could not open them. ``disabled``: containers that no store may open.
+    """
 
     pinned: Mapping[int, str] = field(default_factory=dict)
     failed: Collection[tuple[int, str]] = frozenset()
+    disabled: Collection[int] = frozenset()
 
 
 NO_CHOICES = Choices()
@@ -71,28 +73,31 @@ def place(
     if the last such move is ``MOVE_PAUSE_MS`` ago: first to the store that an operator has chosen for it, then away from a
     draining store, else from the store with the most to that with the fewest if they differ by more than one. A store that
     flaps or drains receives a container only if no other store is alive, and one that could not open a container only if
-    all others could not either. Ties: the first name, the lowest container. Without stores, the map stays as it is.
+    all others could not either. A disabled container has no owner, whatever else holds. Ties: the first name, the lowest
+    container. Without stores, the map stays as it is, except that disabled containers lose their owner.
 
     Args:
         before: The last map. stores: Those registered now, in any order. containers: Their fixed number, from 0 on.
         now_ms: Wall clock. moved_at_ms: When the last container of a live store moved. choices: See ``Choices``.
     """
     alive = {store.name: store for store in sorted(stores, key=lambda store: store.name)}
-    targets = _targets(alive, now_ms)
+    targets = receivers(alive, now_ms)
+    before = {number: owner for number, owner in before.items() if number not in choices.disabled}
     if not targets:
-        return Placement(owners=dict(before), moved=False, again_at_ms=None)
+        return Placement(owners=before, moved=False, again_at_ms=None)
+    enabled = [number for number in range(containers) if number not in choices.disabled]
     kept = {}
-    for number in range(containers):
+    for number in enabled:
         owner = before.get(number)
         if (
             owner is not None
             and owner in alive
-            and not ((number, owner) in choices.failed and _able(number, targets, choices))
+            and not ((number, owner) in choices.failed and able_stores(number, targets, choices))
         ):
             kept[number] = owner
-    orphans = [number for number in range(containers) if number not in kept]
+    orphans = [number for number in enabled if number not in kept]
     for number in orphans:
-        able, pinned = _able(number, targets, choices), choices.pinned.get(number)
+        able, pinned = able_stores(number, targets, choices), choices.pinned.get(number)
         kept[number] = pinned if pinned is not None and pinned in able else _fewest(kept, able or targets)
     move = None if orphans else _move(kept, alive, targets, choices)
     quiet_at_ms = min((end for store in alive.values() if (end := _flaps_until_ms(store, now_ms))), default=None)
@@ -129,14 +134,14 @@ def _flaps_until_ms(store: StoreFacts, now_ms: int) -> int | None:
     return None
 
 
-def _targets(alive: Mapping[str, StoreFacts], now_ms: int) -> Sequence[str]:
+def receivers(alive: Mapping[str, StoreFacts], now_ms: int) -> Sequence[str]:
     """Stores that may receive containers, sorted. Draining or flapping stores are among them only if there is no
     other."""
     steady = [name for name, store in alive.items() if not store.draining and not flaps(store, now_ms=now_ms)]
     return steady or [name for name, store in alive.items() if not store.draining] or list(alive)
 
 
-def _able(number: int, targets: Sequence[str], choices: Choices) -> Sequence[str]:
+def able_stores(number: int, targets: Sequence[str], choices: Choices) -> Sequence[str]:
     """The targets that have not failed to open the container."""
     return [name for name in targets if (number, name) not in choices.failed]
 
@@ -146,16 +151,16 @@ def _move(
 ) -> tuple[int, str] | None:
     """The container that should move next, and where to."""
     for number, name in sorted(choices.pinned.items()):
-        if number in kept and kept[number] != name and name in _able(number, targets, choices):
+        if number in kept and kept[number] != name and name in able_stores(number, targets, choices):
             return number, name
     for number, name in sorted(kept.items()):
-        able = _able(number, targets, choices)
+        able = able_stores(number, targets, choices)
         if alive[name].draining and name not in targets and able:
             return number, _fewest(kept, able)
     counts = _counts(kept, list(alive))
     free = [(number, name) for number, name in sorted(kept.items()) if choices.pinned.get(number) != name]
     for number, name in sorted(free, key=lambda item: (-counts[item[1]], item[1], item[0])):
-        able = _able(number, targets, choices)
+        able = able_stores(number, targets, choices)
         if able and counts[name] - counts[least := _fewest(kept, able)] > 1:
             return number, least
     return None

@@ -26,6 +26,7 @@ class WorkerLine:
         self._link: WorkerLink | None = None
         self._changed: asyncio.Future[None] | None = None
         self._failure: PenstockError | None = None
+        self._absent: PenstockError | None = None
 
     @property
     def link(self) -> WorkerLink | None:
@@ -42,6 +43,11 @@ class WorkerLine:
         all callers, and keep their arguments alive."""
         self._link = None
         self._failure = failure
+        self._wake()
+
+    def refuse(self, reason: PenstockError | None) -> None:
+        """While the worker is down, calls raise copies of ``reason`` at once. None: they wait for it."""
+        self._absent = reason
         self._wake()
 
     def _wake(self) -> None:
@@ -81,6 +87,8 @@ class WorkerLine:
             link = self.link
             if link is not None and link is not refused:
                 return link
+            if link is None and self._absent is not None:
+                raise copy(self._absent)
             if self._changed is None:
                 self._changed = asyncio.get_running_loop().create_future()
             try:
@@ -93,7 +101,7 @@ class WorkerLine:
         """Send now; ``answer`` is called once, later, also where the worker is down."""
         link = self.link
         if link is None:
-            failure = self._failure
+            failure = self._failure or self._absent
             error = NotConnectedError("worker is down", worker=self.number) if failure is None else copy(failure)
             asyncio.get_running_loop().call_soon(answer, error)
             return

@@ -68,6 +68,13 @@ class LedgerNodes:
             found.append(Bookie(name=name, host=place.host, zone=dict(place.properties).get("zone", "")))
         return found
 
+    async def read_only(self) -> list[str]:
+        """Names of those that take no new entries, and answer reads."""
+        try:
+            return list(await self._nodes.children(f"{self._root}/available/{READ_ONLY}"))
+        except NotFoundError:
+            return []  # created with the first such bookie
+
     async def locate(self, name: str) -> Registration:
         """Where the bookie is. Raises NotConnectedError if it is not registered."""
         for path in (f"{self._root}/available/{name}", f"{self._root}/available/{READ_ONLY}/{name}"):

@@ -1,25 +1,25 @@
-"""``penstock cluster``: create a cluster, show it, move its containers, finish an upgrade."""
+"""``penstock cluster``: create a cluster, show it, move and disable its containers, finish an upgrade."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.app.cli.cluster.options import ClusterOption, SecretFileOption
-from penstock.app.cli.common.options import TIER2, WAIT, DryRunOption, EndpointOption, InsecureOption
-from penstock.app.cli.common.output import ProgressLine, print_facts, print_json, print_rows, say
+from penstock.app.cli.cluster.session import run, with_cluster
+from penstock.app.cli.cluster.state_words import print_damaged, print_status, status_json
+from penstock.app.cli.common.options import REASON, TIER2, WAIT, DryRunOption, EndpointOption, InsecureOption, YesOption
+from penstock.app.cli.common.output import ProgressLine, print_facts, print_json, say
 from penstock.app.cli.common.target import JsonOption
 from penstock.core.units import counted
 
 if TYPE_CHECKING:
-    from penstock.app.cluster.status import ClusterState, ContainerState
     from penstock.ports.cluster.coordination import Coordination
 
-app = typer.Typer(no_args_is_help=True, help="A store on several machines: create, show, move, upgrade.")
-_T = TypeVar("_T")
+app = typer.Typer(no_args_is_help=True, help="A store on several machines: create, show, move, repair, upgrade.")
 
+ContainerArgument = Annotated[int, typer.Argument(metavar="CONTAINER", help="Number of the container.")]
 StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")]
 
 
@@ -68,7 +68,7 @@ def init(
             return await init_cluster(address, plan, clock=RealClock(), rng=rng, offload=offload)
 
     is_new = ensure_cluster_secret(secret_file, rng)
-    found = _run(work)
+    found = run(work)
     facts: dict[str, Any] = {
         "cluster": found.config.cluster,
         "created": found.created,
@@ -86,116 +86,23 @@ def init(
 
 @app.command()
 def status(cluster: ClusterOption, json: JsonOption = False) -> None:
-    """Show stores, controllers and containers.
+    """Show stores, controllers and containers: who owns them, what is not in tier 2 yet, and why something waits.
+
+    Reads ZooKeeper, and the logs of containers from bookies. Changes nothing.
 
     \b
     penstock cluster status --cluster zk://zk1:2181/penstock/shop
     """
-    from penstock.app.cluster.status import cluster_state
+    from penstock.app.cluster.address import parse_cluster_address
+    from penstock.app.cluster.operations.status import cluster_state, inspect_at
     from penstock.storage.machine.clock import RealClock
 
-    found = _with_cluster(cluster, lambda session: cluster_state(session, now_ms=RealClock().now_ms()))
+    now_ms, inspect = RealClock().now_ms(), inspect_at(parse_cluster_address(cluster))
+    found = with_cluster(cluster, lambda session: cluster_state(session, now_ms=now_ms, inspect=inspect))
     if json:
-        print_json(_status_json(found))
+        print_json(status_json(found, now_ms=now_ms))
     else:
-        _print_status(found)
-
-
-def _print_status(found: ClusterState) -> None:
-    unserved = found.unserved
-    away = (
-        f"{counted(len(unserved), 'container')} of {len(found.containers)} not served: {', '.join(map(str, unserved))}"
-    )
-    print_facts(
-        {
-            "cluster": found.config.cluster,
-            "tier 2": found.config.tier2,
-            "controller": _leader_of(found),
-            "containers": away if unserved else f"all {len(found.containers)} are served",
-        },
-        as_json=False,
-    )
-    print_rows(
-        ("controller", "role", "gRPC", "HTTP"),
-        [(one.controller, "active" if one.active else "standby", one.grpc, one.http) for one in found.controllers],
-        as_json=False,
-    )
-    print_rows(
-        ("store", "state", "holds", "clients", "links"),
-        [
-            (
-                one.name,
-                _state_of(one),
-                one.holds,
-                "-" if one.entry is None else one.entry.clients,
-                "-" if one.entry is None else one.entry.links,
-            )
-            for one in found.stores
-        ],
-        as_json=False,
-    )
-    print_rows(
-        ("container", "assigned to", "held by", "state", "epoch", "ledgers"),
-        [
-            (
-                one.number,
-                one.assigned or "-",
-                "-" if one.held is None else one.held.store,
-                _container_state(one),
-                one.record.epoch,
-                len(one.record.ledgers),
-            )
-            for one in found.containers
-        ],
-        as_json=False,
-    )
-
-
-def _container_state(one: ContainerState) -> str:
-    words = ["away" if one.held is None else "serving" if one.held.serving else "opening"]
-    words += [f"pinned to {one.pinned}"] if one.pinned is not None else []
-    words += [f"could not be opened by {failed.store}: {failed.reason}" for failed in one.failed]
-    return "; ".join(words)
-
-
-def _leader_of(found: ClusterState) -> str:
-    if found.leader is None:
-        return "none is active"
-    name = f"{found.leader.controller}, term {found.leader.term}"
-    is_active = any(one.active and one.controller == found.leader.controller for one in found.controllers)
-    return name if is_active else f"{name}, waits for containers"
-
-
-def _state_of(store: Any) -> str:
-    words = ["up" if store.entry is not None else "away"]
-    words += ["drained"] if store.drained else []
-    words += ["lost too often, gets no containers"] if store.flaps else []
-    return ", ".join(words)
-
-
-def _status_json(found: ClusterState) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "cluster": asdict(found.config),
-        "term": asdict(found.term),
-        "leader": None if found.leader is None else asdict(found.leader),
-        "controllers": [asdict(one) for one in found.controllers],
-        "stores": [asdict(one) for one in found.stores],
-        "containers": [
-            {
-                "container": one.number,
-                "assigned": one.assigned,
-                "held": None if one.held is None else asdict(one.held),
-                "epoch": one.record.epoch,
-                "ledgers": len(one.record.ledgers),
-                "pinned": one.pinned,
-                "failed": [asdict(failed) for failed in one.failed],
-            }
-            for one in found.containers
-        ],
-        "unserved": list(found.unserved),
-    }
+        print_status(found, now_ms=now_ms)
 
 
 @app.command()
@@ -212,7 +119,7 @@ def drain(
     \b
     penstock cluster drain store-2 --cluster zk://zk1:2181/penstock/shop
     """
-    from penstock.app.cluster.status import until_drained, wish_drained
+    from penstock.app.cluster.operations.wishes import until_drained, wish_drained
 
     with ProgressLine(quiet=json) as line:
 
@@ -224,7 +131,7 @@ def drain(
             if wait:
                 await until_drained(session, store, show)
 
-        _with_cluster(cluster, work)
+        with_cluster(cluster, work)
     say(f"{store} is empty" if wait else f"{store} is being emptied", as_json=json, store=store, empty=wait)
 
 
@@ -235,15 +142,15 @@ def undrain(store: StoreArgument, cluster: ClusterOption, json: JsonOption = Fal
     \b
     penstock cluster undrain store-2 --cluster zk://zk1:2181/penstock/shop
     """
-    from penstock.app.cluster.status import wish_drained
+    from penstock.app.cluster.operations.wishes import wish_drained
 
-    changed = _with_cluster(cluster, lambda session: wish_drained(session, store, drained=False))
+    changed = with_cluster(cluster, lambda session: wish_drained(session, store, drained=False))
     say(f"{store} gets containers again" if changed else f"{store} was not drained", as_json=json, store=store)
 
 
 @app.command()
 def move(
-    container: Annotated[int, typer.Argument(metavar="CONTAINER", help="Number of the container.")],
+    container: ContainerArgument,
     store: Annotated[
         str | None, typer.Argument(metavar="STORE", help="Where it should be.", show_default=False)
     ] = None,
@@ -261,7 +168,7 @@ def move(
     penstock cluster move 7 store-2 --cluster zk://zk1:2181/penstock/shop
     penstock cluster move 7 --unpin --cluster zk://zk1:2181/penstock/shop
     """
-    from penstock.app.cluster.status import until_moved, wish_pinned
+    from penstock.app.cluster.operations.wishes import until_moved, wish_pinned
 
     if (store is None) != unpin:
         raise typer.BadParameter("give either a store or --unpin")
@@ -271,7 +178,7 @@ def move(
             await wish_pinned(session, container, store)
             return await until_moved(session, container, store, line.show) if wait and store is not None else None
 
-        away_s = _with_cluster(cluster, work)
+        away_s = with_cluster(cluster, work)
     if store is None:
         text = f"container {container} may be anywhere again"
     elif away_s is None:
@@ -279,6 +186,61 @@ def move(
     else:
         text = f"container {container} is served by {store}; it was away for {away_s:.1f} s"
     say(text, as_json=json, container=container, store=store, away_s=away_s)
+
+
+@app.command()
+def disable(
+    container: ContainerArgument,
+    cluster: ClusterOption,
+    reason: Annotated[
+        str,
+        typer.Option("--reason", metavar="TEXT", help=f"{REASON} Operators and clients see it.", show_default=False),
+    ],
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help=f"{WAIT} No store then has it open.")] = True,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Keep all stores from opening a container, so that it can be repaired. Nothing is deleted.
+
+    Its segments cannot be written or read until `penstock cluster enable`. Calls to it fail with the reason.
+
+    \b
+    penstock cluster disable 7 --reason "repair of its record" --cluster zk://zk1:2181/penstock/shop
+    """
+    from penstock.app.cli.common.loss import Loss, confirm
+    from penstock.app.cluster.operations.wishes import until_closed, wish_disabled
+
+    facts = {
+        "clients": "cannot write or read its segments; calls fail with the reason",
+        "reason": reason,
+        "undo": f"`penstock cluster enable {container}`",
+    }
+    loss = Loss(action=f"disable container {container}", facts=facts, fields={"container": container, "reason": reason})
+    confirm(loss, yes=yes, as_json=json)
+    with ProgressLine(quiet=json) as line:
+
+        async def work(session: Coordination) -> None:
+            await wish_disabled(session, container, reason)
+            if wait:
+                await until_closed(session, container, lambda store: line.show(f"{store} closes container {container}"))
+
+        with_cluster(cluster, work)
+    text = f"container {container} is disabled" + (", and no store has it open" if wait else "; its store closes it")
+    say(text, as_json=json, container=container, reason=reason, closed=wait)
+
+
+@app.command()
+def enable(container: ContainerArgument, cluster: ClusterOption, json: JsonOption = False) -> None:
+    """Let stores open a container again.
+
+    \b
+    penstock cluster enable 7 --cluster zk://zk1:2181/penstock/shop
+    """
+    from penstock.app.cluster.operations.wishes import wish_disabled
+
+    changed = with_cluster(cluster, lambda session: wish_disabled(session, container, None))
+    text = f"container {container} may be opened again" if changed else f"container {container} was not disabled"
+    say(text, as_json=json, container=container)
 
 
 @app.command()
@@ -299,37 +261,17 @@ def upgrade(
 
     from penstock.app.cluster.levels import raise_level
 
-    plan = _with_cluster(cluster, lambda session: raise_level(session, dry_run=dry_run))
+    raised = with_cluster(cluster, lambda session: raise_level(session, dry_run=dry_run))
+    plan = raised.plan
     if json:
-        print_json({**asdict(plan), "dry_run": dry_run})
+        print_json({**asdict(plan), "damaged": [asdict(one) for one in raised.damaged], "dry_run": dry_run})
         return
-    if plan.after == plan.before:
+    if plan.before is None:
+        print(f"the level of formats was damaged, and {'would be' if dry_run else 'was'} written again: {plan.after}")
+    elif plan.after == plan.before:
         print(f"formats stay at level {plan.before}")
     else:
         print(f"formats {'would rise' if dry_run else 'rose'} from level {plan.before} to {plan.after}")
     if plan.behind:
         print(f"level {plan.possible} is possible once these run the new version: {', '.join(plan.behind)}")
-
-
-def _with_cluster(cluster: str, work: Callable[[Coordination], Awaitable[_T]]) -> _T:
-    from penstock.app.cluster.address import parse_cluster_address
-    from penstock.app.cluster.status import open_cluster
-    from penstock.storage.machine.offload import ThreadOffload
-    from penstock.storage.machine.rng import RealRng
-
-    address = parse_cluster_address(cluster)
-
-    async def main() -> _T:
-        async with (
-            ThreadOffload(threads=2) as offload,
-            open_cluster(address, rng=RealRng(), offload=offload) as session,
-        ):
-            return await work(session)
-
-    return _run(main)
-
-
-def _run(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    import asyncio  # only here, so that --help is quick
-
-    return asyncio.run(work())
+    print_damaged(raised.damaged)

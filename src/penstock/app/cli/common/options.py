@@ -58,8 +58,10 @@ OwnerOption = Annotated[
         show_default=False,
     ),
 ]
+REASON = "Why."
+
 ReasonOption = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.", show_default=False)
+    str, typer.Option("--reason", metavar="TEXT", help=f"{REASON} The audit log keeps it.", show_default=False)
 ]
 TableOption = Annotated[
     str,

@@ -1,40 +1,28 @@
-"""What an operator sees of a cluster, and the request to empty a store."""
+"""What operators want of a cluster: stores that are drained, and containers that are pinned or disabled."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
 
-from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.init import read_config
 from penstock.app.cluster.keeper import failed_openings, first_of, wake_on_changes
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
-    CONTAINERS,
-    CONTROLLERS,
     FAILED,
     HELD,
-    LEADER,
     STORES,
-    TERM,
     WISHES,
     Assignment,
-    ClusterConfig,
-    ControllerEntry,
     FailedOpening,
     HeldContainer,
-    StoreEntry,
-    Term,
     Wishes,
     decode_node,
     encode_node,
     failed_path,
 )
-from penstock.codec.store.container_record import ContainerRecord, decode_record
-from penstock.core.cluster.placement import StoreFacts, flaps
 from penstock.model.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -43,136 +31,11 @@ from penstock.model.errors import (
     NotFoundError,
 )
 from penstock.ports.cluster.coordination import Coordination
-from penstock.ports.offload import Offload
-from penstock.ports.rng import Rng
-from penstock.storage.cluster.zookeeper import open_zookeeper
-from penstock.storage.machine.clock import boot_seconds
 
 _ATTEMPTS: Final = 16
 """Changes of the wishes by others that are followed; operators are few."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreState:
-    """``entry``: None if the store is not registered. ``flaps``: it was lost so often that it gets no containers for now.
-    ``holds``: containers that it holds."""
-
-    name: str
-    entry: StoreEntry | None
-    drained: bool
-    flaps: bool
-    holds: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerState:
-    """``assigned``: the store that should own it. ``held``: who holds it now; None: nobody. ``pinned``: the store that an
-    operator has chosen for it. ``failed``: why stores could not open it."""
-
-    number: int
-    assigned: str | None
-    held: HeldContainer | None
-    record: ContainerRecord
-    pinned: str | None = None
-    failed: Sequence[FailedOpening] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterState:
-    """A cluster as its nodes show it; they are read one after another. All lists are sorted. ``leader``: the election that is
-    in force; its controller is active once it reaches the containers. None: there is none."""
-
-    config: ClusterConfig
-    term: Term
-    leader: Term | None
-    stores: Sequence[StoreState]
-    controllers: Sequence[ControllerEntry]
-    containers: Sequence[ContainerState]
-
-    @property
-    def unserved(self) -> Sequence[int]:
-        """Containers that no store serves now."""
-        return [one.number for one in self.containers if one.held is None or not one.held.serving]
-
-
-@asynccontextmanager
-async def open_cluster(address: ClusterAddress, *, rng: Rng, offload: Offload) -> AsyncIterator[Coordination]:
-    """A session of an operator. Raises as ``open_zookeeper``."""
-    async with open_zookeeper(
-        address.hosts, address.root, cluster=None, boot_clock=boot_seconds, rng=rng, offload=offload
-    ) as coordination:
-        yield coordination
-
-
-_N = TypeVar("_N", Term, StoreEntry, ControllerEntry, HeldContainer, FailedOpening)
-
-
-async def cluster_state(coordination: Coordination, *, now_ms: int) -> ClusterState:
-    """The state of the cluster. ``now_ms``: wall clock. Raises NotFoundError: its creation was not finished."""
-    config = await read_config(coordination)
-    await coordination.sync()
-    wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
-    assignment = decode_node(Assignment, (await coordination.read(ASSIGNMENT)).data)
-    stores = {
-        name: await _entry(coordination, f"{STORES}/{name}", StoreEntry) for name in await coordination.members(STORES)
-    }
-    controllers = [
-        await _entry(coordination, f"{CONTROLLERS}/{name}", ControllerEntry)
-        for name in await coordination.members(CONTROLLERS)
-    ]
-    failed = await _failures(coordination)
-    containers = [
-        replace(
-            await _container(coordination, number, assignment),
-            pinned=wishes.pinned.get(number),
-            failed=[one for one in failed if one.container == number],
-        )
-        for number in range(config.containers)
-    ]
-    # A store may have left, and still own containers on paper.
-    names = sorted(
-        {*stores, *wishes.drained, *assignment.owners.values(), *(one.held.store for one in containers if one.held)}
-    )
-    return ClusterState(
-        config=config,
-        term=decode_node(Term, (await coordination.read(TERM)).data),
-        leader=await _entry(coordination, LEADER, Term),
-        stores=[
-            StoreState(
-                name=name,
-                entry=stores.get(name),
-                drained=name in wishes.drained,
-                flaps=flaps(StoreFacts(name=name, losses_ms=assignment.losses_ms.get(name, ())), now_ms=now_ms),
-                holds=sum(one.held is not None and one.held.store == name for one in containers),
-            )
-            for name in names
-        ],
-        controllers=[one for one in controllers if one is not None],
-        containers=containers,
-    )
-
-
-async def _entry(coordination: Coordination, path: str, kind: type[_N]) -> _N | None:
-    try:
-        return decode_node(kind, (await coordination.read(path)).data)
-    except NodeNotFoundError:
-        return None
-
-
-async def _container(coordination: Coordination, number: int, assignment: Assignment) -> ContainerState:
-    node = await coordination.read(f"{CONTAINERS}/{number}")
-    return ContainerState(
-        number=number,
-        assigned=assignment.owners.get(number),
-        held=await _entry(coordination, f"{HELD}/{number}", HeldContainer),
-        record=decode_record(node.data),
-    )
-
-
-async def _failures(coordination: Coordination) -> Sequence[FailedOpening]:
-    pairs = sorted(await failed_openings(coordination))
-    found = [await _entry(coordination, failed_path(number, store), FailedOpening) for number, store in pairs]
-    return [one for one in found if one is not None]
+REASON_CHARS_MAX: Final = 200
+"""Of a disabled container: all of them share one node of the coordinator."""
 
 
 async def wish_pinned(coordination: Coordination, container: int, store: str | None) -> bool:
@@ -182,9 +45,7 @@ async def wish_pinned(coordination: Coordination, container: int, store: str | N
     Raises InvalidArgumentError (no such container), NotFoundError (no store of this name is registered), ConflictError (the
     store is drained), NodeChangedError (others change the wishes all the time).
     """
-    config = await read_config(coordination)
-    if not 0 <= container < config.containers:
-        raise InvalidArgumentError("no such container", container=container, containers=f"0 to {config.containers - 1}")
+    await _check_container(coordination, container)
 
     async def change(wishes: Wishes) -> Wishes:
         pinned = {number: name for number, name in wishes.pinned.items() if number != container}
@@ -214,7 +75,7 @@ async def until_moved(coordination: Coordination, container: int, store: str, pr
         while True:
             wake.clear()
             await _check_pinned(coordination, container, store)
-            held = await _entry(coordination, f"{HELD}/{container}", HeldContainer)
+            held = await _holder(coordination, container)
             is_served = held is not None and held.serving
             if away_since is not None and is_served:
                 away_s, away_since = away_s + loop.time() - away_since, None
@@ -241,9 +102,51 @@ async def _check_pinned(coordination: Coordination, container: int, store: str) 
         raise NotFoundError("the store is lost; it gets the container when it is back", store=store)
     if store in wishes.drained:
         raise ConflictError("the store is drained; it gets the container when it no longer is", store=store)
-    for failure in await _failures(coordination):
-        if (failure.container, failure.store) == (container, store):
-            raise ConflictError("the store cannot open the container", store=store, reason=failure.reason)
+    if (container, store) in await failed_openings(coordination):
+        failure = decode_node(FailedOpening, (await coordination.read(failed_path(container, store))).data)
+        raise ConflictError("the store cannot open the container", store=store, reason=failure.reason)
+
+
+async def wish_disabled(coordination: Coordination, container: int, reason: str | None) -> bool:
+    """Note that no store may open the container, and why; None: stores may. Returns whether this changed anything.
+
+    Raises InvalidArgumentError (no such container; the reason is empty or too long), NodeChangedError (others change the
+    wishes all the time).
+    """
+    await _check_container(coordination, container)
+    if reason is not None and not 1 <= len(reason) <= REASON_CHARS_MAX:
+        raise InvalidArgumentError("a reason needs 1 to 200 characters", characters=len(reason))
+
+    async def change(wishes: Wishes) -> Wishes:
+        disabled = {number: why for number, why in wishes.disabled.items() if number != container}
+        return replace(wishes, disabled=disabled if reason is None else {**disabled, container: reason})
+
+    return await _change_wishes(coordination, change)
+
+
+async def until_closed(coordination: Coordination, container: int, progress: Callable[[str], None]) -> None:
+    """Wait until no store holds the disabled container; none can open it then, until it is enabled. ``progress`` gets the
+    name of the store that holds it, whenever it changes. Raises NotFoundError: it is enabled again."""
+    wake, last = asyncio.Event(), ""
+    watching = asyncio.ensure_future(wake_on_changes(coordination, (WISHES, f"{HELD}/{container}"), wake))
+    try:
+        while True:
+            wake.clear()
+            # A store registers first, and looks at the wishes then. So a store that is not seen here will see them.
+            await coordination.sync()
+            wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
+            if container not in wishes.disabled:
+                raise NotFoundError("the container is no longer disabled", container=container)
+            held = await _holder(coordination, container)
+            if held is None:
+                return
+            if held.store != last:
+                progress(held.store)
+                last = held.store
+            await first_of(wake, [watching])
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def wish_drained(coordination: Coordination, store: str, *, drained: bool) -> bool:
@@ -316,7 +219,20 @@ async def _left(coordination: Coordination, store: str, containers: int) -> int:
     assignment = decode_node(Assignment, (await coordination.read(ASSIGNMENT)).data)
     left = {number for number, owner in assignment.owners.items() if owner == store}
     for number in range(containers):
-        held = await _entry(coordination, f"{HELD}/{number}", HeldContainer)
+        held = await _holder(coordination, number)
         if held is not None and held.store == store:
             left.add(number)
     return len(left)
+
+
+async def _holder(coordination: Coordination, container: int) -> HeldContainer | None:
+    try:
+        return decode_node(HeldContainer, (await coordination.read(f"{HELD}/{container}")).data)
+    except NodeNotFoundError:
+        return None
+
+
+async def _check_container(coordination: Coordination, container: int) -> None:
+    config = await read_config(coordination)
+    if not 0 <= container < config.containers:
+        raise InvalidArgumentError("no such container", container=container, containers=f"0 to {config.containers - 1}")

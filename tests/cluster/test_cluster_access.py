@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.app.cluster.access.keys import derived, settle_erasure_key, settle_token_key, token_key
-from penstock.app.cluster.access.shared_files import OBJECTS, SharedFiles
+from penstock.app.cluster.access.shared_files import OBJECTS, SharedFile, SharedFiles
 from penstock.app.erasure.key import ERASURE_KEY, read_key
-from penstock.core.cluster.shared_files import Seen, Step, next_step
-from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.core.cluster.shared_files import Step, next_step
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
 from penstock.storage.access.secret_files import write_secret
+from penstock.storage.access.shared_note import read_note
 from penstock.storage.access.store_key import load_key
+from penstock.storage.access.token_list import IssuedToken, change_tokens, load_tokens, merge_tokens, parse_tokens
+from penstock.storage.access.users_file import User, change_users, load_users, parse_users
 from penstock.storage.memory.memory_coordination import MemoryCoordinator
 from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.testing.fakes import InlineOffload, SeededRng
@@ -23,18 +28,21 @@ from tests.cluster.virtual_time import run_virtually
 
 SECRET = bytes(range(32))
 NAMES = ("tokens.json", "users.json")
+TOKENS, USERS = NAMES
 
 
 class Controller:
     """The files of one controller, and how it shares them."""
 
-    def __init__(self, path: Path, coordinator: MemoryCoordinator, objects: MemoryObjects, *, secret=SECRET) -> None:
+    def __init__(
+        self, path: Path, coordinator: MemoryCoordinator, objects: MemoryObjects, *, secret=SECRET, **options
+    ) -> None:
         self.data = path
         self.shared = SharedFiles(
             coordination=coordinator.open(),
             objects=objects,
             data=path,
-            names=NAMES,
+            files=options.get("files", tuple(SharedFile(name=name) for name in NAMES)),
             cluster="c1",
             key=derived(secret, "c1", "users and tokens"),
             rng=SeededRng(len(str(path))),
@@ -47,6 +55,10 @@ class Controller:
     def read(self) -> dict[str, str]:
         files = [self.data / "access" / name for name in NAMES]
         return {file.name: file.read_text() for file in files if file.exists()}
+
+    def is_lost(self, name: str) -> bool:
+        """Whether the cluster has had this file, and it is missing here."""
+        return not (self.data / "access" / name).exists() and name in read_note(self.data / "access")
 
     def kept(self) -> list[str]:
         return sorted(file.read_text() for file in (self.data / "access").glob("*.conflict"))
@@ -62,16 +74,16 @@ def test_a_change_on_one_controller_reaches_the_other_and_is_encrypted_in_tier_2
     (one, other), objects = two
 
     async def main() -> None:
-        assert await one.shared.sync() is Step.NOTHING
+        assert await one.shared.sync() == {}
         one.write("users.json", "ann")
-        assert await one.shared.sync() is Step.PUSH
-        assert await other.shared.sync() is Step.PULL
+        assert await one.shared.sync() == {USERS: Step.PUSH}
+        assert await other.shared.sync() == {USERS: Step.PULL}
         assert other.read() == {"users.json": "ann"}
         other.write("tokens.json", "revoked: 7")
-        assert await other.shared.sync() is Step.PUSH
-        assert await one.shared.sync() is Step.PULL
+        assert await other.shared.sync() == {TOKENS: Step.PUSH}
+        assert await one.shared.sync() == {TOKENS: Step.PULL}
         assert one.read() == other.read() == {"users.json": "ann", "tokens.json": "revoked: 7"}
-        assert await one.shared.sync() is await other.shared.sync() is Step.NOTHING
+        assert await one.shared.sync() == await other.shared.sync() == {}
         assert len(await objects.list(OBJECTS)) == 1
         assert not any(b"ann" in data or b"revoked" in data for data in objects._objects.values())
 
@@ -86,17 +98,20 @@ def test_a_lost_directory_or_file_does_not_remove_the_users_of_the_cluster(two) 
         one.write("tokens.json", "revoked: 7")
         await one.shared.sync()
         (one.data / "access" / "users.json").unlink()
-        assert await one.shared.sync() is Step.PULL
+        assert await one.shared.sync() == {USERS: Step.PULL}
         assert one.read() == {"users.json": "ann", "tokens.json": "revoked: 7"}
         for file in (one.data / "access").iterdir():
             file.unlink()
-        assert await one.shared.sync() is Step.PULL
-        assert await other.shared.sync() is Step.PULL
+        both = dict.fromkeys(NAMES, Step.PULL)
+        assert await one.shared.sync() == both
+        assert await other.shared.sync() == both
         assert one.read() == other.read() == {"users.json": "ann", "tokens.json": "revoked: 7"}
         (other.data / "access" / "users.json").unlink()
         other.write("tokens.json", "revoked: 7, 8")
-        assert await other.shared.sync() is Step.PULL
-        assert other.kept() == ["revoked: 7, 8"]
+        assert await other.shared.sync() == {USERS: Step.PULL, TOKENS: Step.PUSH}
+        assert await one.shared.sync() == {TOKENS: Step.PULL}
+        assert one.read() == other.read() == {"users.json": "ann", "tokens.json": "revoked: 7, 8"}
+        assert one.kept() == other.kept() == []
 
     run_virtually(main())
 
@@ -110,16 +125,202 @@ def test_of_two_changes_at_the_same_time_the_later_one_is_kept_aside(two) -> Non
         await other.shared.sync()
         one.write("users.json", "ann, bea")
         other.write("users.json", "ann, cay")
-        assert await one.shared.sync() is Step.PUSH
-        assert await other.shared.sync() is Step.CONFLICT
-        assert one.read() == other.read() == {"users.json": "ann, bea"}
+        other.write("tokens.json", "revoked: 7")
+        assert await one.shared.sync() == {USERS: Step.PUSH}
+        assert await other.shared.sync() == {USERS: Step.CONFLICT, TOKENS: Step.PUSH}
+        assert await one.shared.sync() == {TOKENS: Step.PULL}
+        assert one.read() == other.read() == {"users.json": "ann, bea", "tokens.json": "revoked: 7"}
         assert other.kept() == ["ann, cay"]
         other.write("users.json", "ann, bea, cay")
-        assert await other.shared.sync() is Step.PUSH
-        assert await one.shared.sync() is Step.PULL
+        assert await other.shared.sync() == {USERS: Step.PUSH}
+        assert await one.shared.sync() == {USERS: Step.PULL}
         assert one.kept() == []
 
     run_virtually(main())
+
+
+@pytest.mark.parametrize("first", ["with", "without"])
+def test_a_controller_with_users_of_its_own_leaves_those_of_the_cluster_alone(tmp_path: Path, first: str) -> None:
+    coordinator, objects = MemoryCoordinator(), MemoryObjects()
+    own = Controller(tmp_path / "own", coordinator, objects, files=(SharedFile(name=TOKENS),))
+    plain = Controller(tmp_path / "plain", coordinator, objects)
+
+    async def main() -> None:
+        plain.write(USERS, "ann")
+        order = [own, plain] if first == "with" else [plain, own]
+        order[0].write(TOKENS, "revoked: 7")
+        for _ in range(2):
+            for one in order:
+                await one.shared.sync()
+        own.write(TOKENS, "revoked: 7, 8")
+        assert await own.shared.sync() == {TOKENS: Step.PUSH}
+        assert await plain.shared.sync() == {TOKENS: Step.PULL}
+        assert plain.read() == {TOKENS: "revoked: 7, 8", USERS: "ann"}
+        assert own.read() == {TOKENS: "revoked: 7, 8"}
+        assert plain.kept() == own.kept() == []
+        third = Controller(tmp_path / "the third", coordinator, objects)
+        await third.shared.sync()
+        assert third.read() == plain.read()
+
+    run_virtually(main())
+
+
+def test_a_command_does_not_begin_a_lost_file_anew_which_would_remove_the_users_of_the_cluster(two) -> None:
+    (one, other), _ = two
+    ann, bea = User(name="ann"), User(name="bea")
+
+    async def main() -> None:
+        file = one.data / "access" / USERS
+        change_users(file, lambda users: users.update(ann=ann))
+        await one.shared.sync()
+        await other.shared.sync()
+        file.unlink()
+        with pytest.raises(UnavailableError, match="remove the note"):
+            change_users(file, lambda users: users.update(bea=bea))
+        await one.shared.sync()
+        change_users(file, lambda users: users.update(bea=bea))
+        await one.shared.sync()
+        await other.shared.sync()
+        assert set(load_users(other.data / "access" / USERS)) == {"ann", "bea"}
+
+    run_virtually(main())
+
+
+def test_a_file_that_cannot_be_read_is_never_published_and_is_replaced(tmp_path: Path) -> None:
+    coordinator, objects = MemoryCoordinator(), MemoryObjects()
+    files = (SharedFile(name=TOKENS, check=parse_tokens), SharedFile(name=USERS, check=parse_users))
+    one, other = (Controller(tmp_path / name, coordinator, objects, files=files) for name in ("one", "other"))
+    whole = json.dumps({"v": 1, "users": []})
+
+    async def main() -> None:
+        one.write(USERS, "damaged")
+        assert await one.shared.sync() == {}, "and nobody else is given it"
+        assert not await objects.list(OBJECTS)
+        one.write(USERS, whole)
+        await one.shared.sync()
+        await other.shared.sync()
+        one.write(USERS, whole[:-3])
+        assert await other.shared.sync() == {}
+        assert await one.shared.sync() == {USERS: Step.PULL}
+        assert one.read() == other.read() == {USERS: whole}
+        assert one.kept() == [whole[:-3]]
+
+    run_virtually(main())
+
+
+def test_an_object_that_was_replaced_while_it_was_read_is_no_reason_to_serve_old_users(tmp_path: Path) -> None:
+    during: list[str] = []
+
+    async def before(verb: str, name: str) -> None:
+        if verb == "size" and during:
+            one.write(USERS, during.pop())
+            await one.shared.sync()
+
+    coordinator, objects = MemoryCoordinator(), MemoryObjects(before=before)
+    one, other = (Controller(tmp_path / name, coordinator, objects) for name in ("one", "other"))
+
+    async def main() -> None:
+        one.write(USERS, "ann")
+        await one.shared.sync()
+        during.append("ann, bea")
+        await other.shared.catch_up()
+        assert other.read() == {USERS: "ann, bea"}
+
+    run_virtually(main())
+
+
+def test_old_users_that_cannot_be_deleted_are_no_failure(tmp_path: Path) -> None:
+    async def before(verb: str, name: str) -> None:
+        if verb == "delete":
+            raise UnavailableError("planted: the bucket refuses")
+
+    one = Controller(tmp_path, MemoryCoordinator(), MemoryObjects(before=before))
+
+    async def main() -> None:
+        for names in ("ann", "ann, bea"):
+            one.write(USERS, names)
+            assert await one.shared.sync() == {USERS: Step.PUSH}
+        assert await one.shared.sync() == {}
+
+    run_virtually(main())
+
+
+def test_a_damaged_note_loses_no_change(two) -> None:
+    (one, other), _ = two
+
+    async def main() -> None:
+        one.write(USERS, "ann")
+        await one.shared.sync()
+        await other.shared.sync()
+        other.write(USERS, "ann, bea")
+        other.write(".shared.json", "damaged")
+        assert await other.shared.sync() == {USERS: Step.CONFLICT}
+        assert other.kept() == ["ann, bea"]
+        other.write(".shared.json", "damaged")
+        assert await other.shared.sync() == {}
+
+    run_virtually(main())
+
+
+verbs = ["sync", "sync", "sync", "revoke", "revoke", "add", "lose", "damage", "lose note"]
+events = st.lists(st.tuples(st.sampled_from(verbs), st.integers(0, 1)), min_size=10, max_size=20)
+
+
+@settings(deadline=None, max_examples=40)
+@given(events=events)
+def test_a_revocation_is_never_undone_whatever_happens_on_several_controllers(events) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        run_virtually(_revoke_and_sync(Path(path), events))
+
+
+async def _revoke_and_sync(path: Path, events: list[tuple[str, int]]) -> None:
+    """Tokens are revoked and issued on three controllers, whose files are lost and damaged. A change that had not left its
+    machine may be lost with it."""
+    coordinator, objects = MemoryCoordinator(), MemoryObjects()
+    files = (SharedFile(name=TOKENS, check=parse_tokens, merge=merge_tokens),)
+    controllers = [
+        Controller(path / f"{number:0{number + 1}}", coordinator, objects, files=files) for number in range(3)
+    ]
+    revoked: set[str] = set()
+    unsent: list[set[str]] = [set(), set(), set()]
+    for step, (event, number) in enumerate(events):
+        one, file = controllers[number], controllers[number].data / "access" / TOKENS
+        if event == "sync":
+            await one.shared.sync()
+            revoked |= unsent[number]
+            unsent[number] = set()
+        elif event in ("lose", "damage"):
+            file.unlink(missing_ok=True)
+            unsent[number] = set()
+            if event == "damage":
+                one.write(TOKENS, "damaged")
+        elif event == "lose note":
+            (one.data / "access" / ".shared.json").unlink(missing_ok=True)
+        elif one.is_lost(TOKENS):
+            with pytest.raises(UnavailableError, match="was lost"):
+                change_tokens(file, dict.clear, now_s=2)
+        elif not file.exists() or file.read_text() != "damaged":
+            token = IssuedToken(
+                id=f"t{step}",
+                name="ann",
+                grants=(),
+                issued_s=1,
+                expires_s=9,
+                revoked_s=3 if event == "revoke" else None,
+            )
+            change_tokens(file, lambda tokens, token=token: tokens.update({token.id: token}), now_s=2)
+            unsent[number] |= {token.id} if event == "revoke" else set()
+    for _ in range(2):
+        for one in controllers:
+            await one.shared.sync()
+    assert not any([await one.shared.sync() for one in controllers]), "they agree"
+    for one, own in zip(controllers, unsent, strict=True):
+        found = load_tokens(one.data / "access" / TOKENS) if one.read().get(TOKENS) != "damaged" else {}
+        assert {token.id for token in found.values() if token.revoked_s is not None} >= (
+            revoked | own if found else set()
+        )
+    if revoked:
+        assert len({one.read()[TOKENS] for one in controllers}) == 1
 
 
 def test_two_controllers_that_follow_agree_and_survive_an_outage_of_tier_2(tmp_path: Path) -> None:
@@ -206,12 +407,34 @@ def test_the_key_of_digests_is_the_same_on_all_machines_and_an_older_one_stays(t
     assert read_key(tmp_path / "one" / ERASURE_KEY) == first
 
 
+tokens = st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(1, 3))
+
+
+@given(one=tokens, other=tokens)
+def test_merged_tokens_have_all_of_both_and_the_earliest_revocations(one, other) -> None:
+    first, second = contents_of(one), contents_of(other)
+    merged = merge_tokens(first, second)
+    found = {token.id: token.revoked_s for token in parse_tokens(merged).values()}
+    assert found.keys() == one.keys() | other.keys()
+    for token, revoked_s in found.items():
+        assert revoked_s == min((at for at in (one.get(token), other.get(token)) if at is not None), default=None)
+    assert merge_tokens(first, merged) == merged, "what was merged before a crash is merged again"
+    assert (merged == second) == (found == other)
+
+
+def contents_of(revoked: dict[str, int | None]) -> bytes:
+    """A list of these tokens, and when each was revoked."""
+    fields = {"name": "ann", "grants": [], "issued_s": 1, "expires_s": 9}
+    items = [{"id": token, **fields, **({} if at is None else {"revoked_s": at})} for token, at in revoked.items()]
+    return json.dumps({"v": 1, "tokens": items}).encode()
+
+
 digests = st.sampled_from([None, "a", "b", "c"])
 
 
 @given(local=digests, shared=digests, seen=digests)
 def test_the_files_of_the_cluster_are_never_replaced_by_none_or_by_an_old_state(local, shared, seen) -> None:
-    step = next_step(local=local, shared=shared, seen=Seen(digest=seen))
+    step = next_step(local=local, shared=shared, seen=seen)
     if step is Step.PUSH:
         assert local is not None
         assert shared is None or (shared == seen and local != seen)

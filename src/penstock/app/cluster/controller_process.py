@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from penstock.app.cluster.access.keys import derived, settle_erasure_key, settle_token_key, token_key
 from penstock.app.cluster.access.secret import read_cluster_secret
-from penstock.app.cluster.access.shared_files import SharedFiles
+from penstock.app.cluster.access.shared_files import SharedFile, SharedFiles
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.election import leadership_over, leading
 from penstock.app.cluster.init import read_config
@@ -43,8 +43,8 @@ from penstock.ports.cluster.coordination import Coordination, check_path
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
-from penstock.storage.access.token_list import tokens_path
-from penstock.storage.access.users_file import users_path
+from penstock.storage.access.token_list import merge_tokens, parse_tokens, tokens_path
+from penstock.storage.access.users_file import parse_users, users_path
 from penstock.storage.cluster.zookeeper import open_zookeeper
 from penstock.storage.machine.clock import RealClock, boot_seconds
 from penstock.storage.machine.data_directory import DataDirectory
@@ -157,7 +157,10 @@ async def _share_access(
         coordination=coordination,
         objects=shared_objects(config.tier2, config.endpoint, insecure=settings.serving.insecure, offload=offload),
         data=data,
-        names=(tokens_path(data).name, *(() if own_users else (users_path(data).name,))),
+        files=(
+            SharedFile(name=tokens_path(data).name, check=parse_tokens, merge=merge_tokens),
+            *(() if own_users else (SharedFile(name=users_path(data).name, check=parse_users),)),
+        ),
         cluster=config.cluster,
         key=derived(secret, config.cluster, "users and tokens"),
         rng=rng,

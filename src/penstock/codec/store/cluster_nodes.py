@@ -46,12 +46,11 @@ class Features:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedAccess:
-    """``object``: of tier 2, with the users and the list of tokens, encrypted. ``digest``: SHA-256 of their contents.
-    ``files``: their names, sorted."""
+    """``object``: of tier 2, with the users and the list of tokens, encrypted. ``files``: names of these files, and the
+    SHA-256 of what each one contains."""
 
-    digest: str
     object: str
-    files: tuple[str, ...]
+    files: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +186,7 @@ _VALUES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "int": _number,
     "bool": _flag,
     "tuple[str, ...]": lambda value: tuple(map(_text, _list(value))),
+    "Mapping[str, str]": lambda value: {name: _text(text) for name, text in value.items()},
     "Mapping[int, str]": lambda value: {int(number): _text(store) for number, store in value.items()},
     "Mapping[str, tuple[int, ...]]": lambda value: {
         store: tuple(map(_number, _list(times))) for store, times in value.items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from penstock.model.errors import (
     VersionTooNewError,
 )
 from penstock.storage.access.secret_files import FOLDER, MALFORMED, locked, read_secret, write_secret
+from penstock.storage.access.shared_note import check_not_lost
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +64,12 @@ def load_tokens(path: Path) -> Tokens:
     """All tokens by id, in the order of issue; none if there is no file. Raises InvalidArgumentError (others can read the
     file), CorruptDataError, VersionTooNewError, OSError."""
     data = read_secret(path, max_bytes=_MAX_BYTES)
-    if data is None:
-        return {}
+    return {} if data is None else parse_tokens(data, path)
+
+
+def parse_tokens(data: bytes, path: Path = Path("tokens.json")) -> Tokens:
+    """The tokens in the contents of a file, as ``load_tokens``. ``path``: for errors. Raises CorruptDataError,
+    VersionTooNewError."""
     try:
         document = json.loads(data)
         version = int(document["v"])
@@ -80,11 +85,24 @@ def load_tokens(path: Path) -> Tokens:
     return {token.id: token for token in tokens}
 
 
+def merge_tokens(one: bytes, other: bytes) -> bytes:
+    """The contents of a file with the tokens of both. A token that either has revoked is revoked, since the earlier time.
+    Equal to ``other`` if that has all of it already. Raises as ``parse_tokens``."""
+    first, found = parse_tokens(one), dict(parse_tokens(other))
+    before = dict(found)
+    for token in first.values():
+        there = found.get(token.id, token)
+        revoked = [at for at in (token.revoked_s, there.revoked_s) if at is not None]
+        found[token.id] = replace(there, revoked_s=min(revoked, default=None))
+    return other if found == before else _encoded(found)
+
+
 def change_tokens(path: Path, change: Callable[[dict[str, IssuedToken]], None], *, now_s: int) -> Tokens:
     """Change the list durably, one process at a time, without those whose plans have ended; return the new one. Raises
     what ``change`` raises, with nothing changed, and as ``load_tokens``; InvalidArgumentError: there are too many, which no
-    revocation causes."""
+    revocation causes; UnavailableError: the file was lost, and its cluster has it."""
     with locked(path):
+        check_not_lost(path)
         tokens = {key: token for key, token in load_tokens(path).items() if token.plans_end_s > now_s}
         change(tokens)
         valid = sum(token.revoked_s is None and token.expires_s > now_s for token in tokens.values())
@@ -96,9 +114,12 @@ def change_tokens(path: Path, change: Callable[[dict[str, IssuedToken]], None], 
         expired = [key for key, token in tokens.items() if token.revoked_s is None and token.expires_s <= now_s]
         for key in expired[: max(0, len(expired) - (TOKENS_MAX - valid))]:
             del tokens[key]
-        document = {"v": VERSION, "tokens": [_document(token) for token in tokens.values()]}
-        write_secret(path, json.dumps(document, indent=1).encode())
+        write_secret(path, _encoded(tokens))
         return tokens
+
+
+def _encoded(tokens: Tokens) -> bytes:
+    return json.dumps({"v": VERSION, "tokens": [_document(token) for token in tokens.values()]}, indent=1).encode()
 
 
 def _document(token: IssuedToken) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from penstock.model.errors import CorruptDataError, InvalidArgumentError, Pensto
 from penstock.model.identity import Grant, Identity
 from penstock.storage.access.passwords import PasswordHash
 from penstock.storage.access.secret_files import FOLDER, MALFORMED, locked, read_secret, write_secret
+from penstock.storage.access.shared_note import check_not_lost
 
 VERSION = 1
 USERS_MAX = 10_000  # users
@@ -66,8 +67,12 @@ def load_users(path: Path) -> Users:
     """All users by name; none if there is no file. Raises InvalidArgumentError (others can read the file),
     CorruptDataError, VersionTooNewError, OSError."""
     data = read_secret(path, max_bytes=_MAX_BYTES)
-    if data is None:
-        return {}
+    return {} if data is None else parse_users(data, path)
+
+
+def parse_users(data: bytes, path: Path = Path("users.json")) -> Users:
+    """The users in the contents of a file, as ``load_users``. ``path``: for errors. Raises CorruptDataError,
+    VersionTooNewError."""
     try:
         document = json.loads(data)
         version = int(document["v"])
@@ -86,8 +91,9 @@ def load_users(path: Path) -> Users:
 
 def change_users(path: Path, change: Callable[[dict[str, User]], None]) -> Users:
     """Change the users durably, one process at a time, and return the new ones. Raises what ``change`` raises, with
-    nothing changed, and as ``load_users``."""
+    nothing changed, and as ``load_users``; UnavailableError: the file was lost, and its cluster has it."""
     with locked(path):
+        check_not_lost(path)
         users = dict(load_users(path))
         change(users)
         if len(users) > USERS_MAX:

@@ -12,13 +12,14 @@ import base64
 import hashlib
 import json
 import logging
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
 from penstock.codec.store.cluster_nodes import ACCESS, SharedAccess, decode_node, encode_node
-from penstock.core.cluster.shared_files import Seen, Step, next_step
+from penstock.core.cluster.shared_files import Step, next_step
 from penstock.model.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -32,55 +33,111 @@ from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.storage.access.secret_files import FOLDER, MALFORMED, locked, read_secret, write_secret
+from penstock.storage.access.shared_note import read_note, write_note
 
 log = logging.getLogger(__name__)
 
 OBJECTS: Final = "access"
 """Directory of tier 2 with the encrypted objects."""
 _LOOK_S: Final = 1.0
+_ATTEMPTS: Final = 16
+"""Changes by other controllers that are followed before ours is published; operators are few."""
 _NONCE_BYTES: Final = 12
 _FILE_MAX_BYTES: Final = 16 << 20
-_SEEN: Final = ".shared.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFile:
+    """A file in the folder ``access`` that controllers share. ``check`` raises PenstockError if the contents cannot be read:
+    they are never published. ``merge`` returns both changes of a file that was changed on two controllers; its second
+    argument is the file of the cluster. None: they cannot be merged."""
+
+    name: str
+    check: Callable[[bytes], object] = bytes
+    merge: Callable[[bytes, bytes], bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFiles:
-    """``data``: the controller's directory. ``names``: of the files in its folder ``access``. ``key``: for encryption.
-    The other parts are borrowed."""
+    """``data``: the controller's directory. ``files``: those that this controller shares; what else the cluster has stays as
+    it is. ``key``: for encryption. The other parts are borrowed."""
 
     coordination: Coordination
     objects: Objects
     data: Path
-    names: tuple[str, ...]
+    files: tuple[SharedFile, ...]
     cluster: str
     key: bytes
     rng: Rng
     offload: Offload
 
-    async def sync(self) -> Step:
-        """Bring the files and the cluster to the same state once. Returns what was done.
+    async def sync(self) -> Mapping[str, Step]:
+        """Bring the files and the cluster to the same state once. Returns what was done, for each file that differed.
 
         Raises UnavailableError (the coordinator or tier 2 does not answer), CorruptDataError (the object cannot be decrypted:
-        another secret), InvalidArgumentError (others can read a file), OSError.
+        another secret), InvalidArgumentError (others can read a file), NodeChangedError (others change them all the time),
+        OSError.
         """
+        for _ in range(_ATTEMPTS):
+            done = await self._attempt()
+            if done is not None:
+                return done
+        raise NodeChangedError("users and tokens of the cluster change all the time", node=ACCESS)
+
+    async def _attempt(self) -> Mapping[str, Step] | None:
+        """``sync``. None: another controller was faster."""
         await self.coordination.sync()
         shared, version = await self._shared()
+        there = {} if shared is None else shared.files
         local = await self.offload.run(self._read)
-        digest = _digest(local)
-        seen = await self.offload.run(self._seen)
-        is_whole = bool(local) and (shared is None or set(shared.files) <= set(local))
-        step = next_step(
-            local=digest if is_whole else None, shared=None if shared is None else shared.digest, seen=seen
-        )
-        if step is Step.PUSH:
-            return step if await self._push(local, digest, shared, version) else await self.sync()
-        if shared is not None and step in (Step.PULL, Step.CONFLICT):
-            contents = await self._fetch(shared)
-            if await self.offload.run(lambda: self._replace(contents, local, keep=digest != seen.digest)):
-                await self.offload.run(lambda: self._write_seen(shared.digest))
-        elif shared is not None and seen.digest != digest:
-            await self.offload.run(lambda: self._write_seen(digest))
-        return step
+        seen = await self.offload.run(lambda: read_note(self.data / FOLDER))
+        steps = {
+            one.name: _step(one, local.get(one.name), shared=there.get(one.name), seen=seen.get(one.name))
+            for one in self.files
+        }
+        differing = {name: step for name, step in steps.items() if step is not Step.NOTHING}
+        agreed = {name: there[name] for name in steps.keys() - differing.keys() if name in there}
+        pushed = {name: local[name] for name, step in differing.items() if step is Step.PUSH}
+        contents = {name: local[name] for name in agreed} | pushed
+        if shared is not None and differing and there.keys() - contents.keys():
+            try:
+                fetched = await self._fetch(shared)
+            except FileNotFoundError:
+                if (await self._shared())[1] != version:
+                    return None  # deleted, because another one has replaced it
+                raise
+            for one in self.files:
+                if steps[one.name] in (Step.PULL, Step.CONFLICT):
+                    taken = await self._take(one, steps[one.name], local.get(one.name), fetched[one.name], seen)
+                    if taken == fetched[one.name]:
+                        agreed[one.name] = there[one.name]
+                    elif taken is not None:
+                        pushed[one.name] = taken
+            contents = fetched | pushed
+        if pushed:
+            if not await self._push(contents, shared, version):
+                return None
+            agreed |= {name: _digest(data) for name, data in pushed.items()}
+        if any(seen.get(name) != digest for name, digest in agreed.items()):
+            await self.offload.run(lambda: write_note(self.data / FOLDER, {**seen, **agreed}))
+        return differing
+
+    async def _take(
+        self, one: SharedFile, step: Step, mine: bytes | None, theirs: bytes, seen: Mapping[str, str]
+    ) -> bytes | None:
+        """Replace a file by that of the cluster, or by both changes; return what it contains now. None: it has changed since
+        it was read, and was left."""
+        wanted, kept_because = theirs, None
+        if mine is not None and _digest(mine) != seen.get(one.name):
+            merged = _merged(one, mine, theirs) if step is Step.CONFLICT else None
+            if merged is not None:
+                wanted = merged
+            elif step is Step.CONFLICT:
+                kept_because = "it was changed on two controllers at the same time; make your change again"
+            else:
+                kept_because = "it cannot be read"
+        is_written = await self.offload.run(lambda: self._replace(one.name, wanted, mine, kept_because))
+        return wanted if is_written else None
 
     async def catch_up(self) -> None:
         """``sync``, before callers are served. If that is impossible now, the files of this machine count: one object that is
@@ -91,7 +148,7 @@ class SharedFiles:
         except SessionEndedError:
             raise
         except (PenstockError, OSError) as error:
-            if not any(self._path(name).exists() for name in self.names):
+            if not any(self._path(one.name).exists() for one in self.files):
                 raise
             log.error("users and tokens may be out of date", extra={"reason": str(error)})
 
@@ -132,31 +189,37 @@ class SharedFiles:
             return None, None
         return decode_node(SharedAccess, node.data), node.version
 
-    async def _push(
-        self, local: dict[str, bytes], digest: str, before: SharedAccess | None, version: int | None
-    ) -> bool:
-        """Publish the files. False: another controller was faster."""
-        name = f"{OBJECTS}/{digest[:32]}-{self.rng.randrange(1 << 32):08x}"
-        await self.objects.put(name, self._encrypt(local, name))
-        data = encode_node(SharedAccess(digest=digest, object=name, files=tuple(sorted(local))))
+    async def _push(self, contents: dict[str, bytes], before: SharedAccess | None, version: int | None) -> bool:
+        """Publish the contents as all files of the cluster. False: another controller was faster."""
+        files = {name: _digest(data) for name, data in sorted(contents.items())}
+        name = f"{OBJECTS}/{_digest(''.join(files.values()).encode())[:32]}-{self.rng.randrange(1 << 32):08x}"
+        await self.objects.put(name, self._encrypt(contents, name))
+        data = encode_node(SharedAccess(object=name, files=files))
         try:
             if version is None:
                 await self.coordination.create(ACCESS, data)
             else:
                 await self.coordination.set(ACCESS, data, version)
         except (NodeChangedError, AlreadyExistsError):
-            await self.objects.delete(name)
+            await self._delete(name)
             return False
-        await self.offload.run(lambda: self._write_seen(digest))
-        log.info("users and tokens of this controller are now those of the cluster", extra={"digest": digest[:12]})
+        log.info("users and tokens of this controller are now those of the cluster", extra={"object": name})
         if before is not None:
-            await self.objects.delete(before.object)
+            await self._delete(before.object)
         return True
 
+    async def _delete(self, name: str) -> None:
+        """Delete an object that no node names. It is encrypted, so one that stays is only garbage."""
+        try:
+            await self.objects.delete(name)
+        except (PenstockError, OSError) as error:
+            log.warning("old users and tokens stay in tier 2", extra={"object": name, "reason": str(error)})
+
     async def _fetch(self, shared: SharedAccess) -> dict[str, bytes]:
+        """All files of the cluster, also those that this controller does not share."""
         size = await self.objects.size(shared.object)
         contents = self._decrypt(await self.objects.read(shared.object, 0, size), shared.object)
-        if _digest(contents) != shared.digest:
+        if {name: _digest(data) for name, data in contents.items()} != dict(shared.files):
             raise CorruptDataError("the users of the cluster are not those that were published", object=shared.object)
         return contents
 
@@ -173,13 +236,12 @@ class SharedFiles:
 
         try:
             plain = AESGCM(self.key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._about(name))
-            found = {str(file): base64.b64decode(text) for file, text in json.loads(plain).items()}
+            return {str(file): base64.b64decode(text) for file, text in json.loads(plain).items()}
         except (InvalidTag, *MALFORMED) as error:
             raise CorruptDataError(
                 "the users of the cluster cannot be decrypted: this controller has another secret, or the object is damaged",
                 object=name,
             ) from error
-        return {file: found[file] for file in self.names if file in found}
 
     def _about(self, name: str) -> bytes:
         return f"{self.cluster}\0{name}".encode()
@@ -188,54 +250,56 @@ class SharedFiles:
         return self.data / FOLDER / name
 
     def _read(self) -> dict[str, bytes]:
-        found = {name: read_secret(self._path(name), max_bytes=_FILE_MAX_BYTES) for name in self.names}
+        found = {one.name: read_secret(self._path(one.name), max_bytes=_FILE_MAX_BYTES) for one in self.files}
         return {name: data for name, data in found.items() if data is not None}
 
-    def _replace(self, contents: dict[str, bytes], expected: dict[str, bytes], *, keep: bool) -> bool:
-        """Write the shared files over the local ones. False: one of them has changed since it was read, and was left.
-        ``keep``: a local file may have a change that the cluster lacks."""
-        complete = True
-        for name in self.names:
-            path = self._path(name)
-            with locked(path):
-                current = read_secret(path, max_bytes=_FILE_MAX_BYTES)
-                if current == contents.get(name):
-                    continue
-                if current != expected.get(name):
-                    complete = False
-                    continue
-                if keep and current is not None:
-                    kept = path.with_name(f"{name}.conflict")
-                    write_secret(kept, current)
-                    log.error(
-                        "users or tokens were changed on two controllers at the same time, and the other change counts; make"
-                        " yours again",
-                        extra={"path": str(path), "kept": str(kept)},
-                    )
-                if name in contents:
-                    write_secret(path, contents[name])
-                else:
-                    path.unlink(missing_ok=True)
-        return complete
-
-    def _seen(self) -> Seen:
-        text = read_secret(self._path(_SEEN), max_bytes=_FILE_MAX_BYTES)
-        if text is None:
-            return Seen(digest=None)
-        try:
-            return Seen(digest=str(json.loads(text)["digest"]))
-        except MALFORMED as error:
-            raise CorruptDataError(
-                "the note on shared users cannot be read; remove the file", path=str(self._path(_SEEN))
-            ) from error
-
-    def _write_seen(self, digest: str) -> None:
-        write_secret(self._path(_SEEN), json.dumps({"digest": digest}).encode() + b"\n")
+    def _replace(self, name: str, data: bytes, expected: bytes | None, kept_because: str | None) -> bool:
+        """Write the file. False: it has changed since it was read, and was left. ``kept_because``: why it is kept beside, or
+        None."""
+        path = self._path(name)
+        with locked(path):
+            current = read_secret(path, max_bytes=_FILE_MAX_BYTES)
+            if current == data:
+                return True
+            if current != expected:
+                return False
+            if kept_because is not None and current is not None:
+                kept = path.with_name(f"{name}.conflict")
+                write_secret(kept, current)
+                log.error(
+                    "a file of users or tokens was replaced by that of the cluster",
+                    extra={"path": str(path), "reason": kept_because, "kept": str(kept)},
+                )
+            write_secret(path, data)
+        return True
 
 
-def _digest(contents: dict[str, bytes]) -> str:
-    """One digest of all files, with their names and lengths."""
-    whole = hashlib.sha256()
-    for name, data in sorted(contents.items()):
-        whole.update(f"{name}\0{len(data)}\0".encode() + data)
-    return whole.hexdigest()
+def _step(one: SharedFile, data: bytes | None, *, shared: str | None, seen: str | None) -> Step:
+    """See ``next_step``. Contents that cannot be read count only if the cluster has the same."""
+    local = None if data is None else _digest(data)
+    if data is not None and local != shared and not _can_be_read(one, data):
+        local = None
+    return next_step(local=local, shared=shared, seen=seen)
+
+
+def _can_be_read(one: SharedFile, data: bytes) -> bool:
+    try:
+        one.check(data)
+    except PenstockError:
+        return False
+    return True
+
+
+def _merged(one: SharedFile, mine: bytes, theirs: bytes) -> bytes | None:
+    """Both changes. None: they cannot be merged."""
+    if one.merge is None:
+        return None
+    try:
+        return one.merge(mine, theirs)
+    except PenstockError as error:
+        log.error("changes cannot be merged", extra={"file": one.name, "reason": str(error)})
+        return None
+
+
+def _digest(contents: bytes) -> str:
+    return hashlib.sha256(contents).hexdigest()

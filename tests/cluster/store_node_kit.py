@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from uuid import UUID
 
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.holding import HoldingLimits, UnitHost
+from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.node import NodeLimits, StoreNode
 from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
 from penstock.app.cluster.unit_links import UnitLinks
@@ -26,6 +27,7 @@ from penstock.app.telemetry import Counters
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
     CONTAINERS,
+    FAILED,
     HELD,
     STORES,
     TERM,
@@ -38,6 +40,7 @@ from penstock.codec.store.cluster_nodes import (
     Wishes,
     decode_node,
     encode_node,
+    failed_pairs,
 )
 from penstock.codec.store.container_record import ContainerRecord, decode_record, encode_record
 from penstock.codec.wire import commands, frames
@@ -215,6 +218,26 @@ class MemoryCluster:
     def assign(self, owners: Mapping[int, str]) -> None:
         """What a controller does."""
         self._put(ASSIGNMENT, encode_node(Assignment(owners=owners)))
+
+    def wish(self, *, drained: Sequence[str]) -> None:
+        """What an operator does."""
+        self._put(WISHES, encode_node(Wishes(drained=tuple(drained))))
+
+    def failed(self) -> frozenset[tuple[int, str]]:
+        """The containers and stores that could not open them."""
+        return failed_pairs(path.removeprefix(f"{FAILED}/") for path in self.coordinator.tree)
+
+    @asynccontextmanager
+    async def keeping_assignment(self) -> AsyncIterator[None]:
+        """A controller that places containers until the block ends."""
+        session = self.coordinator.open()
+        keeping = asyncio.create_task(keep_assignment(session, containers=self.containers, clock=RealClock()))
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+            await session.close()
 
     def elect(self, term: int) -> None:
         self._put(TERM, encode_node(Term(term=term, controller="c")))

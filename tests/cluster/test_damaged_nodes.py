@@ -14,7 +14,7 @@ import pytest
 from penstock.app.cluster.holding import Holding, HoldingLimits, UnitHost
 from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.lines import open_lines
-from penstock.app.cluster.registration import Registration
+from penstock.app.cluster.registration import FailedOpenings, Registration
 from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
 from penstock.codec.store.cluster_nodes import ASSIGNMENT, HELD, LEADER, TERM, WISHES, HeldContainer, encode_node
@@ -188,7 +188,9 @@ def test_no_error_of_a_container_is_lost_when_its_store_ends(tmp_path: Path, end
         host = UnitHost(open=lambda _: Opening(), router=router, links=UnitLinks(router.container_of))
         session = cluster.coordinator.open()
         entry = HeldContainer(store="a", clients="", links="", serving=False, session=session.session().id)
-        holding = Holding(0, session, entry, host, slots=asyncio.Semaphore(1), limits=HoldingLimits())
+        limits = HoldingLimits()
+        failures = FailedOpenings(session, "a", again_s=limits.again_s, again_max_s=limits.again_max_s)
+        holding = Holding(0, session, entry, host, slots=asyncio.Semaphore(1), failures=failures, limits=limits)
         running = asyncio.ensure_future(holding.run())
         await opening.wait()
         if end == "session":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -246,3 +247,71 @@ def test_a_container_that_cannot_be_opened_is_left_to_others_until_it_can(tmp_pa
             await until(lambda: failed_path(0, "a") not in cluster.coordinator.tree)
 
     run(main())
+
+
+def test_a_container_whose_opening_hangs_is_left_to_others(tmp_path: Path) -> None:
+    cluster = MemoryCluster(tmp_path)
+    limits = replace(FAST, holding=replace(FAST.holding, hang_s=0.1))
+
+    async def main() -> None:
+        async with cluster.store("a", limits=limits) as a, cluster.store("b", limits=limits) as b:
+            opened, hanging = a.host.open, asyncio.Event()
+
+            @asynccontextmanager
+            async def open_unit(number: int) -> AsyncIterator[SegmentStore]:
+                await hanging.wait()
+                async with opened(number) as store:
+                    yield store
+
+            object.__setattr__(a.host, "open", open_unit)
+            cluster.assign({0: "a"})
+            await until(lambda: failed_path(0, "a") in cluster.coordinator.tree)
+            assert a.node.states() == {0: HoldingState.OPENING}, "it may still succeed"
+            cluster.assign({0: "b"})
+            await until_serving(cluster, {0: "b"})
+            await fill(b, 0, range(3))
+            cluster.assign({0: "a"})
+            await until(lambda: a.node.states().get(0) is HoldingState.OPENING)
+            hanging.set()
+            await until_serving(cluster, {0: "a"})
+            await until(lambda: failed_path(0, "a") not in cluster.coordinator.tree)
+            assert await found(a, 0) == list(range(3))
+
+    run(main())
+
+
+def test_a_drained_store_becomes_empty_once_a_fault_of_all_stores_is_repaired(tmp_path: Path) -> None:
+    cluster = MemoryCluster(tmp_path, containers=1)
+    limits = replace(FAST, holding=replace(FAST.holding, give_up_s=0.05, again_s=0.3, again_max_s=0.6))
+    broken = [True]
+
+    async def main() -> None:
+        async with (
+            cluster.store("a", limits=limits) as a,
+            cluster.store("b", limits=limits) as b,
+            cluster.keeping_assignment(),
+        ):
+            for each in (a, b):
+                object.__setattr__(each.host, "open", breaking(each.host.open, broken))
+            await until(lambda: cluster.failed() == {(0, "a"), (0, "b")})
+            broken[0] = False
+            await until(lambda: 0 in cluster.serving())
+            drained = cluster.serving()[0]
+            other = {"a": "b", "b": "a"}[drained]
+            assert cluster.failed() == {(0, other)}
+            cluster.wish(drained=[drained])
+            await until_serving(cluster, {0: other})
+            await until(lambda: not cluster.failed())
+
+    run(main())
+
+
+def breaking(opened: Callable[[int], Any], broken: list[bool]) -> Callable[[int], Any]:
+    @asynccontextmanager
+    async def open_unit(number: int) -> AsyncIterator[SegmentStore]:
+        if broken[0]:
+            raise OSError("planted: tier 2 is away")
+        async with opened(number) as store:
+            yield store
+
+    return open_unit

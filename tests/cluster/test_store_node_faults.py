@@ -18,6 +18,7 @@ import pytest
 from penstock.app.cluster.holding import Holding, HoldingLimits, UnitHost
 from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.node import NodeLimits, StoreNode
+from penstock.app.cluster.registration import FailedOpenings
 from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
 from penstock.codec.store.cluster_nodes import (
@@ -287,7 +288,9 @@ def test_a_container_that_is_dropped_as_its_session_ends_leaves_no_error_behind(
         session = SimCoordinator(loop.fork("coordinator")).open()
         host = UnitHost(open=cast("Any", None), router=UnitsRouter(CONTAINERS), links=UnitLinks(lambda _: 0))
         entry = HeldContainer(store="a", clients="a:1", links="a:2", serving=False, session="s")
-        holding = Holding(0, session, entry, host, slots=asyncio.Semaphore(1), limits=HoldingLimits())
+        limits = HoldingLimits()
+        failures = FailedOpenings(session, "a", again_s=limits.again_s, again_max_s=limits.again_max_s)
+        holding = Holding(0, session, entry, host, slots=asyncio.Semaphore(1), failures=failures, limits=limits)
         running = asyncio.ensure_future(holding.run())
         await asyncio.sleep(0.1)
         running.cancel()

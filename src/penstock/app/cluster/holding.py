@@ -8,42 +8,34 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from penstock.app.cluster.registration import Registration
+from penstock.app.cluster.registration import FailedOpenings, Registration
 from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
 from penstock.codec.store.cluster_nodes import (
-    FAILED,
     HELD,
     TERM,
     WISHES,
-    FailedOpening,
     HeldContainer,
     Term,
     Wishes,
     decode_node,
     encode_node,
-    failed_path,
 )
 from penstock.model.errors import (
-    AlreadyExistsError,
     ConflictError,
     ContainerOfflineError,
-    NodeChangedError,
     NodeNotFoundError,
     PenstockError,
     SessionEndedError,
-    UnavailableError,
 )
 from penstock.ports.cluster.coordination import Coordination
 from penstock.segmentstore.store import SegmentStore
 
 log = logging.getLogger(__name__)
-
-_REASON_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +46,9 @@ class HoldingLimits:
     ``flush_s``: how long a container that moves away may be written to tier 2 while it still serves. ``close_s``: how long
     its close may take then; it gives up waiting for bookies and tier 2 by itself before that, after at most 49 s.
     ``pause_s``, ``pause_max_s``: between attempts to open it, doubled each time. One that served for ``steady_s`` begins with
-    the first pause again. ``give_up_s``: after so long without success, others may try to open it.
+    the first pause again. ``give_up_s``: after so long without success, others may try to open it. ``hang_s``: the same for
+    one attempt that does not end; an opening takes seconds. ``again_s``: after so long it may be given to this store again,
+    doubled after each failure, up to ``again_max_s``.
     """
 
     openings: int = 8
@@ -64,6 +58,9 @@ class HoldingLimits:
     pause_max_s: float = 30.0
     steady_s: float = 60.0
     give_up_s: float = 30.0
+    hang_s: float = 60.0
+    again_s: float = 600.0
+    again_max_s: float = 14_400.0
 
 
 class HoldingState(enum.Enum):
@@ -96,7 +93,8 @@ class UnitHost:
 
 
 class Holding:
-    """Holds one container until ``release``. ``entry``: its registration, without ``serving``."""
+    """Holds one container until ``release``. ``entry``: its registration, without ``serving``. ``failures``: of the
+    session."""
 
     def __init__(
         self,
@@ -106,6 +104,7 @@ class Holding:
         host: UnitHost,
         *,
         slots: asyncio.Semaphore,
+        failures: FailedOpenings,
         limits: HoldingLimits,
     ) -> None:
         self.number = number
@@ -116,6 +115,7 @@ class Holding:
         self._entry = entry
         self._host = host
         self._slots = slots
+        self._failures = failures
         self._limits = limits
         self._registration = Registration(session, f"{HELD}/{number}", HeldContainer)
         self._released = asyncio.Event()
@@ -177,7 +177,7 @@ class Holding:
             if self._failing_since_s is None:
                 self._failing_since_s = loop.time()
             if loop.time() - self._failing_since_s >= self._limits.give_up_s:
-                await self._register_failure()
+                await self._failures.add(self.number, self.failure or "")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._limits.pause_max_s)
 
@@ -190,46 +190,41 @@ class Holding:
         async with AsyncExitStack() as stack:
             async with self._slots:
                 self.state = HoldingState.OPENING
-                term = await self._term()
-                await self._check_enabled()
-                store = await stack.enter_async_context(self._host.open(self.number))
+                async with self._noticing_hang():
+                    term = await self._term()
+                    await self._check_enabled()
+                    store = await stack.enter_async_context(self._host.open(self.number))
             self._host.serve(self.number, store, term=term)
             stack.callback(self._host.withdraw, self.number)
             self.state, self.failure = HoldingState.SERVING, None
             self._served_at_s = asyncio.get_running_loop().time()
             await self._registration.set(self._data(serving=True))
             log.info("container is served", extra={"container": self.number, "term": term})
-            await self._clear_failure()
+            await self._failures.clear(self.number)
             await self._until_released(store)
             await self._flush(store)
             self.state = HoldingState.CLOSING
 
-    async def _register_failure(self) -> None:
-        """Let controllers give the container to another store. Repeated after each attempt, because the reason changes."""
-        path = failed_path(self.number, self._entry.store)
-        data = encode_node(
-            FailedOpening(store=self._entry.store, container=self.number, reason=(self.failure or "")[:_REASON_CHARS])
-        )
-        try:
-            with suppress(AlreadyExistsError):  # a cluster of the first version has no node above it
-                await self._session.create(FAILED, b"")
-            try:
-                await self._session.register(path, data)
-                log.error("container is left to other stores", extra={"container": self.number})
-            except AlreadyExistsError:
-                await self._session.set(path, data, (await self._session.read(path)).version)
-        except (NodeNotFoundError, NodeChangedError, AlreadyExistsError, UnavailableError) as error:
-            log.warning("failure could not be registered", extra={"container": self.number, "reason": str(error)})
+    @asynccontextmanager
+    async def _noticing_hang(self) -> AsyncIterator[None]:
+        """Leave the container to others if the block takes too long. It goes on, and is cancelled once another store is to
+        have the container."""
 
-    async def _clear_failure(self) -> None:
-        path = failed_path(self.number, self._entry.store)
+        async def notice() -> None:
+            await asyncio.sleep(self._limits.hang_s)
+            self.failure = f"opening it has not ended after {self._limits.hang_s:.0f} s"
+            log.error("container cannot be served", extra={"container": self.number, "reason": self.failure})
+            with suppress(SessionEndedError):  # the node learns that by itself
+                await self._failures.add(self.number, self.failure)
+
+        noticing = asyncio.ensure_future(notice())
         try:
-            node = await self._session.read(path)
-            await self._session.delete(path, node.version)
-        except NodeNotFoundError:
-            return
-        except (NodeChangedError, UnavailableError) as error:
-            log.warning("failure stays registered", extra={"container": self.number, "reason": str(error)})
+            yield
+        finally:
+            noticing.cancel()
+            await asyncio.wait({noticing})
+        if not noticing.cancelled():
+            noticing.result()
 
     async def _term(self) -> int:
         await self._session.sync()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from penstock.app.cluster.holding import Holding, HoldingLimits, HoldingState, UnitHost
 from penstock.app.cluster.keeper import UNREADABLE, wake_on_changes
 from penstock.app.cluster.levels import obey_level
-from penstock.app.cluster.registration import Registration
+from penstock.app.cluster.registration import FailedOpenings, Registration
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
     STORES,
@@ -142,8 +142,13 @@ class StoreNode:
                 ending = group.create_task(_until_ended(session))
                 watching = group.create_task(wake_on_changes(session, (ASSIGNMENT, WISHES), self._wake))
                 obeying = group.create_task(obey_level(session))
-                await self._follow(session, group)
-                for task in (ending, watching, obeying):
+                holding = self._limits.holding
+                failures = FailedOpenings(
+                    session, self._entry.store, again_s=holding.again_s, again_max_s=holding.again_max_s
+                )
+                forgetting = group.create_task(failures.forget())
+                await self._follow(session, group, failures)
+                for task in (ending, watching, obeying, forgetting):
                     task.cancel()
         except* SessionEndedError:
             ended = True
@@ -189,7 +194,7 @@ class StoreNode:
                 waited_s=self._limits.claim_s,
             ) from None
 
-    async def _follow(self, session: Coordination, group: asyncio.TaskGroup) -> None:
+    async def _follow(self, session: Coordination, group: asyncio.TaskGroup, failures: FailedOpenings) -> None:
         """Hold what the assignment gives us; after ``stop``, nothing. Returns when nothing is held after ``stop``."""
         slots = asyncio.Semaphore(self._limits.holding.openings)
         entry = HeldContainer(
@@ -205,7 +210,9 @@ class StoreNode:
             found = frozenset[int]() if self._stopping else await self._assigned(session)
             wanted = wanted if found is None else found
             for number in sorted(wanted - self._holdings.keys()):
-                holding = Holding(number, session, entry, self._host, slots=slots, limits=self._limits.holding)
+                holding = Holding(
+                    number, session, entry, self._host, slots=slots, failures=failures, limits=self._limits.holding
+                )
                 task = group.create_task(holding.run(), name=f"container-{number}")
                 self._holdings[number], self._tasks[number] = holding, task
                 task.add_done_callback(lambda _, number=number: self._ended(number))  # type: ignore[misc]

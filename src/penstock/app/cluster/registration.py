@@ -1,4 +1,4 @@
-"""A registration of one session: made when its place is free, changed, and deleted, whatever happens to answers."""
+"""Registrations of one session: made when their place is free, changed, and deleted, whatever happens to answers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
-from penstock.codec.store.cluster_nodes import HeldContainer, StoreEntry, decode_node
+from penstock.codec.store.cluster_nodes import (
+    FAILED,
+    FailedOpening,
+    HeldContainer,
+    StoreEntry,
+    decode_node,
+    encode_node,
+    failed_path,
+)
 from penstock.model.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -24,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+_REASON_CHARS: Final = 500
 _RETRY_S: Final = 0.2
 """Pause after the coordinator did not answer: it elects a leader in about a second."""
 
@@ -114,3 +123,75 @@ class Registration:
             except UnavailableError as error:
                 log.warning("coordinator does not answer", extra={"node": self._path, "reason": str(error)})
             await asyncio.sleep(_RETRY_S)
+
+
+class FailedOpenings:
+    """Which containers this store could not open in this session. Controllers give them to other stores.
+
+    Each registration is deleted when the store has opened the container after all, and otherwise after ``again_s`` by
+    ``forget``: a store that was never asked again would not notice that its fault is repaired. The time doubles after each
+    failure, up to ``again_max_s``.
+    """
+
+    def __init__(self, session: Coordination, store: str, *, again_s: float, again_max_s: float) -> None:
+        self._session = session
+        self._store = store
+        self._again_s = again_s
+        self._again_max_s = again_max_s
+        self._until_s: dict[int, float] = {}
+        """Registered failures, and when each one is forgotten."""
+        self._pauses_s: dict[int, float] = {}
+        self._changed = asyncio.Event()
+
+    async def add(self, number: int, reason: str) -> None:
+        """Register a failure, or its new reason. Raises SessionEndedError. Cancelled: it may be registered."""
+        if number not in self._until_s:
+            self._pauses_s[number] = min(2 * self._pauses_s.get(number, self._again_s / 2), self._again_max_s)
+        self._until_s[number] = asyncio.get_running_loop().time() + self._pauses_s[number]
+        self._changed.set()
+        path = failed_path(number, self._store)
+        data = encode_node(FailedOpening(store=self._store, container=number, reason=reason[:_REASON_CHARS]))
+        try:
+            with suppress(AlreadyExistsError):  # a cluster of the first version has no node above it
+                await self._session.create(FAILED, b"")
+            try:
+                await self._session.register(path, data)
+                log.error("container is left to other stores", extra={"container": number})
+            except AlreadyExistsError:
+                await self._session.set(path, data, (await self._session.read(path)).version)
+        except (NodeNotFoundError, NodeChangedError, AlreadyExistsError, UnavailableError) as error:
+            log.warning("failure could not be registered", extra={"container": number, "reason": str(error)})
+
+    async def clear(self, number: int) -> None:
+        """The store has opened the container. Raises SessionEndedError."""
+        self._pauses_s.pop(number, None)
+        if await self._delete(number):
+            self._until_s.pop(number, None)
+        elif number in self._until_s:
+            self._until_s[number] = 0.0  # ``forget`` repeats it
+            self._changed.set()
+
+    async def forget(self) -> NoReturn:
+        """Delete each registration when its time is over. Runs until it is cancelled. Raises SessionEndedError."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            for number, until_s in list(self._until_s.items()):
+                if until_s <= loop.time() and await self._delete(number) and self._until_s.get(number) == until_s:
+                    del self._until_s[number]
+            waits_s = [max(_RETRY_S, until_s - loop.time()) for until_s in self._until_s.values()]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(waits_s, default=None)):
+                    await self._changed.wait()
+
+    async def _delete(self, number: int) -> bool:
+        """Delete a registration. False: it may still be there."""
+        path = failed_path(number, self._store)
+        try:
+            await self._session.delete(path, (await self._session.read(path)).version)
+        except NodeNotFoundError:
+            return True
+        except (NodeChangedError, UnavailableError) as error:
+            log.warning("failure stays registered", extra={"container": number, "reason": str(error)})
+            return False
+        return True

@@ -150,7 +150,7 @@ def test_a_registration_of_another_session_is_neither_changed_nor_deleted() -> N
         session, other = coordinator.open(), coordinator.open()
         entry = HeldContainer(store="a", clients="a:1", links="a:2", serving=False, session=session.session().id)
         registration = Registration(session, f"{HELD}/0", HeldContainer)
-        await registration.take(encode_node(entry))
+        await registration.take(lambda: encode_node(entry))
         await put(coordinator, f"{HELD}/0", None)
         foreign = encode_node(replace(entry, store="b", session=other.session().id))
         await other.register(f"{HELD}/0", foreign)

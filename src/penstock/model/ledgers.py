@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+COPIES_MIN = 2
+"""The fewest copies to which a log falls back by itself. With one copy, the loss of a bookie would lose acknowledged data."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookie:

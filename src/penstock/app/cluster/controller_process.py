@@ -211,6 +211,7 @@ class ClusterMember:
             try:
                 async for _ in notices:
                     try:
+                        self._entry = replace(self._entry, at_ms=RealClock().now_ms())
                         await self._coordination.register(self._path, encode_node(self._entry))
                         return
                     except AlreadyExistsError:

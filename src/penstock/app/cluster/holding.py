@@ -157,7 +157,7 @@ class Holding:
         while not self._released.is_set():
             self._served_at_s = None
             try:
-                await self._registration.take(self._data(serving=False))
+                await self._registration.take(lambda: self._data(serving=False))
                 log.info("container is taken", extra={"container": self.number})
                 await self._serve()
                 continue

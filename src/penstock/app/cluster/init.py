@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from penstock.codec.store.cluster_nodes import (
     FAILED,
     FEATURES,
     HELD,
+    INCARNATIONS,
     STORES,
     TERM,
     WISHES,
@@ -78,14 +79,16 @@ class ClusterPlan:
         if not self.ledgers.startswith("/"):
             raise InvalidArgumentError("BookKeeper's root in ZooKeeper begins with /", given=self.ledgers)
 
-    def config(self, cluster: str) -> ClusterConfig:
-        """The configuration of the cluster with this id. A directory is named by its absolute path."""
+    def config(self, cluster: str, *, bookkeeper: str | None = None, incarnation: str | None = None) -> ClusterConfig:
+        """The configuration of the cluster with this id; see ``ClusterConfig``. A directory is named by its absolute path."""
         return ClusterConfig(
             cluster=cluster,
             containers=self.containers,
             ledgers=self.ledgers.rstrip("/"),
             tier2=self.tier2.rstrip("/") if url_parts(self.tier2).scheme else str(Path(self.tier2).absolute()),
             endpoint=self.endpoint,
+            bookkeeper=bookkeeper,
+            incarnation=incarnation,
         )
 
 
@@ -114,11 +117,12 @@ async def init_cluster(
         open_ledgers(nodes, root=plan.ledgers.rstrip("/"), clock=clock, rng=rng) as ledgers,
     ):
         bookies = await ledgers.bookies()
+        bookkeeper = await ledgers.nodes.check_layout()
     cluster = await _namespace(address, str(rng.uuid()), offload)
     async with open_zookeeper(
         address.hosts, address.root, cluster=cluster, boot_clock=boot_seconds, rng=rng, offload=offload
     ) as coordination:
-        config = plan.config(cluster)
+        config = plan.config(cluster, bookkeeper=bookkeeper, incarnation=str(rng.uuid()))
         created = await create_nodes(coordination, config, objects, rng)
     return Initialised(config=config, created=created, bookies=bookies)
 
@@ -143,24 +147,57 @@ async def create_nodes(coordination: Coordination, config: ClusterConfig, object
     if await _exists(coordination, config):
         return False
     await mark_tier(objects, config)
-    changes: list[Change] = [
-        Create(CONFIG, encode_node(config)),
-        Create(FEATURES, encode_node(Features(level=LEVEL))),
-        Create(WISHES, encode_node(Wishes())),
-        Create(ASSIGNMENT, encode_node(Assignment())),
-        Create(TERM, encode_node(Term(term=0, controller=""))),
-        *(Create(path, b"") for path in (STORES, CONTROLLERS, HELD, FAILED, CONTAINERS)),
-    ]
-    for number in range(config.containers):
-        record = ContainerRecord(uid=str(rng.uuid()))
-        changes.append(Create(f"{CONTAINERS}/{number}", encode_record(record)))
+    records = [ContainerRecord(uid=str(rng.uuid())) for _ in range(config.containers)]
     try:
-        await coordination.multi(changes)
+        await coordination.multi(creation(config, records))
     except AlreadyExistsError:
         if await _exists(coordination, config):
             return False
         raise
     return True
+
+
+def creation(config: ClusterConfig, records: Sequence[ContainerRecord], *, term: int = 0) -> Sequence[Change]:
+    """The changes that create all nodes of a cluster. ``records``: of its containers, by number. ``term``: of the last
+    election."""
+    changes: list[Change] = [
+        Create(CONFIG, encode_node(config)),
+        Create(FEATURES, encode_node(Features(level=LEVEL))),
+        Create(WISHES, encode_node(Wishes())),
+        Create(ASSIGNMENT, encode_node(Assignment())),
+        Create(TERM, encode_node(Term(term=term, controller=""))),
+        *(Create(path, b"") for path in (STORES, CONTROLLERS, HELD, FAILED, CONTAINERS, INCARNATIONS)),
+    ]
+    if config.incarnation is not None:
+        changes.append(Create(f"{INCARNATIONS}/{config.incarnation}", b""))
+    changes += [Create(f"{CONTAINERS}/{number}", encode_record(record)) for number, record in enumerate(records)]
+    return changes
+
+
+async def check_incarnation(coordination: Coordination, config: ClusterConfig) -> None:
+    """Raises WrongClusterError: the nodes of the cluster were created again since ``config`` was read."""
+    if config.incarnation is None:
+        return
+    try:
+        await coordination.read(f"{INCARNATIONS}/{config.incarnation}")
+    except NodeNotFoundError as error:
+        raise WrongClusterError(
+            "the records of this cluster were created again since this process started: start it again",
+            cluster=config.cluster,
+            expected=config.incarnation,
+        ) from error
+
+
+async def check_tier(objects: Objects, config: ClusterConfig) -> None:
+    """Raises WrongClusterError: tier 2 is not that of the cluster. Raises what ``objects`` raises."""
+    names = await objects.list(MARKS)
+    if f"{MARKS}/{config.cluster}" not in names:
+        raise WrongClusterError(
+            "tier 2 lacks the mark of this cluster: check that the bucket or the mounted directory is the right one",
+            tier2=config.tier2,
+            expected=config.cluster,
+            found=", ".join(name.rpartition("/")[2] for name in names) or None,
+        )
 
 
 async def _exists(coordination: Coordination, wanted: ClusterConfig) -> bool:
@@ -170,9 +207,11 @@ async def _exists(coordination: Coordination, wanted: ClusterConfig) -> bool:
     except NodeNotFoundError:
         return False
     found = decode_node(ClusterConfig, node.data)
+    if found.bookkeeper is None or wanted.bookkeeper is None:
+        wanted = replace(wanted, bookkeeper=found.bookkeeper)
     pairs = {
         name: (getattr(found, name), getattr(wanted, name))
-        for name in ("containers", "ledgers", "tier2", "endpoint", "cluster")
+        for name in ("containers", "ledgers", "tier2", "endpoint", "cluster", "bookkeeper")
     }
     different = [f"{name} is {there}, not {given}" for name, (there, given) in pairs.items() if there != given]
     if different:

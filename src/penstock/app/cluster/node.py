@@ -32,6 +32,7 @@ from penstock.model.errors import (
     UnavailableError,
     VersionTooNewError,
 )
+from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class NodeLimits:
 
 class StoreNode:
     """The life of a store in its cluster. ``open_session`` opens a session with the coordinator. ``boot_clock``: seconds of
-    CLOCK_BOOTTIME.
+    CLOCK_BOOTTIME. ``clock``: wall clock, which the registration shows; None: it does not.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class StoreNode:
         open_session: Callable[[], AbstractAsyncContextManager[Coordination]],
         boot_clock: Callable[[], float],
         limits: NodeLimits | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.registered = asyncio.Event()
         """Set once the store has been registered."""
@@ -70,6 +72,7 @@ class StoreNode:
         self._open_session = open_session
         self._boot_clock = boot_clock
         self._limits = limits or NodeLimits()
+        self._clock = clock
         self._session: Coordination | None = None
         self._holdings: dict[int, Holding] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -171,6 +174,10 @@ class StoreNode:
         except TimeoutError:
             log.warning("store stays registered until its session ends", extra={"store": self._entry.store})
 
+    def _registered_entry(self, session: Coordination) -> bytes:
+        at_ms = 0 if self._clock is None else self._clock.now_ms()
+        return encode_node(replace(self._entry, session=session.session().id, at_ms=at_ms))
+
     async def _register(self, registration: Registration, session: Coordination) -> None:
         """Register the store. Raises InvalidArgumentError: another process has the name, and does not end."""
         other: HeldContainer | StoreEntry | None = None
@@ -183,7 +190,7 @@ class StoreNode:
 
         try:
             async with asyncio.timeout(self._limits.claim_s):
-                await registration.take(encode_node(replace(self._entry, session=session.session().id)), found)
+                await registration.take(lambda: self._registered_entry(session), found)
         except TimeoutError:
             if other is None:
                 raise UnavailableError("the store could not be registered in time", store=self._entry.store) from None

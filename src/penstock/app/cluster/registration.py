@@ -46,8 +46,11 @@ class Registration:
         self._path = path
         self._kind = kind
 
-    async def take(self, data: bytes, found: Callable[[HeldContainer | StoreEntry], None] = lambda _: None) -> None:
-        """Wait until the path is free, and register it. ``found`` is called with each registration of another session.
+    async def take(
+        self, data: Callable[[], bytes], found: Callable[[HeldContainer | StoreEntry], None] = lambda _: None
+    ) -> None:
+        """Wait until the path is free, and register it. ``data`` is called before each attempt. ``found`` is
+        called with each registration of another session.
         Cancelled: it may be registered; ``drop`` it."""
         async with aclosing(self._session.notices(self._path)) as notices:
             async for _ in notices:
@@ -55,9 +58,9 @@ class Registration:
                     return
         raise SessionEndedError("the session with the coordinator has ended", session=self._session.session().id)
 
-    async def _attempt(self, data: bytes, found: Callable[[HeldContainer | StoreEntry], None]) -> bool:
+    async def _attempt(self, data: Callable[[], bytes], found: Callable[[HeldContainer | StoreEntry], None]) -> bool:
         try:
-            await self._session.register(self._path, data)
+            await self._session.register(self._path, data())
         except AlreadyExistsError:
             node = await self._read()
             if node is None:

@@ -22,7 +22,7 @@ from penstock.app.cluster.access.keys import token_key
 from penstock.app.cluster.access.secret import read_cluster_secret
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.holding import UnitHost
-from penstock.app.cluster.init import read_config
+from penstock.app.cluster.init import check_incarnation, check_tier, read_config
 from penstock.app.cluster.levels import check_level
 from penstock.app.cluster.node import NodeLimits, StoreNode
 from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
@@ -34,15 +34,17 @@ from penstock.app.segments import StoreSource, wire_limits
 from penstock.app.serving import run_server
 from penstock.app.settings import WILDCARDS, StandaloneSettings, is_loopback
 from penstock.app.telemetry import Counters
-from penstock.codec.store.cluster_nodes import ClusterConfig, StoreEntry
+from penstock.app.tier2 import shared_objects
+from penstock.codec.store.cluster_nodes import INCARNATIONS, ClusterConfig, StoreEntry
 from penstock.core.cluster.levels import LEVEL
-from penstock.model.errors import CorruptDataError, InvalidArgumentError
+from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
 from penstock.net.security import Security
 from penstock.net.tls.certificates import NO_ALPN
 from penstock.net.tls.server_tls import ServerTls
 from penstock.net.wire.wire_server import WireServer
 from penstock.net.workers.tcp_link import LinkListener
-from penstock.ports.cluster.coordination import check_path
+from penstock.ports.cluster.coordination import Coordination, check_path
+from penstock.ports.offload import Offload
 from penstock.storage.access.delegation import Verifier
 from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.cluster.zookeeper import open_zookeeper
@@ -99,7 +101,8 @@ def run_store(settings: StoreProcessSettings, *, ready: Ready) -> None:
 
     Raises NotFoundError (no such cluster or secret), InvalidArgumentError (another process has the name; a directory of
     another cluster or store), VersionTooNewError (the cluster was upgraded to formats that this version cannot write; also
-    raised later), DirectoryInUseError, AddressInUseError, CoordinatorUnavailableError, NotConnectedError.
+    raised later), WrongClusterError (BookKeeper or tier 2 is not the cluster's, or ZooKeeper's data were created again; the
+    last is also raised later), DirectoryInUseError, AddressInUseError, CoordinatorUnavailableError, NotConnectedError.
     """
 
     async def serve(stop: asyncio.Event, opened: asyncio.Event) -> None:
@@ -177,8 +180,12 @@ async def open_store(
         bind_directory(settings.data, config, settings.name)
         directory.mark_complete()
         offload = await stack.enter_async_context(ThreadOffload())
-        nodes = await stack.enter_async_context(open_nodes(hosts))
-        ledgers = await stack.enter_async_context(open_ledgers(nodes, root=config.ledgers, clock=clock, rng=rng))
+        await _check_tier(settings, config, offload)
+        guard = None if config.incarnation is None else f"{root}/{INCARNATIONS}/{config.incarnation}"
+        nodes = await stack.enter_async_context(open_nodes(hosts, guard=guard))
+        ledgers = await stack.enter_async_context(
+            open_ledgers(nodes, root=config.ledgers, clock=clock, rng=rng, instance=config.bookkeeper)
+        )
         shared = share_units(
             settings.address,
             config,
@@ -187,15 +194,29 @@ async def open_store(
             ledgers=ledgers,
             source=StoreSource(clock=clock, rng=rng, offload=offload, telemetry=telemetry),
         )
+
+        @asynccontextmanager
+        async def open_session() -> AsyncIterator[Coordination]:
+            async with session(cluster=config.cluster) as opened:
+                await check_incarnation(opened, config)
+                yield opened
+
         router = UnitsRouter(config.containers)
         host = UnitHost(
             open=lambda number: open_unit(number, shared), router=router, links=UnitLinks(router.container_of)
         )
-        node = StoreNode(
-            host, open_session=partial(session, cluster=config.cluster), boot_clock=boot_seconds, limits=_LIMITS
-        )
+        node = StoreNode(host, open_session=open_session, boot_clock=boot_seconds, limits=_LIMITS, clock=clock)
         entry = await _listen(stack, settings, shared, host, node, secret=secret)
         yield node, entry, _facts(settings, config, entry)
+
+
+async def _check_tier(settings: StoreProcessSettings, config: ClusterConfig, offload: Offload) -> None:
+    """Raises WrongClusterError: tier 2 is another one's. While it does not answer, the store starts, and containers wait."""
+    objects = shared_objects(config.tier2, config.endpoint, insecure=settings.serving.insecure, offload=offload)
+    try:
+        await check_tier(objects, config)
+    except (UnavailableError, OSError) as error:
+        log.warning("tier 2 does not answer", extra={"tier2": config.tier2, "reason": str(error)})
 
 
 async def _listen(

@@ -23,18 +23,24 @@ HELD: Final = "held"
 FAILED: Final = "failed"
 LEADER: Final = "leader"
 TERM: Final = "term"
+INCARNATIONS: Final = "incarnations"
+"""Above one node, named by ``ClusterConfig.incarnation``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """``cluster``: id of the cluster. ``containers``: their fixed number. ``ledgers``: BookKeeper's root in ZooKeeper.
-    ``tier2``: URL or path of tier 2, which all stores reach; ``endpoint``: of a bucket, if it is not the default."""
+    ``tier2``: URL or path of tier 2, which all stores reach; ``endpoint``: of a bucket, if it is not the default.
+    ``bookkeeper``: the INSTANCEID of BookKeeper. ``incarnation``: drawn when these nodes were created, so that a process
+    that knew earlier ones changes nothing. Both are None in clusters of the first version."""
 
     cluster: str
     containers: int
     ledgers: str
     tier2: str
     endpoint: str | None = None
+    bookkeeper: str | None = None
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +94,7 @@ class Assignment:
 class StoreEntry:
     """A store that lives. ``clients`` and ``links``: ``HOST:PORT`` for clients and for controllers. ``pid``: for
     operators. ``session``: id of the session that registered it. ``level``: of its version; entries of the first version
-    lack it."""
+    lack it. ``at_ms``: its wall clock when it registered, in milliseconds since the Unix epoch; 0: unknown."""
 
     store: str
     clients: str
@@ -96,12 +102,13 @@ class StoreEntry:
     pid: int
     session: str = ""
     level: int = 1
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerEntry:
     """A controller that lives. ``grpc`` and ``http``: ``HOST:PORT``; a standby listens there only when it is active.
-    ``level``: as in ``StoreEntry``."""
+    ``level`` and ``at_ms``: as in ``StoreEntry``."""
 
     controller: str
     grpc: str
@@ -109,6 +116,7 @@ class ControllerEntry:
     active: bool
     pid: int
     level: int = 1
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from penstock.codec.store.cluster_nodes import (
     FAILED,
     FEATURES,
     HELD,
+    INCARNATIONS,
     LEADER,
     STORES,
     TERM,
@@ -33,6 +34,7 @@ _BELOW: Final = {
     CONTROLLERS: "restart the controller of this name; delete the node if it stays",
     HELD: "restart the store that serves this container; delete the node if it stays",
     FAILED: "delete it",
+    INCARNATIONS: "leave it: processes that were started with an earlier one end by themselves",
     CONTAINERS: "disable the container, and restore the node from a copy of ZooKeeper's data; never create an empty one",
 }
 

@@ -27,6 +27,7 @@ from penstock.model.errors import (
     PenstockError,
     ProtocolError,
     UnavailableError,
+    WrongClusterError,
 )
 from penstock.model.ledgers import Bookie, LedgerInfo, LedgerSpec
 from penstock.ports.clock import Clock
@@ -54,13 +55,25 @@ async def open_ledgers(
     rng: Rng,
     limits: LedgerLimits | None = None,
     connect: Connect = connect_tcp,
+    instance: str | None = None,
 ) -> AsyncIterator[BookKeeperLedgers]:
-    """A client of the BookKeeper whose metadata are below ``root``. Raises NotFoundError, UnsupportedError,
-    NotConnectedError."""
+    """A client of the BookKeeper whose metadata are below ``root``. ``instance``: the INSTANCEID that it must have; None:
+    any.
+
+    Raises NotFoundError, UnsupportedError, NotConnectedError, WrongClusterError (another INSTANCEID).
+    """
     opened = BookKeeperLedgers(
         LedgerNodes(nodes, root), clock=clock, rng=rng, limits=limits or LedgerLimits(), connect=connect
     )
-    await opened.nodes.check_layout()
+    found = await opened.nodes.check_layout()
+    if instance not in (None, found):
+        raise WrongClusterError(
+            "this is not the BookKeeper of the cluster, so it has none of its ledgers: it was initialised again, or another"
+            " one is at this root",
+            root=root,
+            expected=instance,
+            found=found,
+        )
     try:
         yield opened
     finally:

@@ -26,7 +26,7 @@ from penstock.model.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from penstock.model.ledgers import LedgerSpec
+from penstock.model.ledgers import COPIES_MIN, LedgerSpec
 from penstock.ports.cluster.ledgers import Ledgers, LedgerWriter
 from penstock.ports.cluster.nodes import Nodes
 from penstock.ports.durable_log import LogAddress
@@ -40,12 +40,11 @@ from penstock.storage.ledgers.removals import Removals
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
+LOG_LABEL = "log"
+"""Names the label of a ledger with the ``uid`` of its log."""
 _FRAME_BYTES = 64
 """What a frame in flight counts beside its bytes: headers of its entries, and objects. Frames without bytes count too."""
 _NO_WIPE = "a log on BookKeeper cannot be wiped: bookies keep deleted bytes until they compact"
-_COPIES_MIN = 2
-"""The fewest copies to which the log falls back by itself. With one copy, the loss of a bookie would lose acknowledged
-data."""
 
 
 @asynccontextmanager
@@ -91,7 +90,8 @@ class LedgerLog:
     def __init__(self, ledgers: Ledgers, held: HeldRecord, spec: LedgerSpec, limits: LedgerLogLimits) -> None:
         self._ledgers = ledgers
         self._held = held
-        self._spec = spec
+        # Tools find the ledgers of a log by it, and those that no record names any more.
+        self._spec = replace(spec, labels=(*spec.labels, (LOG_LABEL, held.record.uid.encode())))
         self._limits = limits
         self._last = 0
         self._next = 1
@@ -413,11 +413,11 @@ class LedgerLog:
         try:
             return await self._ledgers.create(self._spec, header)
         except NotEnoughBookiesError:
-            if self._spec.copies <= _COPIES_MIN:
+            if self._spec.copies <= COPIES_MIN:
                 raise
-        fewer = replace(self._spec, copies=_COPIES_MIN, acks=_COPIES_MIN)
+        fewer = replace(self._spec, copies=COPIES_MIN, acks=COPIES_MIN)
         writer = await self._ledgers.create(fewer, header)
-        _log.warning("log continues with fewer copies", extra={"copies": _COPIES_MIN, "wanted": self._spec.copies})
+        _log.warning("log continues with fewer copies", extra={"copies": COPIES_MIN, "wanted": self._spec.copies})
         return writer
 
     async def _until_done(self, attempt: Callable[[], Awaitable[_T]], problem: str) -> _T:

@@ -152,7 +152,7 @@ UNGUARDED: Mapping[str, str] = {
             *("erase cases", "erase case show", "erase case wait", "erase ledger export", "subject export"),
             *("audit checkpoint", "audit export", "audit hold", "audit key", "audit receipt", "retention certificate"),
             *("audit checkpoints", "user list", "token list", "verify", "approval list", "approval show"),
-            *("spark audit", "spark scrub", "spark fleet", "cluster status"),
+            *("spark audit", "spark scrub", "spark fleet", "cluster status", "cluster doctor"),
         ),
         "reads",
     ),

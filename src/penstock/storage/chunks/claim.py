@@ -190,12 +190,17 @@ def _refuse_strangers(owners: list[str], record: TierRecord, place: str) -> None
         )
 
 
+def parse_mark(data: bytes) -> str:
+    """The store that a mark with these bytes names. Raises CorruptDataError, VersionTooNewError."""
+    return str(_parsed(data, MARK).get("store"))
+
+
 async def _mark(objects: Objects) -> str | None:
     try:
         data = await objects.read(MARK, 0, _MARK_MAX_BYTES)
     except FileNotFoundError:
         return None
-    return str(_parsed(data, MARK).get("store"))
+    return parse_mark(data)
 
 
 async def _save(files: Files, record: TierRecord) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from penstock.codec.bookie import LAST_ENTRY, Code, Entry, Operation, decode_entry, encode_read
 from penstock.codec.ledger_metadata import LedgerMetadata, ensemble_of
-from penstock.model.errors import CorruptDataError, UnavailableError
+from penstock.model.errors import CorruptDataError, NotConnectedError, UnavailableError
 from penstock.model.ledgers import Bookie
 from penstock.ports.cluster.nodes import Nodes
 from penstock.storage.ledgers.connections import BookieConnections, Connect, connect_tcp
@@ -55,6 +55,19 @@ class LedgerInspection:
         return RegisteredBookies(
             writable=tuple(await self.nodes.bookies()), read_only=tuple(await self.nodes.read_only())
         )
+
+    async def silent(self, names: Sequence[str]) -> list[str]:
+        """Those of the bookies that accept no connection, sorted."""
+
+        async def answers(name: str) -> bool:
+            try:
+                await self._connections.get(name)
+            except NotConnectedError:
+                return False
+            return True
+
+        found = await asyncio.gather(*map(answers, names))
+        return sorted(name for name, is_there in zip(names, found, strict=True) if not is_there)
 
     async def metadata(self, ledger: int) -> LedgerMetadata:
         """Raises NotFoundError, CorruptDataError, VersionTooNewError."""

@@ -85,6 +85,24 @@ class LedgerNodes:
                 continue
         raise NotConnectedError("bookie is not registered", bookie=name)
 
+    async def ledgers(self) -> list[int]:
+        """Ids of all ledgers with short ids, sorted. Those of other programs are among them."""
+        found = []
+        for high in await self._folders(self._root, 2):
+            for middle in await self._folders(f"{self._root}/{high}", 4):
+                names = await self._below(f"{self._root}/{high}/{middle}")
+                found += [int(high + middle + name[1:]) for name in names if name[0] == "L" and name[1:].isdigit()]
+        return sorted(found)
+
+    async def _folders(self, path: str, digits: int) -> list[str]:
+        return [name for name in await self._below(path) if len(name) == digits and name.isdigit()]
+
+    async def _below(self, path: str) -> Sequence[str]:
+        try:
+            return await self._nodes.children(path)
+        except NotFoundError:
+            return ()  # BookKeeper deletes empty folders
+
     async def new_id(self) -> int:
         """An id that no ledger has had. Raises UnsupportedError after 2^31 - 2 ledgers."""
         number = await self._nodes.next_number(f"{self._root}/idgen/ID-")

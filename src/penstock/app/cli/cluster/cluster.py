@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.app.cli.cluster.doctor import doctor
 from penstock.app.cli.cluster.options import ClusterOption, SecretFileOption
 from penstock.app.cli.cluster.session import run, with_cluster
 from penstock.app.cli.cluster.state_words import print_damaged, print_status, status_json
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.ports.cluster.coordination import Coordination
 
 app = typer.Typer(no_args_is_help=True, help="A store on several machines: create, show, move, repair, upgrade.")
+
+app.command()(doctor)
 
 ContainerArgument = Annotated[int, typer.Argument(metavar="CONTAINER", help="Number of the container.")]
 StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")]

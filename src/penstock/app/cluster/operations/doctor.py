@@ -1,0 +1,280 @@
+"""``penstock cluster doctor``: gathers the facts about a cluster and its engines, and reports what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from penstock.app.cluster.address import ClusterAddress
+from penstock.app.cluster.init import MARKS
+from penstock.app.cluster.operations.status import ClusterState, cluster_state, open_cluster
+from penstock.app.tier2 import shared_objects
+from penstock.codec.store.cluster_nodes import CONTROLLERS, STORES, ClusterConfig
+from penstock.core.cluster import diagnosis
+from penstock.core.cluster.diagnosis import Finding, LedgerFacts
+from penstock.core.cluster.levels import LEVEL
+from penstock.model.errors import (
+    ClusterNotFoundError,
+    CorruptDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    PenstockError,
+    UnavailableError,
+)
+from penstock.model.ledgers import COPIES_MIN, LedgerSpec
+from penstock.ports.clock import Clock
+from penstock.ports.cluster.coordination import Coordination
+from penstock.ports.objects import Objects
+from penstock.ports.offload import Offload
+from penstock.ports.rng import Rng
+from penstock.storage.chunks.claim import MARK, parse_mark
+from penstock.storage.cluster.namespace import SESSIONS
+from penstock.storage.cluster.nodes import open_nodes
+from penstock.storage.ledgers.inspection import LedgerInspection, open_inspection
+from penstock.storage.ledgers.ledger_log import LOG_LABEL
+from penstock.storage.ledgers.metadata import LedgerNodes
+
+_AT_ONCE = 32
+"""Ledgers whose metadata are read at the same time."""
+_RETRY = "check the network, and repeat this"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """``cluster``: its id; None: unknown. ``findings``: what is wrong first."""
+
+    cluster: str | None
+    findings: Sequence[Finding]
+
+    @property
+    def is_wrong(self) -> bool:
+        return any(one.wrong for one in self.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """How a doctor reaches what is around the nodes of a cluster. ``created_ms``: when a node was created, by ZooKeeper's
+    clock, in milliseconds since the Unix epoch; its path is below the cluster's root. ``inspect``: a look into ledgers.
+    ``objects``: of tier 2, raises InvalidArgumentError."""
+
+    created_ms: Callable[[str], Awaitable[int]]
+    inspect: Callable[[ClusterConfig], AbstractAsyncContextManager[LedgerInspection]]
+    objects: Callable[[ClusterConfig], Objects]
+
+
+async def diagnose(address: ClusterAddress, *, insecure: bool, clock: Clock, rng: Rng, offload: Offload) -> Diagnosis:
+    """Check the cluster at this address. Changes nothing but the registration of its own session.
+
+    ``insecure``: tier 2 may be reached over plain HTTP. Raises InvalidArgumentError: the address is none.
+    """
+    try:
+        async with open_nodes(address.hosts) as nodes:
+
+            @asynccontextmanager
+            async def inspect(config: ClusterConfig) -> AsyncIterator[LedgerInspection]:
+                async with open_inspection(nodes, root=config.ledgers) as inspection:
+                    yield inspection
+
+            def objects(config: ClusterConfig) -> Objects:
+                return shared_objects(config.tier2, config.endpoint, insecure=insecure, offload=offload)
+
+            async def created_ms(path: str) -> int:
+                return await nodes.created_ms(f"{address.root}/{path}")
+
+            around = Surroundings(created_ms=created_ms, inspect=inspect, objects=objects)
+            began_ms = clock.now_ms()
+            async with open_cluster(address, rng=rng, offload=offload) as coordination:
+                own_ms = began_ms - await created_ms(f"{SESSIONS}/{coordination.session().id}")
+                return await examine(coordination, around, clock=clock, own_ahead_ms=own_ms)
+    except UnavailableError as error:
+        problem = f"it does not answer at {address.hosts}: {error}"
+        action = "start ZooKeeper, or correct the address in --cluster"
+    except ClusterNotFoundError as error:
+        problem = str(error)
+        action = (
+            "correct the root in --cluster, or create the cluster with `penstock cluster init`. If ZooKeeper's data were"
+            " lost: `penstock cluster doctor --rebuild`"
+        )
+    return Diagnosis(cluster=None, findings=[Finding(subject="ZooKeeper", problem=problem, action=action)])
+
+
+async def examine(
+    coordination: Coordination, around: Surroundings, *, clock: Clock, own_ahead_ms: int = 0
+) -> Diagnosis:
+    """Check the cluster of an open session. ``own_ahead_ms``: how far our wall clock is ahead of ZooKeeper's. Raises
+    UnavailableError: the coordinator does not answer."""
+    now_ms = clock.now_ms()
+    try:
+        state = await cluster_state(coordination, now_ms=now_ms, inspect=around.inspect)
+    except NotFoundError:
+        finding = Finding(
+            subject="ZooKeeper",
+            problem="the creation of the cluster was not finished",
+            action="repeat `penstock cluster init` with the same options. If the cluster was in use before, ZooKeeper's data"
+            " were lost: `penstock cluster doctor --rebuild`",
+        )
+        return Diagnosis(cluster=None, findings=[finding])
+    findings = _state_findings(state)
+    findings += await _process_findings(state, around, own_ahead_ms)
+    if state.config is not None:
+        findings += await _tier_findings(state, state.config, around)
+        findings += await _ledger_findings(state, state.config, around, now_ms)
+    findings.sort(key=lambda one: not one.wrong)
+    return Diagnosis(cluster=None if state.config is None else state.config.cluster, findings=findings)
+
+
+def _state_findings(state: ClusterState) -> list[Finding]:
+    """What the status shows."""
+    found = [
+        Finding(subject=f"node {one.node}", problem=f"it is damaged: {one.reason}", action=one.action)
+        for one in state.damaged
+    ]
+    if not any(one.active for one in state.controllers):
+        found.append(
+            Finding(
+                subject="controllers",
+                problem="none is active" if state.controllers else "none is up",
+                action="start a controller; the log of one that does not become active shows why",
+            )
+        )
+    for store in state.stores:
+        found += [
+            Finding(
+                subject=f"store {store.name}",
+                problem=f"it is drained and cannot be emptied: {reason} (container {', '.join(map(str, numbers))})",
+                action="start another store, or undrain one",
+                wrong=False,
+            )
+            for reason, numbers in store.stuck.items()
+        ]
+        if store.flaps:
+            problem = "it was lost three times in ten minutes, and gets no containers"
+            found.append(Finding(subject=f"store {store.name}", problem=problem, action="see its log for the cause"))
+    for one in state.containers:
+        subject = f"container {one.number}"
+        if one.disabled is not None:
+            action = f"after the repair: `penstock cluster enable {one.number}`"
+            found.append(Finding(subject=subject, problem=f"disabled: {one.disabled}", action=action, wrong=False))
+        elif one.unserved is not None:
+            action = "see the log of the store; it keeps trying"
+            action = "start a store" if not any(store.entry for store in state.stores) else action
+            found.append(Finding(subject=subject, problem=f"not served: {one.unserved}", action=action))
+        if one.log is not None:
+            found += [
+                Finding(
+                    subject=subject,
+                    problem=f"ledger {thin.ledger} lacks a copy: {', '.join(thin.absent)} not available",
+                    action="start the bookie again, or replace it (docs/how-to/bookkeeper.md)",
+                )
+                for thin in one.log.thin
+            ]
+            found += [
+                Finding(subject=subject, problem=f"its log cannot be read: {problem}", action="start the bookies again")
+                for problem in one.log.problems
+            ]
+    return found
+
+
+async def _process_findings(state: ClusterState, around: Surroundings, own_ahead_ms: int) -> list[Finding]:
+    """Versions, addresses and clocks of the registered processes."""
+    levels: dict[str, int] = {}
+    addresses: dict[str, str] = {}
+    at_ms: dict[str, tuple[str, int]] = {}
+    for store in state.stores:
+        if store.entry is not None:
+            name = f"store {store.name}"
+            levels[name] = store.entry.level
+            addresses |= {f"{name} (clients)": store.entry.clients, f"{name} (controllers)": store.entry.links}
+            at_ms[name] = (f"{STORES}/{store.name}", store.entry.at_ms)
+    for one in state.controllers:
+        name = f"controller {one.controller}"
+        levels[name] = one.level
+        addresses |= {f"{name} (gRPC)": one.grpc, f"{name} (HTTP)": one.http}
+        at_ms[name] = (f"{CONTROLLERS}/{one.controller}", one.at_ms)
+    ahead_ms = {"this machine": own_ahead_ms}
+    for name, (path, shown_ms) in at_ms.items():
+        if shown_ms:
+            try:
+                ahead_ms[name] = shown_ms - await around.created_ms(path)
+            except NotFoundError:
+                continue  # it has just ended
+    return [
+        *diagnosis.level_findings(state.level, levels, own=LEVEL),
+        *diagnosis.address_findings(addresses),
+        *diagnosis.clock_findings(ahead_ms),
+    ]
+
+
+async def _tier_findings(state: ClusterState, config: ClusterConfig, around: Surroundings) -> list[Finding]:
+    try:
+        objects = around.objects(config)
+        marks = [name.rpartition("/")[2] for name in await objects.list(MARKS)]
+        parts = {}
+        for one in state.containers:
+            if one.record is not None and one.record.epoch:
+                parts[one.number] = (
+                    one.record.tier or (one.record.uid if one.record.catalogues else None),
+                    await _mark(objects, one.number),
+                )
+    except (UnavailableError, InvalidArgumentError, CorruptDataError, OSError) as error:
+        return [
+            Finding(
+                subject="tier 2",
+                problem=f"it cannot be read from here: {error}",
+                action="check its address, the mount and the credentials",
+            )
+        ]
+    return diagnosis.tier_findings(config.cluster, marks, parts)
+
+
+async def _mark(objects: Objects, number: int) -> str | None:
+    """The mark of the part of tier 2 that belongs to a container."""
+    name = f"container-{number}/{MARK}"
+    try:
+        return parse_mark(await objects.read(name, 0, await objects.size(name)))
+    except FileNotFoundError:
+        return None
+
+
+async def _ledger_findings(
+    state: ClusterState, config: ClusterConfig, around: Surroundings, now_ms: int
+) -> list[Finding]:
+    records = [one.record for one in state.containers if one.record is not None]
+    named = {listed.ledger for record in records for listed in record.ledgers}
+    spec = LedgerSpec()
+    try:
+        async with around.inspect(config) as inspection:
+            instance = await inspection.nodes.check_layout()
+            registered = await inspection.bookies()
+            silent = await inspection.silent([one.name for one in registered.writable])
+            ledgers = await ledger_facts(inspection.nodes, besides=named)
+    except PenstockError as error:
+        return [Finding(subject="BookKeeper", problem=str(error), action=_RETRY)]
+    return [
+        *diagnosis.bookkeeper_findings(config.bookkeeper, instance),
+        *diagnosis.bookie_findings(
+            registered.writable, registered.read_only, silent, copies=spec.copies, least=COPIES_MIN
+        ),
+        *diagnosis.orphan_findings(ledgers, named=named, logs={record.uid for record in records}, now_ms=now_ms),
+    ]
+
+
+async def ledger_facts(nodes: LedgerNodes, *, besides: set[int]) -> Sequence[LedgerFacts]:
+    """All ledgers of BookKeeper except those, sorted. One that is deleted meanwhile, or whose metadata cannot be read, is
+    left out. Raises UnavailableError."""
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(ledger: int) -> LedgerFacts | None:
+        async with slots:
+            try:
+                metadata, _ = await nodes.read(ledger)
+            except (NotFoundError, CorruptDataError):
+                return None
+        label = dict(metadata.custom).get(LOG_LABEL)
+        log = None if label is None else label.decode(errors="replace")
+        return LedgerFacts(ledger=ledger, log=log, created_ms=metadata.created_ms)
+
+    wanted = [ledger for ledger in await nodes.ledgers() if ledger not in besides]
+    return [found for found in await asyncio.gather(*map(one, wanted)) if found is not None]

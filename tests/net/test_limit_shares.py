@@ -193,3 +193,41 @@ def test_a_lifted_limit_reaches_all_containers():
         assert all(one.limit.total_bytes is None for one in containers)
 
     asyncio.run(main())
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 1 << 30), totals=st.lists(st.none() | st.integers(0, 90), min_size=1, max_size=6))
+def test_the_last_call_decides_whatever_calls_and_lost_links_overlap(seed, totals):
+    """Links end and come back while their containers go on, as in a network that breaks."""
+
+    async def main():
+        rng = random.Random(seed)
+        containers, lines, _ = world(3, rng)
+        segments = WorkerSegments(lines, containers=3)
+        names = [next(f"s/t/{n}" for n in range(99) if segments.worker_of(f"s/t/{n}") == one) for one in range(3)]
+        calls = []
+        for total in totals:
+            limited = names if total is not None else ()
+            limit = AppendLimit(stream="s/t", segments=limited, total_bytes=total)
+            calls.append(asyncio.ensure_future(segments.limit_appends([limit])))
+            for _ in range(rng.randrange(20)):
+                await asyncio.sleep(0)
+            one = rng.choice(containers)
+            one.is_open = not one.is_open
+            if one.is_open:
+                await segments.restore_limits(one.number)
+        await asyncio.gather(*calls)
+        for one in containers:
+            if not one.is_open:
+                one.is_open = True
+                await segments.restore_limits(one.number)
+        found = [None if one.limit is None else one.limit.total_bytes for one in containers]
+        if totals[-1] is None:
+            assert found == [None] * 3, "no writer waits for a limit that nobody has set"
+            assert not segments._shares._lifted
+        else:
+            assert None not in found
+            assert sum(found) <= totals[-1]
+        assert not segments._shares._turns
+
+    asyncio.run(main())

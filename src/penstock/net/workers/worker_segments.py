@@ -334,17 +334,14 @@ class WorkerSegments:
                 self._limits.pop(limit.stream, None)
             else:
                 self._limits[limit.stream] = limit
-        shared = [limit for limit in limits if self._shares is not None and limit.stream in self._limits]
-        rest = [limit for limit in limits if limit not in shared]
-        await together([self._limit(line, rest) for line in self._lines])
-        if self._shares is not None:
-            for limit in shared:
+        if self._shares is None:
+            await together([self._limit(line, limits) for line in self._lines])
+        else:
+            for limit in limits:
                 await self._shares.put(limit, self._generations.get(limit.stream, 0))
         for limit in limits:
             if limit.stream not in self._limits:
                 self._generations.pop(limit.stream, None)
-                if self._shares is not None:
-                    self._shares.forget(limit.stream)
                 if self._rows is not None:
                     self._rows.release(limit.stream)
 
@@ -371,6 +368,8 @@ class WorkerSegments:
                 await self._shares.restore(limit, worker, self._generations.get(stream, 0))
             elif limit is not None:
                 await self._limit(self._lines[worker], [limit])
+        if self._shares is not None:
+            await self._shares.restore_lifted(worker, self._generation)
         self._met |= dict.fromkeys(self._limits)
         if self._met:
             self._wake.set()

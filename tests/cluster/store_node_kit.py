@@ -18,6 +18,7 @@ from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.holding import HoldingLimits, UnitHost
 from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.node import NodeLimits, StoreNode
+from penstock.app.cluster.passing import open_passing
 from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
 from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
@@ -46,7 +47,8 @@ from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.codec.wire import commands, frames
 from penstock.codec.wire.frames import Command
 from penstock.core.segments.placement import container_of
-from penstock.net.wire.wire_server import WireLimits, WireServer
+from penstock.net.dial.security import PLAIN
+from penstock.net.wire.wire_server import InCluster, WireLimits, WireServer
 from penstock.net.workers.tcp_link import LinkListener
 from penstock.ports.cluster.coordination import Node, Session
 from penstock.ports.data.segments import Append
@@ -278,6 +280,15 @@ class MemoryCluster:
                 check = node.answer_check()
                 return lambda: answers_always or check()
 
+            passing = await stack.enter_async_context(
+                open_passing(
+                    router.is_here,
+                    lambda segment: node.client_address(router.container_of(segment)),
+                    security=PLAIN,
+                    rng=self.rng,
+                    telemetry=Counters(),
+                )
+            )
             wire = await stack.enter_async_context(
                 WireServer(
                     router,
@@ -286,7 +297,7 @@ class MemoryCluster:
                     telemetry=Counters(),
                     limits=WireLimits(drain_s=2.0),
                     guard=links.guard,
-                    answer_check=answer_check,
+                    in_cluster=InCluster(answer_check=answer_check, pass_on=passing),
                 )
             )
             listener = await stack.enter_async_context(

@@ -104,6 +104,45 @@ def client(directory: Path, verb: str, address: str, *words: str) -> Iterator[su
             process.wait()
 
 
+def test_readers_of_the_python_client_go_on_when_their_groups_table_moves(zookeeper, bookies, tmp_path):
+    """The client asks once where the table of a reader group is. The store that had it passes its requests on, also after a
+    restart; only while that store is down must the reader wait."""
+    with ClusterOfProcesses(tmp_path, zookeeper.address, bookies.root) as cluster:
+        stores = [cluster.store(f"s{number}") for number in range(2)]
+        cluster.controller("c0")
+        cluster.active()
+        cluster.run("stream", "create", STREAM, "--segments", str(SEGMENTS), "--controller", cluster.controllers)
+        address = cluster.controllers.removeprefix("tcp://")
+
+        with (
+            client(tmp_path, "write", address, "w", str(KEYS), "0.5") as writing,
+            client(tmp_path, "read", address, "g") as reading,
+        ):
+
+            def progress(what: str) -> None:
+                before, began = len(whole_lines(tmp_path / "read")), time.monotonic()
+                cluster.until(lambda: len(whole_lines(tmp_path / "read")) > before + 300, PATIENCE_S)
+                print(f"{what}: the reader went on after {time.monotonic() - began:.1f} s")
+                assert writing.poll() is None
+                assert reading.poll() is None
+
+            progress("before")
+            for store in (0, 1, 0):
+                for container in range(4):
+                    cluster.run("cluster", "move", str(container), f"s{store}", "--cluster", cluster.url)
+                progress(f"all containers moved to s{store}")
+            stores[0].kill()
+            stores[0].start()
+            progress("the store killed and started again")
+            (tmp_path / "stop").touch()
+            assert writing.wait(PATIENCE_S) == 0
+            acked = [line.strip() for line in whole_lines(tmp_path / "write")]
+            cluster.until(lambda: len(whole_lines(tmp_path / "read")) >= len(acked), PATIENCE_S)
+    read = [line.strip() for line in whole_lines(tmp_path / "read")]
+    assert len(acked) > 2000
+    assert not any(event_anomalies(acked, read).values())
+
+
 def test_the_python_client_writes_on_when_stores_and_the_active_controller_are_killed(zookeeper, bookies, tmp_path):
     with ClusterOfProcesses(tmp_path, zookeeper.address, bookies.root) as cluster:
         stores = [cluster.store(f"s{number}") for number in range(2)]

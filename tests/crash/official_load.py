@@ -1,6 +1,6 @@
 """Load by the official client, as a process of its own.
 
-    python -m tests.crash.official_load write HOST:PORT SCOPE/STREAM LOG STOPFILE WRITER KEYS
+    python -m tests.crash.official_load write HOST:PORT SCOPE/STREAM LOG STOPFILE WRITER KEYS [PAUSE_S]
     python -m tests.crash.official_load read  HOST:PORT SCOPE/STREAM LOG STOPFILE GROUP
 
 The writer appends ``key sequence`` to LOG once the client has reported the events durable (``flush``); the reader appends
@@ -16,7 +16,7 @@ from typing import Any
 import pravega_client
 
 
-def write(manager: Any, stream: str, log: str, stop: str, writer_name: str, keys: str) -> None:
+def write(manager: Any, stream: str, log: str, stop: str, writer_name: str, keys: str, pause_s: str = "0.005") -> None:
     scope, name = stream.split("/")
     writer = manager.create_writer(scope, name)
     sequence = 0
@@ -31,7 +31,7 @@ def write(manager: Any, stream: str, log: str, stop: str, writer_name: str, keys
                 sequence += 1
             writer.flush()
             acked.write("\n".join(lines) + "\n")
-            time.sleep(0.005)
+            time.sleep(float(pause_s))
 
 
 def read(manager: Any, stream: str, log: str, stop: str, group: str) -> None:

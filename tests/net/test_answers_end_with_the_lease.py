@@ -13,7 +13,7 @@ from worker_pair import echo, pair
 from penstock.app.telemetry import Counters
 from penstock.codec.wire import commands as c
 from penstock.model.errors import NotConnectedError
-from penstock.net.wire.wire_server import WireServer
+from penstock.net.wire.wire_server import InCluster, WireServer
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
 from penstock.testing.world import World
@@ -38,7 +38,9 @@ def test_the_server_closes_a_connection_instead_of_answering_after_the_lease(loo
         world = World(clock=RealClock(), rng=rng)
         async with (
             world.opened() as store,
-            WireServer(store, port=0, rng=rng, telemetry=Counters(), answer_check=lease.answer_check) as server,
+            WireServer(
+                store, port=0, rng=rng, telemetry=Counters(), in_cluster=InCluster(answer_check=lease.answer_check)
+            ) as server,
         ):
             scene = Stage(server, store, None)
             parked, asking, writing = [await scene.peer() for _ in range(3)]
@@ -66,7 +68,9 @@ def test_an_answer_that_waited_is_not_sent_under_a_later_lease(loop: str) -> Non
         world = World(clock=RealClock(), rng=rng)
         async with (
             world.opened() as store,
-            WireServer(store, port=0, rng=rng, telemetry=Counters(), answer_check=lease.answer_check) as server,
+            WireServer(
+                store, port=0, rng=rng, telemetry=Counters(), in_cluster=InCluster(answer_check=lease.answer_check)
+            ) as server,
         ):
             scene = Stage(server, store, None)
             slow, writing = [await scene.peer() for _ in range(2)]

@@ -40,7 +40,7 @@ def number_of(segment):
 
 
 def pool_of(places):
-    return ConnectionPool(places, rng=RealRng(), telemetry=Counters(), limits=DialLimits())
+    return ConnectionPool(places.layout_endpoint, rng=RealRng(), telemetry=Counters(), limits=DialLimits())
 
 
 def test_of_a_stream_on_one_store_the_controller_is_asked_about_a_few_segments():
@@ -132,6 +132,6 @@ def test_one_store_is_found_by_whoever_asks_for_many_of_its_segments():
                 await scene.store.create_segment(name)
             writer = RealRng().uuid()
             await asyncio.gather(*(segments.setup_append(name, writer) for name in names(100)))
-            assert segments._pool._controller.asked == 8
+            assert segments._pool._locate.__self__.asked == 8
 
     run(main())

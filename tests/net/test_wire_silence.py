@@ -83,7 +83,10 @@ def test_after_silence_the_controller_is_asked_before_the_store_is_dialled_again
     async def main():
         async with asyncio.timeout(10), store(echoes=False) as hangs, store(echoes=True) as other:
             pool = ConnectionPool(
-                Moving(hangs, other), rng=RealRng(), telemetry=Counters(), limits=DialLimits(keepalive_s=TICK_S)
+                Moving(hangs, other).layout_endpoint,
+                rng=RealRng(),
+                telemetry=Counters(),
+                limits=DialLimits(keepalive_s=TICK_S),
             )
             segment = "s/t/0.#epoch.0"
             connection = await pool.open(await pool.endpoint(segment))

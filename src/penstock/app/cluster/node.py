@@ -17,6 +17,7 @@ from penstock.app.cluster.levels import obey_level
 from penstock.app.cluster.registration import FailedOpenings, Registration
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
+    HELD,
     STORES,
     WISHES,
     Assignment,
@@ -28,6 +29,7 @@ from penstock.codec.store.cluster_nodes import (
 )
 from penstock.model.errors import (
     InvalidArgumentError,
+    NodeNotFoundError,
     SessionEndedError,
     UnavailableError,
     VersionTooNewError,
@@ -87,6 +89,23 @@ class StoreNode:
         if session is None:
             return lambda: False
         return lambda: self._boot_clock() < session.session().lease_end_s
+
+    async def client_address(self, container: int) -> str:
+        """``HOST:PORT`` at which clients reach the store that serves the container. Raises UnavailableError: no store
+        serves it now, or the coordinator cannot be asked."""
+        session = self._session
+        if session is None:
+            raise UnavailableError("this store has no session with the coordinator now")
+        path = f"{HELD}/{container}"
+        try:
+            held = decode_node(HeldContainer, (await session.read(path)).data)
+        except NodeNotFoundError:
+            held = None
+        except UNREADABLE as error:
+            raise UnavailableError("the node of a container cannot be read", node=path, reason=str(error)) from error
+        if held is None or not held.serving:
+            raise UnavailableError("no store serves the container now", container=container)
+        return held.clients
 
     def states(self) -> Mapping[int, HoldingState]:
         """The containers that the store holds or waits for, by number."""

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from penstock.app.cluster.holding import UnitHost
 from penstock.app.cluster.init import check_incarnation, check_tier, read_config
 from penstock.app.cluster.levels import check_level
 from penstock.app.cluster.node import NodeLimits, StoreNode
+from penstock.app.cluster.passing import TablePassing, open_passing
 from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
 from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
@@ -38,10 +39,12 @@ from penstock.app.tier2 import shared_objects
 from penstock.codec.store.cluster_nodes import INCARNATIONS, ClusterConfig, StoreEntry
 from penstock.core.cluster.levels import LEVEL
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, UnavailableError
+from penstock.net.dial.security import DialSecurity
 from penstock.net.security import Security
 from penstock.net.tls.certificates import NO_ALPN
+from penstock.net.tls.client import ClientTls
 from penstock.net.tls.server_tls import ServerTls
-from penstock.net.wire.wire_server import WireServer
+from penstock.net.wire.wire_server import InCluster, WireServer
 from penstock.net.workers.tcp_link import LinkListener
 from penstock.ports.cluster.coordination import Coordination, check_path
 from penstock.ports.offload import Offload
@@ -69,13 +72,15 @@ Ready = Callable[[Mapping[str, Any]], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreProcessSettings:
     """``name``: of this store in the cluster. ``serving``: its directory and memory budget, its host and the port for
-    clients, and their protection. ``links_port``: for controllers, with the same TLS. Port 0 selects a free one."""
+    clients, and their protection. ``links_port``: for controllers, with the same TLS. Port 0 selects a free one.
+    ``links_tls``: of connections to other stores; None: they are plain."""
 
     address: ClusterAddress
     name: str
     secret_file: Path
     serving: StandaloneSettings
     links_port: int
+    links_tls: ClientTls | None = None
 
     def __post_init__(self) -> None:
         check_path(self.name)
@@ -230,7 +235,13 @@ async def _listen(
 ) -> StoreEntry:
     """Open the ports until the stack is closed. Nothing is answered before the node runs. Raises AddressInUseError."""
     serving, source = settings.serving, shared.source
-    security = await _securing(stack, settings, shared, host.links, secret)
+    dialling = DialSecurity(tls=settings.links_tls)
+    dialling.context()
+    security = await _securing(stack, settings, shared, host.links, secret, dialling)
+    in_cluster = InCluster(
+        answer_check=node.answer_check,
+        pass_on=await stack.enter_async_context(_passing(host.router, node, dialling, source)),
+    )
     wire = await stack.enter_async_context(
         WireServer(
             host.router,
@@ -241,7 +252,7 @@ async def _listen(
             limits=wire_limits(serving.store, connections=connections_allowed()),
             guard=host.links.guard,
             security=security,
-            answer_check=node.answer_check,
+            in_cluster=in_cluster,
         )
     )
     listener = await stack.enter_async_context(
@@ -274,19 +285,32 @@ async def _listen(
     )
 
 
+def _passing(
+    router: UnitsRouter, node: StoreNode, dialling: DialSecurity, source: StoreSource
+) -> AbstractAsyncContextManager[TablePassing]:
+    return open_passing(
+        router.is_here,
+        lambda segment: node.client_address(router.container_of(segment)),
+        security=dialling,
+        rng=source.rng,
+        telemetry=source.telemetry,
+    )
+
+
 async def _securing(
     stack: AsyncExitStack,
     settings: StoreProcessSettings,
     shared: UnitsShared,
     links: UnitLinks,
     secret: bytes,
+    dialling: DialSecurity,
 ) -> Security:
     """The protection of the port for clients. It verifies the tokens that controllers sign; refusals go to the controller."""
     serving, source = settings.serving, shared.source
     tls = verifier = refused = None
     if serving.tls is not None:
         tls = await stack.enter_async_context(ServerTls(serving.tls, clock=source.clock, telemetry=source.telemetry))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, tls.reload)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, tls, dialling)
     if serving.access is not None:
         verifier = Verifier(token_key(secret, shared.config.cluster).public_bytes(), source.clock)
         refused = await stack.enter_async_context(RefusalAudit(links.record_refusals, source.clock))
@@ -296,6 +320,11 @@ async def _securing(
             extra={"host": serving.host, "missing": list(serving.unprotected)},
         )
     return Security(tls=tls, verifier=verifier, refused=refused)
+
+
+def _reload(tls: ServerTls, dialling: DialSecurity) -> None:
+    tls.reload()
+    dialling.reload()
 
 
 def _facts(settings: StoreProcessSettings, config: ClusterConfig, entry: StoreEntry) -> Mapping[str, Any]:

@@ -52,6 +52,10 @@ class UnitsRouter:
             raise InvalidNameError("segment name is not text", segment=name.encode(errors="replace")[:200])
         return container_of(name, self._containers)
 
+    def is_here(self, name: str) -> bool:
+        """Whether the container of the segment is open. Raises InvalidNameError."""
+        return self.container_of(name) in self._units
+
     def _unit(self, name: str) -> ServedStore:
         unit = self._routes.get(name)
         if unit is None:

@@ -136,6 +136,19 @@ class TableEntriesDeltaRead(NamedTuple):
     last_position: int
 
 
+REQUESTS = (
+    GetTableSegmentInfo,
+    CreateTableSegment,
+    DeleteTableSegment,
+    UpdateTableEntries,
+    RemoveTableKeys,
+    ReadTable,
+    ReadTableKeys,
+    ReadTableEntries,
+    ReadTableEntriesDelta,
+)
+
+
 # --- errors -----------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 
 from penstock.model.credentials import Credentials
@@ -10,6 +11,8 @@ from penstock.net.dial.addresses import host_of, is_local, parse_addresses, tls_
 from penstock.net.dial.presenting import Presenting
 from penstock.net.tls.client import ClientTls
 from penstock.ports.clock import Clock
+
+log = logging.getLogger(__name__)
 
 
 class DialSecurity:
@@ -25,6 +28,15 @@ class DialSecurity:
         if self._context is None and self.tls is not None:
             self._context = self.tls.context()
         return self._context
+
+    def reload(self) -> None:
+        """Read the files of TLS again. If one cannot be used, the earlier ones stay, and the log says why."""
+        if self.tls is None:
+            return
+        try:
+            self._context = self.tls.context()
+        except InvalidArgumentError as error:
+            log.error("renewed TLS files cannot be used", extra={"reason": str(error)})
 
 
 PLAIN = DialSecurity()

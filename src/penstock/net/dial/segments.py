@@ -89,7 +89,7 @@ class RemoteSegments:
         """``tokens``: None where segments need none; otherwise borrowed, as the rest."""
         self._native = native
         self._pool = ConnectionPool(
-            controller,
+            controller.layout.endpoint,
             rng=rng,
             telemetry=telemetry,
             limits=limits or DialLimits(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from penstock.codec.wire import commands as c
@@ -19,7 +19,6 @@ from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.wire_errors import TOKEN_EXPIRED, error_of
 from penstock.ports import forks
 from penstock.ports.control.layout import Endpoint
-from penstock.ports.control.plane import ControlPlane
 from penstock.ports.rng import Rng
 from penstock.ports.telemetry import Telemetry
 
@@ -90,7 +89,7 @@ class ConnectionPool:
 
     def __init__(
         self,
-        controller: ControlPlane,
+        locate: Callable[[str], Awaitable[Endpoint]],
         *,
         rng: Rng,
         telemetry: Telemetry,
@@ -98,12 +97,13 @@ class ConnectionPool:
         security: DialSecurity = PLAIN,
         tokens: SegmentTokens | None = None,
     ) -> None:
-        """``tokens``: None where segments need none; otherwise borrowed."""
+        """``locate``: where a segment is, as ``Layout.endpoint``. ``tokens``: None where segments need none; otherwise
+        borrowed."""
         self.security = security
         self.tokens = tokens or SegmentTokens()
         self.limits = limits
         self.telemetry = telemetry
-        self._controller = controller
+        self._locate = locate
         self._rng = rng
         self._arenas = ArenaPool(telemetry=telemetry, limit_bytes=limits.arena_bytes)
         self._endpoints: dict[str, Endpoint] = {}
@@ -149,7 +149,7 @@ class ConnectionPool:
         return self._keep(place, stream.guess or await self._ask(stream, segment, place))
 
     async def _ask(self, stream: _Stream, segment: str, place: str) -> Endpoint:
-        found = await self._controller.layout.endpoint(segment)
+        found = await self._locate(segment)
         stream.note(found)
         return self._keep(place, found)
 

@@ -58,6 +58,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             share.store,
             share.guard,
             share.calls,
+            pass_on=share.pass_on,
             reply_bytes=max(_REPLY_LEAST_BYTES, min(REPLY_BYTES, share.limits.replies_bytes)),
         )
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -369,7 +370,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 if isinstance(command, LARGE):
                     await self._serve_large(command)
                 else:
-                    self.send(encode(await self._answer(command)))
+                    passed = await self._handlers.passed(command)
+                    self.send(encode(passed or await self._answer(command)))
         except PenstockError as error:
             self.refuse(error, command, rid, c.NO_OFFSET)
         finally:
@@ -382,10 +384,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         connection, and only while the peer reads its replies."""
         async with self._one_large:
             await self._reads.collected()
+            # Outside the room: if two stores that are full pass requests to each other, neither would ever answer.
+            passed = await self._handlers.passed(command)
             async with self._share.large.room():
                 if self._closing or self.outbox is None:
                     return
-                frame = encode(await self._answer(command))
+                frame = encode(passed or await self._answer(command))
                 self.limit_writes(self._share.reply_bytes)
                 self.outbox.put(frame)
                 self.outbox.flush()
@@ -425,10 +429,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.refuse(error, command, rid_of(command), c.NO_OFFSET)
 
     def refuse(self, error: PenstockError, command: Command, rid: int, offset: int) -> None:
-        subject = subject_of(command)
-        named = error.fields.get("segment")
-        if named is not None and named == getattr(command, "source", None):
-            subject = named
+        subject, source = subject_of(command), getattr(command, "source", None)
+        if source is not None and error.fields.get("segment") == source:
+            subject = source
         reply = None if must_wait(error, command) else reply_of(error, rid, subject, offset=offset)
         if reply is None:
             self.fail(error)
@@ -493,5 +496,5 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._abort_timer = self._loop.call_later(after_s or self._limits.drain_s, transport.abort)
 
     def _fields(self) -> dict[str, object]:
-        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return {"connection": self._label, "peer": peer}
+        transport = self._transport
+        return {"connection": self._label, "peer": transport and transport.get_extra_info("peername")}

@@ -15,6 +15,7 @@ from penstock.codec.wire.layout import WireChunk, WireEntry, WireKey
 from penstock.model.errors import ConditionFailedError, InvalidArgumentError, SegmentNotFoundError, UnsupportedError
 from penstock.model.names import RECORD_STREAMS, SYSTEM_SCOPE
 from penstock.model.policies import ScaleType, ScalingPolicy
+from penstock.net.wire.wire_errors import is_own
 from penstock.ports.data.attributes import AttributeChange
 from penstock.ports.data.service import ServedStore
 from penstock.ports.data.tables import (
@@ -77,6 +78,10 @@ def check_changeable(segment: str) -> None:
         raise SegmentNotFoundError("an internal segment of the store cannot be changed by clients", segment=segment)
 
 
+PassOn = Callable[[Command], Awaitable[Command | None]]
+"""Sends a request to the store that has its segment, and returns the answer; None: that store is this one. The answer may
+raise what a store raises, NotConnectedError (nobody knows whether it happened) and ContainerOfflineError."""
+
 CALLS_CAPABILITY = "CallController"
 """Listed among the names of ``store.info`` if the store's port answers controller calls."""
 
@@ -92,7 +97,8 @@ class RequestHandlers:
     """Serves commands from ``store``. ``created`` holds the transient segments that live as long as the connection.
 
     ``guard`` is entered before bytes of a segment are removed. ``calls``: controller calls that are answered here, by
-    name. ``reply_bytes``: the size of a listing, which one entry may exceed.
+    name. ``pass_on``: for requests about tables by clients that are not ours: Pravega's Python client asks once where a
+    table is, and never again. ``reply_bytes``: the size of a listing, which one entry may exceed.
     """
 
     def __init__(
@@ -101,12 +107,14 @@ class RequestHandlers:
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
         *,
+        pass_on: PassOn | None = None,
         reply_bytes: int = REPLY_BYTES,
     ) -> None:
         self._store = store
         self._reply_bytes = reply_bytes
         self._guard = guard
         self._calls = calls or {}
+        self._pass_on = pass_on
         # A dict for its order: segments are deleted in the order in which they were created.
         self.created: dict[str, None] = {}
         self._handlers: dict[Any, Handler] = {
@@ -145,6 +153,12 @@ class RequestHandlers:
             for segment in (subject_of(command), getattr(command, "source", ""), *getattr(command, "sources", ())):
                 check_changeable(segment)
         return await handler(command)
+
+    async def passed(self, command: Command) -> Command | None:
+        """The answer of another store, as ``PassOn``; None: answer the request here."""
+        if self._pass_on is None or not isinstance(command, t.REQUESTS) or is_own(command):
+            return None
+        return await self._pass_on(command)
 
     async def _info(self, command: c.GetStreamSegmentInfo) -> Command:
         info = await self._store.info(command.segment)

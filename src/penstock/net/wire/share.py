@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.core.segments.receive_turns import FREE_BYTES, ReceiveTurns, Step
@@ -13,7 +14,7 @@ from penstock.net.peer_warnings import PeerWarnings
 from penstock.net.security import OPEN, Security
 from penstock.net.wire.arena import ArenaPool
 from penstock.net.wire.replies import LargeReplies
-from penstock.net.wire.requests import ControllerCall, RemovalGuard
+from penstock.net.wire.requests import ControllerCall, PassOn, RemovalGuard
 from penstock.net.wire.wire_limits import WireLimits
 from penstock.ports.data.service import ServedStore
 from penstock.ports.telemetry import Telemetry
@@ -24,6 +25,18 @@ _REPLY_BYTES_MIN = 64 << 10
 _WAKES = 64
 """Waiting reads answered in one pass of the event loop: about a millisecond of work."""
 _GRACE_TURNS = 4  # turns before a connection's memory may be taken for others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InCluster:
+    """What the server of a store needs that has only some of the segments, for a time.
+
+    ``answer_check`` is called for each connection that is accepted. What it returns is asked before answers are written:
+    False closes the connection without them. ``pass_on``: None: requests about segments of other stores are refused.
+    """
+
+    answer_check: Callable[[], Callable[[], bool]]
+    pass_on: PassOn | None = None
 
 
 class SharedConnection(Protocol):
@@ -81,10 +94,11 @@ class ServerShare:
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
         security: Security = OPEN,
-        answer_check: Callable[[], Callable[[], bool]] | None = None,
+        in_cluster: InCluster | None = None,
     ) -> None:
         self.store = store
-        self.answer_check = answer_check
+        self.answer_check = None if in_cluster is None else in_cluster.answer_check
+        self.pass_on = None if in_cluster is None else in_cluster.pass_on
         self.tokens, self.refused = security.verifier, security.refused
         self.guard = guard
         self.calls = calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,13 +15,13 @@ from penstock.net.tls.door import TlsDoor
 from penstock.net.wire.arena import MEDIUM_BYTES, SMALL_BYTES, ArenaPool
 from penstock.net.wire.connection import ServerConnection
 from penstock.net.wire.requests import ControllerCall, RemovalGuard
-from penstock.net.wire.share import ServerShare, SharedConnection
+from penstock.net.wire.share import InCluster, ServerShare, SharedConnection
 from penstock.net.wire.wire_limits import WireLimits
 from penstock.ports.data.service import ServedStore
 from penstock.ports.rng import Rng
 from penstock.ports.telemetry import Telemetry
 
-__all__ = ["WireLimits", "WireServer"]
+__all__ = ["InCluster", "WireLimits", "WireServer"]
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +51,11 @@ class WireServer:
         guard: RemovalGuard | None = None,
         calls: Mapping[str, ControllerCall] | None = None,
         security: Security = OPEN,
-        answer_check: Callable[[], Callable[[], bool]] | None = None,
+        in_cluster: InCluster | None = None,
     ) -> None:
         """``guard`` is entered before a client's request removes bytes of a segment. ``calls`` of the controller, by
-        name, are answered here too (``net.wire.calls``). ``answer_check`` is called for each connection
-        that is accepted. What it returns is asked before answers are written: False closes the connection without them.
-        None: always True. All arguments are borrowed."""
+        name, are answered here too (``net.wire.calls``). ``in_cluster``: None: this store has all segments, for
+        ever. All arguments are borrowed."""
         self._store = store
         self._guard = guard
         self._calls = calls
@@ -67,7 +66,7 @@ class WireServer:
         self._limits = limits or WireLimits()
         tls = security.tls
         self._security = security
-        self._answer_check = answer_check
+        self._in_cluster = in_cluster
         self._door = None if tls is None else TlsDoor(tls, NO_ALPN, telemetry=telemetry)
         self._server: asyncio.AbstractServer | None = None
         self._share: ServerShare | None = None
@@ -95,7 +94,7 @@ class WireServer:
             guard=self._guard,
             calls=self._calls,
             security=self._security,
-            answer_check=self._answer_check,
+            in_cluster=self._in_cluster,
         )
         try:
             factory = self._connection if self._door is None else self._door.behind(self._connection)

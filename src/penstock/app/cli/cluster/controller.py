@@ -16,6 +16,7 @@ from penstock.app.cli.cluster.options import (
     LinksKeyOption,
     NameOption,
     SecretFileOption,
+    links_tls_settings,
 )
 from penstock.app.cli.common.options import DATA, InsecureOption
 from penstock.app.cli.common.output import print_json
@@ -56,12 +57,10 @@ from penstock.app.settings import (
     check_server_memory,
 )
 from penstock.core.units import parse_size
-from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import StreamName
 
 if TYPE_CHECKING:
     from penstock.net.tls.client import ClientTls
-    from penstock.net.tls.settings import TlsSettings
 
 
 def controller(
@@ -119,7 +118,7 @@ def controller(
         access=access_settings(auth, auth_config),
         metrics=MetricsSettings(shown=metrics_streams, named=tuple(map(StreamName.parse, metrics_stream or ()))),
     )
-    links_tls = _links_tls(serving.tls, links_ca, links_cert, links_key)
+    links_tls = links_tls_settings(serving.tls, links_ca, links_cert, links_key)
     _run(cluster, name, secret_file, serving, links_tls, json=json)
 
 
@@ -138,23 +137,6 @@ def _run(
     )
     ready, show_warning = (_ready_json, print_nothing) if json else (_ready_text, print_line)
     run_controller(settings, ready=ready, show_warning=show_warning)
-
-
-def _links_tls(ports: TlsSettings | None, ca: Path | None, cert: Path | None, key: Path | None) -> ClientTls | None:
-    """TLS of the links to stores: they have it if the ports have it. Raises InvalidArgumentError."""
-    from penstock.net.tls.client import ClientTls
-
-    if ports is None:
-        if ca or cert or key:
-            raise InvalidArgumentError(
-                "links to stores have TLS if the ports have it; give --tls-cert and --tls-key too"
-            )
-        return None
-    if cert is None and key is None:
-        return ClientTls(ca=ca, certificate=ports.certificate, key=ports.key)
-    if cert is None or key is None:
-        raise InvalidArgumentError("--links-cert and --links-key belong together; give both")
-    return ClientTls(ca=ca, certificate=cert, key=key)
 
 
 def _ready_json(facts: Mapping[str, Any]) -> None:

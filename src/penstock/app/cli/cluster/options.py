@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.app.cli.common.options import NAME
+from penstock.model.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from penstock.net.tls.client import ClientTls
+    from penstock.net.tls.settings import TlsSettings
 
 ADDRESS = "The cluster: zk://ZOOKEEPER:PORT/ROOT; separate several servers by commas."
 
@@ -47,3 +52,22 @@ LinksKeyOption = Annotated[
     Path | None,
     typer.Option("--links-key", metavar="FILE", help="Private key of --links-cert, in PEM.", show_default=False),
 ]
+
+
+def links_tls_settings(
+    ports: TlsSettings | None, ca: Path | None, cert: Path | None, key: Path | None
+) -> ClientTls | None:
+    """TLS of connections to stores: they have it if the ports have it. Raises InvalidArgumentError."""
+    from penstock.net.tls.client import ClientTls
+
+    if ports is None:
+        if ca or cert or key:
+            raise InvalidArgumentError(
+                "links to stores have TLS if the ports have it; give --tls-cert and --tls-key too"
+            )
+        return None
+    if cert is None and key is None:
+        return ClientTls(ca=ca, certificate=ports.certificate, key=ports.key)
+    if cert is None or key is None:
+        raise InvalidArgumentError("--links-cert and --links-key belong together; give both")
+    return ClientTls(ca=ca, certificate=cert, key=key)

@@ -9,7 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.app.cli.cluster.options import ClusterOption, NameOption, SecretFileOption
+from penstock.app.cli.cluster.options import (
+    ClusterOption,
+    LinksCaOption,
+    LinksCertOption,
+    LinksKeyOption,
+    NameOption,
+    SecretFileOption,
+    links_tls_settings,
+)
 from penstock.app.cli.common.options import DATA, InsecureOption
 from penstock.app.cli.common.output import print_json
 from penstock.app.cli.common.target import JsonOption
@@ -56,6 +64,9 @@ def store(
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
     tls_client_auth: TlsClientAuthOption = "required",
+    links_ca: LinksCaOption = None,
+    links_cert: LinksCertOption = None,
+    links_key: LinksKeyOption = None,
     auth: AuthOption = False,
     insecure: InsecureOption = False,
     json: JsonOption = False,
@@ -71,22 +82,24 @@ def store(
     from penstock.app.cluster.address import parse_cluster_address
     from penstock.app.cluster.store_process import StoreProcessSettings, run_store
 
+    serving = StandaloneSettings(
+        store=EmbeddedSettings(data=data, memory_bytes=check_server_memory(parse_size(memory))),
+        host=host,
+        store_port=port,
+        advertised_host=advertise,
+        insecure=insecure,
+        log_format=log_format,
+        traces=traces,
+        tls=tls_settings(tls_cert, tls_key, tls_client_ca, tls_client_auth),
+        access=access_settings(auth, None),
+    )
     settings = StoreProcessSettings(
         address=parse_cluster_address(cluster),
         name=name,
         secret_file=secret_file,
         links_port=links_port,
-        serving=StandaloneSettings(
-            store=EmbeddedSettings(data=data, memory_bytes=check_server_memory(parse_size(memory))),
-            host=host,
-            store_port=port,
-            advertised_host=advertise,
-            insecure=insecure,
-            log_format=log_format,
-            traces=traces,
-            tls=tls_settings(tls_cert, tls_key, tls_client_ca, tls_client_auth),
-            access=access_settings(auth, None),
-        ),
+        links_tls=links_tls_settings(serving.tls, links_ca, links_cert, links_key),
+        serving=serving,
     )
     run_store(settings, ready=_ready_json if json else _ready_text)
 

@@ -14,6 +14,7 @@ from penstock.core.cluster.placement import (
     FLAP_WINDOW_MS,
     MOVE_PAUSE_MS,
     NO_CHOICES,
+    WISHED_PAUSE_MS,
     Choices,
     StoreFacts,
     flaps,
@@ -82,7 +83,9 @@ def test_a_container_of_a_live_store_moves_alone_and_after_a_pause(before, alive
     orphans = [number for number in range(CONTAINERS) if before.get(number) not in names]
     assert len(moved) == int(found.moved)
     assert not (moved and orphans and alive)
-    assert not (moved and ago_ms < MOVE_PAUSE_MS)
+    draining = {store.name for store in alive if store.draining}
+    for number in moved:
+        assert ago_ms >= (WISHED_PAUSE_MS if before[number] in draining else MOVE_PAUSE_MS)
 
 
 @given(before=owners, alive=stores)
@@ -185,6 +188,22 @@ def test_a_container_that_no_store_can_open_stays_where_it_is():
         choices=Choices(failed=failed),
     )
     assert found.owners == {**before, 3: "c"}, "at once, and nothing else moves"
+
+
+@given(before=owners, alive=stores, choices=choices)
+def test_what_an_operator_wants_is_done_within_a_second_for_each_container(before, alive, choices):
+    names = {store.name for store in alive if not store.draining}
+    alive = [replace(store, losses_ms=()) for store in alive]
+    pinned = {number: name for number, name in choices.pinned.items() if name in names}
+    maps, now_ms, moved_at_ms = [before], NOW_MS, NOW_MS
+    for _ in range(2 * CONTAINERS + 1):
+        facts = {"containers": CONTAINERS, "now_ms": now_ms, "moved_at_ms": moved_at_ms}
+        found = place(maps[-1], alive, choices=Choices(pinned=pinned), **facts)
+        moved_at_ms = now_ms if found.moved else moved_at_ms
+        maps.append(found.owners)
+        now_ms += WISHED_PAUSE_MS
+    assert all(maps[-1][number] == name for number, name in pinned.items())
+    assert not names or set(maps[-1].values()) <= names
 
 
 def test_the_balance_leaves_pinned_containers_alone():

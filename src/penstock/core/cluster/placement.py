@@ -11,6 +11,8 @@ from itertools import pairwise
 
 MOVE_PAUSE_MS = 10_000
 """Pause between moves that only balance: each one costs the container a pause of some 0.3 s."""
+WISHED_PAUSE_MS = 1_000
+"""Pause before a move that an operator wants: somebody waits for it."""
 FLAP_WINDOW_MS = 600_000
 """Time within which losses of a store are counted, and for which it must then stay without a loss."""
 FLAP_LOSSES = 3
@@ -53,7 +55,7 @@ class Placement:
 
     owners: Owners
     moved: bool
-    """Whether a container of a live store moved. If so, the pause between moves begins."""
+    """Whether a container of a live store moved. If so, the pause before the next move begins."""
     again_at_ms: int | None
 
 
@@ -69,9 +71,10 @@ def place(
     """The next map.
 
     Containers without a live owner are placed at once, each with the store that has the fewest; no other container moves
-    in that step. So are containers that their owner cannot open, unless no other store can. Otherwise one container moves,
-    if the last such move is ``MOVE_PAUSE_MS`` ago: first to the store that an operator has chosen for it, then away from a
-    draining store, else from the store with the most to that with the fewest if they differ by more than one. A store that
+    in that step. So are containers that their owner cannot open, unless no other store can. Otherwise one container moves:
+    first to the store that an operator has chosen for it, then away from a draining store, both if the last such move is
+    ``WISHED_PAUSE_MS`` ago; else, after ``MOVE_PAUSE_MS``, from the store with the most to that with the fewest if they
+    differ by more than one. A store that
     flaps or drains receives a container only if no other store is alive, and one that could not open a container only if
     all others could not either. A disabled container has no owner, whatever else holds. Ties: the first name, the lowest
     container. Without stores, the map stays as it is, except that disabled containers lose their owner.
@@ -103,13 +106,12 @@ def place(
     quiet_at_ms = min((end for store in alive.values() if (end := _flaps_until_ms(store, now_ms))), default=None)
     if move is None:
         # The containers of lost stores were placed first. Balancing moves may still be needed, after their pause.
-        again = [moved_at_ms + MOVE_PAUSE_MS] if orphans and _move(kept, alive, targets, choices) else []
-    elif now_ms - moved_at_ms < MOVE_PAUSE_MS:
-        again, move = [moved_at_ms + MOVE_PAUSE_MS], None
+        again = _next_move_ms(moved_at_ms, _move(kept, alive, targets, choices)) if orphans else []
+    elif now_ms - moved_at_ms < move.pause_ms:
+        again, move = _next_move_ms(moved_at_ms, move), None
     else:
-        number, target = move
-        kept[number] = target
-        again = [now_ms + MOVE_PAUSE_MS] if _move(kept, alive, targets, choices) else []
+        kept[move.number] = move.target
+        again = _next_move_ms(now_ms, _move(kept, alive, targets, choices))
     again += [quiet_at_ms] if quiet_at_ms is not None else []
     owners = dict(sorted(kept.items()))
     return Placement(owners=owners, moved=move is not None, again_at_ms=max(now_ms, min(again)) if again else None)
@@ -146,23 +148,35 @@ def able_stores(number: int, targets: Sequence[str], choices: Choices) -> Sequen
     return [name for name in targets if (number, name) not in choices.failed]
 
 
-def _move(
-    kept: Owners, alive: Mapping[str, StoreFacts], targets: Sequence[str], choices: Choices
-) -> tuple[int, str] | None:
-    """The container that should move next, and where to."""
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A container that should move, where to, and the pause after the move before."""
+
+    number: int
+    target: str
+    pause_ms: int
+
+
+def _next_move_ms(moved_at_ms: int, move: _Move | None) -> list[int]:
+    """When the move may be made, if there is one."""
+    return [] if move is None else [moved_at_ms + move.pause_ms]
+
+
+def _move(kept: Owners, alive: Mapping[str, StoreFacts], targets: Sequence[str], choices: Choices) -> _Move | None:
+    """The move that should be made next."""
     for number, name in sorted(choices.pinned.items()):
         if number in kept and kept[number] != name and name in able_stores(number, targets, choices):
-            return number, name
+            return _Move(number, name, WISHED_PAUSE_MS)
     for number, name in sorted(kept.items()):
         able = able_stores(number, targets, choices)
         if alive[name].draining and name not in targets and able:
-            return number, _fewest(kept, able)
+            return _Move(number, _fewest(kept, able), WISHED_PAUSE_MS)
     counts = _counts(kept, list(alive))
     free = [(number, name) for number, name in sorted(kept.items()) if choices.pinned.get(number) != name]
     for number, name in sorted(free, key=lambda item: (-counts[item[1]], item[1], item[0])):
         able = able_stores(number, targets, choices)
         if able and counts[name] - counts[least := _fewest(kept, able)] > 1:
-            return number, least
+            return _Move(number, least, MOVE_PAUSE_MS)
     return None
 
 

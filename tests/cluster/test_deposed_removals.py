@@ -57,10 +57,41 @@ async def elected(
     return found
 
 
-def stream_elsewhere() -> StreamName:
-    """A stream whose first segment is not in the container of the controller's table."""
+def stream_in(container: int) -> StreamName:
+    """A stream whose first segment is in the container."""
     names = (StreamName("shop", f"s{count}") for count in range(99))
-    return next(one for one in names if container_of(f"{one}/0.#epoch.0", 2) != OWN)
+    return next(one for one in names if container_of(f"{one}/0.#epoch.0", 2) == container)
+
+
+@pytest.mark.parametrize("promise", ["hold", "lock"])
+def test_a_promise_about_a_stream_does_not_wait_for_containers_that_hold_nothing_of_it(
+    tmp_path: Path, promise: str
+) -> None:
+    cluster, near, far = MemoryCluster(tmp_path, containers=2), stream_in(OWN), stream_in(1 - OWN)
+
+    async def keep(controller: Controller, target: StreamName | str) -> None:
+        if promise == "lock":
+            await controller.policies.set(target, LOCKED)
+        else:
+            await controller.holds.add(target, owner="o", reason="r")
+
+    async def main() -> None:
+        async with cluster.store("a"), cluster.store("b"), AsyncExitStack() as stack:
+            cluster.assign({OWN: "a", 1 - OWN: "b"})
+            await until_serving(cluster, dict(sorted({OWN: "a", 1 - OWN: "b"}.items())))
+            first = await elected(cluster, stack, term=1)
+            await first.scopes.create("shop")
+            for name in (near, far):
+                await first.streams.create(name, StreamConfig(scaling=ScalingPolicy(min_segments=1)))
+            cluster.assign({OWN: "a"})
+            await until_serving(cluster, {OWN: "a"})
+            second = await elected(cluster, stack, term=2)
+            await keep(second, near)
+            for target in (far, "shop"):
+                with pytest.raises(UnavailableError, match=f"container {1 - OWN}"):
+                    await keep(second, target)
+
+    run(main())
 
 
 @pytest.mark.parametrize("on", ["stream", "scope"])
@@ -68,7 +99,7 @@ def stream_elsewhere() -> StreamName:
 def test_a_promise_waits_for_removals_that_an_earlier_controller_has_allowed(
     tmp_path: Path, promise: str, on: str
 ) -> None:
-    cluster, name = MemoryCluster(tmp_path, containers=2), stream_elsewhere()
+    cluster, name = MemoryCluster(tmp_path, containers=2), stream_in(1 - OWN)
     segment = f"{name}/0.#epoch.0"
     target = name if on == "stream" else name.scope
 

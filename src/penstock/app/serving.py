@@ -10,7 +10,7 @@ import asyncio
 import logging
 import shutil
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ from penstock.app.process_memory import tune_allocator, tune_collector
 from penstock.app.segments import gate_limits, rest_limits
 from penstock.app.settings import StandaloneSettings
 from penstock.app.telemetry import Counters
+from penstock.controller.context import EarlierPassed
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.settings import ControllerSettings
 from penstock.core.segments.readiness import FUNCTIONS
@@ -96,7 +97,7 @@ async def open_control(
     endpoint_of: Callable[[str], Endpoint],
     telemetry: Counters,
     erasure_refused: str | None = None,
-    earlier_removals_passed: Callable[[], Awaitable[None]] | None = None,
+    earlier_removals_passed: EarlierPassed | None = None,
 ) -> AsyncIterator[Controller]:
     """A controller over the stores of other processes, with its keys in the data directory. ``erasure_refused``: why erasure
     is impossible; None: it is possible. ``earlier_removals_passed``: see ``open_controller``. Raises as ``open_controller``;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,8 @@ from penstock.controller.streams.event_counts import EventCounts
 from penstock.controller.tasks import NamedLocks, OwnedTasks
 from penstock.controller.transactions.local import LocalTransactions
 from penstock.controller.watermarks.due import DueWatermarks
-from penstock.model.names import StreamName
+from penstock.model.errors import CorruptDataError, StreamNotFoundError
+from penstock.model.names import StreamName, segment_name
 from penstock.model.retention import PolicyTarget
 from penstock.ports.access.authenticator import PresentRights
 from penstock.ports.clock import Clock
@@ -120,7 +121,11 @@ class Open:
         return
 
 
-async def _none_earlier() -> None:
+EarlierPassed = Callable[[Collection[str] | None], Awaitable[None]]
+"""See ``Context.earlier_removals_passed``."""
+
+
+async def _none_earlier(segments: Collection[str] | None) -> None:
     """No other controller has allowed a removal."""
 
 
@@ -152,15 +157,27 @@ class Context:
     watermarks: DueWatermarks = field(default_factory=DueWatermarks)
     rights: PresentRights | None = None
     rights_known: bool = False
-    earlier_removals_passed: Callable[[], Awaitable[None]] = _none_earlier
-    """Waits until every removal by segment that an earlier controller has allowed has ended. Raises UnavailableError."""
+    earlier_removals_passed: EarlierPassed = _none_earlier
+    """Waits until every removal by segment that an earlier controller has allowed has ended: in these segments; None: in all.
+    Raises UnavailableError."""
 
     async def removals_passed(self, target: str) -> None:
         """Wait until every removal by segment (``Holds.removal``) that has begun in the scope or stream has ended."""
         await self.locks.passed(f"removal/{target}/")
 
-    async def every_removal_passed(self, target: str | None) -> None:
+    async def every_removal_passed(self, target: StreamName | str | None) -> None:
         """As ``removals_passed``, and those that an earlier controller has allowed. None: in all scopes. Raises
         UnavailableError: whether these have ended is not known yet."""
-        await self.earlier_removals_passed()
+        await self.earlier_removals_passed(await self._segments_of(target) if isinstance(target, StreamName) else None)
         await self.locks.passed("removal/" if target is None else f"removal/{target}/")
+
+    async def _segments_of(self, name: StreamName) -> Collection[str] | None:
+        """Names of all segments that the stream has had. None: they are not known."""
+        view = await self.streams.find(name)
+        if view is None:
+            return None
+        try:
+            history = await self.histories.of(view)
+        except (StreamNotFoundError, CorruptDataError):
+            return None
+        return {segment_name(name, one.segment) for epoch in history.epochs for one in epoch.segments}

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from penstock.codec.audit import AuditEntry, AuditKind
 from penstock.controller.buckets import Buckets
-from penstock.controller.context import Context
+from penstock.controller.context import Context, EarlierPassed
 from penstock.controller.erasure.cases import Cases
 from penstock.controller.erasure.erasures import Erasures
 from penstock.controller.erasure.reapply import Reapplied
@@ -244,7 +244,7 @@ async def open_controller(
     *,
     steady: Callable[[], float] | None = None,
     signing: SigningKeys | None = None,
-    earlier_removals_passed: Callable[[], Awaitable[None]] | None = None,
+    earlier_removals_passed: EarlierPassed | None = None,
 ) -> AsyncIterator[Controller]:
     """Open a controller that serves calls. All arguments are borrowed.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -174,14 +174,17 @@ class ContainerLines:
             self._changed.clear()
             await self._changed.wait()
 
-    async def earlier_removals_passed(self) -> None:
-        """Wait until no removal is in progress that an earlier controller has allowed. Raises SessionEndedError, and
-        UnavailableError after the patience: a container was not reached since the election."""
+    async def earlier_removals_passed(self, segments: Collection[str] | None) -> None:
+        """Wait until no removal is in progress that an earlier controller has allowed in these segments; None: in any. Raises
+        SessionEndedError, and UnavailableError after the patience: one of their containers was not reached since the
+        election."""
+        numbers = range(len(self.lines)) if segments is None else sorted({*map(self.segments.worker_of, segments)})
+        lines = [self.lines[number] for number in numbers]
         try:
             async with asyncio.timeout(self._patience.earlier_s):
-                await self._until_all(lambda: all(one.was_reached for one in self.lines))
+                await self._until_all(lambda: all(one.was_reached for one in lines))
         except TimeoutError:
-            away = [(one.number, one.failure() or "not reached yet") for one in self.lines if not one.was_reached]
+            away = [(one.number, one.failure() or "not reached yet") for one in lines if not one.was_reached]
             raise UnavailableError(
                 "removals that an earlier controller has allowed may be in progress in containers that were not reached"
                 " since the election; try again",

@@ -237,7 +237,7 @@ class Holds:
             await ctx.locks.passed(f"stream/{target}/")
         try:
             # When this returns, client removals that were checked before the hold have ended. Later ones see the hold.
-            await ctx.every_removal_passed(str(target))
+            await ctx.every_removal_passed(target)
         finally:
             # Also after a failure: the change is durable.
             ctx.audit.soon()

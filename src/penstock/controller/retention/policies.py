@@ -292,7 +292,7 @@ class Policies:
         try:
             if lock_of(document) is not None:
                 # When this returns, client removals that were checked before the lock have ended.
-                await ctx.every_removal_passed(str(name))
+                await ctx.every_removal_passed(name)
         finally:
             ctx.audit.soon()
             ctx.attention.dirty(name)

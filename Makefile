@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The tests start about a hundred server processes; without bytecode files, each of them compiles 1,200 modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-slow compile-tests lint-all test-pulsar-admin test-java test-registry setup-cluster test-cluster setup-s3 test-s3 test-prometheus test-idp setup-peers lint format docs bench soak proto lock clean
+.PHONY: help setup demo cluster-demo test test-fast test-slow compile-tests lint-all test-pulsar-admin test-java test-registry setup-cluster test-cluster setup-s3 test-s3 test-prometheus test-idp setup-peers lint format docs bench soak proto lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make test-registry  run the tests of schema registries against Apicurio Registry (Maven, 160 MB)"
 	@echo "make test-cluster  run the tests of clusters against real ZooKeeper servers and bookies (JDK, Maven, 108 MB of jars)"
 	@echo "make setup-cluster  only fetch those"
+	@echo "make cluster-demo  the demo on a cluster of them: a store, a bookie and a controller are killed (3 to 10 minutes)"
 	@echo "make test-idp  test tokens, new keys and an outage of a real Keycloak (JDK, Maven, 147 MB; its first start takes minutes)"
 	@echo "make setup-s3  only fetch and build those two servers"
 	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
@@ -33,6 +34,9 @@ setup:
 
 demo: setup
 	@$(BIN)/penstock demo --data ./data
+
+cluster-demo: setup-cluster
+	@$(BIN)/python scripts/cluster_demo.py --data ./data
 
 # Four processes also on two cores: of three, one waited for servers that it had started.
 test: setup

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+_KILLS = ("#fcae91", "#bcbddc", "#a1d99b")
+"""Colors of the times after kills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +29,9 @@ class Sample:
 
 
 def draw(
-    samples: Sequence[Sample], path: Path, *, minimum: int, maximum: int, kills: Sequence[tuple[float, float]]
+    samples: Sequence[Sample], path: Path, *, minimum: int, maximum: int, kills: Sequence[tuple[str, float, float]]
 ) -> None:
-    """Save the picture as PNG. ``kills`` are the times between which the store was down."""
+    """Save the picture as PNG. ``kills``: what was killed, and between which times the writer waited."""
     # Its font cache would else go to the home directory.
     os.environ.setdefault("MPLCONFIGDIR", str(path.parent / "logs" / "matplotlib"))
     import matplotlib
@@ -60,9 +64,9 @@ def draw(
     lower.plot(at, [item.head / mb for item in samples], color="#3182bd", lw=1.6, label="head: truncated up to here")
     lower.set_ylabel("MB since the beginning")
     lower.set_xlabel("seconds")
-    for index, (start, end) in enumerate(kills):
+    for (what, start, end), color in zip(kills, itertools.cycle(_KILLS), strict=False):
         for axis in (upper, lower):
-            axis.axvspan(start, end, color="#fcae91", alpha=0.5, label="store killed (kill -9)" if not index else None)
+            axis.axvspan(start, end, color=color, alpha=0.5, label=f"{what} killed (kill -9): the writer waits")
     upper.legend(loc="upper left", fontsize=8)
     lower.legend(loc="upper left", fontsize=8)
     for axis in (upper, lower):

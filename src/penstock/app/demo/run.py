@@ -1,33 +1,34 @@
-"""The main job, end to end: a store, a writer, a Spark query, retention, and a ``kill -9`` in the middle."""
+"""The main job, end to end: a store, a writer, a Spark query, retention, and ``kill -9`` in the middle."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-import socket
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.app.demo import check, flights
 from penstock.app.demo.picture import Sample, draw
 from penstock.app.demo.processes import Child
+from penstock.app.demo.sites import Kill, OneServer, Site
 from penstock.app.demo.view import Board, View
 from penstock.app.remote import open_remote
 from penstock.core.retention.facts import holder_in_words
 from penstock.core.units import format_size
-from penstock.model.errors import InvalidArgumentError, PenstockError, StorageFullError, UnavailableError
+from penstock.model.errors import InvalidArgumentError, PenstockError, StorageFullError
 from penstock.model.names import StreamName
 from penstock.model.policies import RetentionPolicy, RetentionType
 from penstock.ports.control.plane import ControlPlane
 
 _STORY = """\
-Writes {total:,} flights, in time order, to a store in a process of its own. A Spark query reads them as subscriber 'delays',
-keeps delay statistics per carrier and hour, and writes every update to a second stream, exactly once, and to Parquet. In the
-middle the store is killed (kill -9). The store keeps at least 4 MB and at most 64 MB; in between it deletes what the query
-has processed. The writer waits while 48 MB are unread. Everything is in {data}, logs in {data}/logs. First, Spark starts."""
+Writes {total:,} flights, in time order, to a store. {site}
+A Spark query reads them as subscriber 'delays', keeps delay statistics per carrier and hour, and writes every update to a
+second stream, exactly once, and to Parquet. The store keeps at least 4 MB and at most 64 MB; in between it deletes what the
+query has processed. The writer waits while 48 MB are unread. Everything is in {data}, logs in {data}/logs. First, Spark
+starts."""
 SCOPE = "demo"
 FLIGHTS = f"{SCOPE}/flights"
 DELAYS = f"{SCOPE}/delays"
@@ -38,29 +39,37 @@ POLICY = {
     "backlog": {"max_bytes": 48_000_000, "on_exceed": "hold"},
     "unsubscribed": "release",
 }
-_KILL_AT = 0.45  # share of the events: the query is in the middle of its work then
+_STEP_EVENTS = 1000  # the writer reports each such step, with events for all segments
+_BETWEEN_KILLS_S = 5.0
 _NEEDED_BYTES = 1 << 30
 
 
-class Demo:
-    """One run. ``data`` is emptied of an earlier run's files first."""
+@dataclass(slots=True, kw_only=True)
+class Outage:
+    """``what`` was killed at ``down_s``, when ``events`` were written. ``back_s``: when the writer had written a whole step
+    that began later."""
 
-    def __init__(self, data: Path, *, limit: int | None, plain: bool) -> None:
+    what: str
+    down_s: float
+    events: int
+    back_s: float | None = None
+
+
+class Demo:
+    """One run. ``data`` was emptied of an earlier run's files."""
+
+    def __init__(self, data: Path, site: Site, *, limit: int | None, plain: bool) -> None:
         self.data = data.absolute()
+        self.site = site
         self.limit = limit
         self.total = min(limit or flights.TOTAL_FLIGHTS, flights.TOTAL_FLIGHTS)
         self.board = Board(total_events=self.total)
         self.view = View(self.board, plain=plain)
         self.samples: list[Sample] = []
-        self.kills: list[tuple[float, float]] = []
+        self.outages: list[Outage] = []
         self.started = time.monotonic()
-        self.controller_port, self.store_port = _free_ports(2)
         self.children: list[Child] = []
         self._last_count = (0.0, 0)
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.controller_port}"
 
     def at(self) -> float:
         return time.monotonic() - self.started
@@ -72,6 +81,9 @@ class Demo:
             rate = (values["events"] - before) / max(1e-3, self.at() - then)
             self.board.written_rate = 0.8 * self.board.written_rate + 0.2 * rate
             self.board.written_events = values["events"]
+            for outage in self.outages:
+                if outage.back_s is None and values["events"] > outage.events + _STEP_EVENTS:
+                    outage.back_s = self.at()
         elif name == "query" and "batch" in values:
             self.board.processed_rows = values["rows"]
             self.board.batch, self.board.batch_ms = values["batch"], values["ms"]
@@ -81,35 +93,19 @@ class Demo:
         self.children.append(child)
         return child
 
-    def start_store(self) -> Child:
-        store = self.start(
-            "store",
-            *("-m", "penstock", "standalone", "--json", "--data", str(self.data / "store")),
-            *("--controller-port", str(self.controller_port), "--store-port", str(self.store_port)),
-            *("--http-port", "0", "--retention-cycle", "1s"),
-        )
-        deadline = time.monotonic() + 30
-        while "serving" not in store.last:
-            store.check()
-            if time.monotonic() > deadline:
-                raise UnavailableError("the store did not start in 30 s")
-            time.sleep(0.02)
-        self.board.store = f"serving on {self.address}, process {store.process.pid}"
-        return store
-
     def start_writer(self) -> Child:
         limit = ("--limit", str(self.limit)) if self.limit else ()
-        seconds = str(max(5.0, 60.0 * self.total / flights.TOTAL_FLIGHTS))
+        seconds = str(max(5.0, self.site.writes_s * self.total / flights.TOTAL_FLIGHTS))
         return self.start(
             "writer",
-            *("-m", "penstock.app.demo.ingest", "--controller", self.address, "--stream", FLIGHTS),
+            *("-m", "penstock.app.demo.ingest", "--controller", self.site.address, "--stream", FLIGHTS),
             *("--seconds", seconds, *limit),
         )
 
     def start_query(self) -> Child:
         return self.start(
             "query",
-            *("-m", "penstock.spark.flight_delays", "--controller", self.address, "--scope", SCOPE),
+            *("-m", "penstock.spark.flight_delays", "--controller", self.site.address, "--scope", SCOPE),
             *("--input", "flights", "--output", "delays", "--checkpoint", str(self.data / "checkpoint")),
             *("--parquet", str(self.data / "parquet"), "--work", str(self.data / "spark")),
         )
@@ -134,17 +130,20 @@ class Demo:
         self.samples.append(self.board.sample)
 
     async def watch(self, writer: Child, query: Child) -> None:
-        """Show the run, kill the store in the middle, and end the query when everything is written."""
-        async with open_remote(self.address) as (_, controller):
+        """Show the run, kill what the site names, and end the query when everything is written."""
+        left = list(self.site.kills)
+        async with open_remote(self.site.address) as (_, controller):
             while query.running:
                 for child in (writer, query):
                     child.check()
-                if not self.kills and self.board.written_events >= _KILL_AT * self.total and self.board.batch >= 0:
-                    # Not in a thread: the new store would be killed with the thread that started it (PR_SET_PDEATHSIG).
-                    self.kill_store()
+                self.site.look()
+                self.board.store = self.site.state
+                if left and self.is_due(left[0]):
+                    # Not in a thread: a new process would be killed with the thread that started it (PR_SET_PDEATHSIG).
+                    self.kill(left.pop(0))
                 await self.observe(controller)
                 self.view.show(self.at())
-                if not writer.running and self.kills:
+                if not writer.running and not left:
                     query.close_input()
                 await asyncio.sleep(0.3)
             query.check()
@@ -154,32 +153,22 @@ class Demo:
                 self.view.show(self.at())
                 await asyncio.sleep(0.4)
 
-    def kill_store(self) -> None:
-        store = next(child for child in reversed(self.children) if child.name == "store")
-        down = self.at()
-        self.view.note(
-            f"{down:5.1f} s  kill -9 of the store (process {store.process.pid}); writer and query are left alone"
-        )
-        store.kill()
-        self.board.store = "killed"
-        time.sleep(1.0)
-        self.start_store()
-        self.kills.append((down, self.at()))
-        self.view.note(
-            f"{self.at():5.1f} s  the store is back, {self.at() - down - 1.0:.1f} s after it was started again"
-        )
+    def is_due(self, kill: Kill) -> bool:
+        """Whether the query works, and the writer has come that far and has got over the kill before."""
+        if self.board.batch < 0 or self.board.written_events < kill.share * self.total:
+            return False
+        last = self.outages[-1] if self.outages else None
+        is_over = last is None or (last.back_s is not None and self.at() - last.back_s >= _BETWEEN_KILLS_S)
+        return is_over or self.board.written_events >= self.total
+
+    def kill(self, kill: Kill) -> None:
+        self.outages.append(Outage(what=kill.what, down_s=self.at(), events=self.board.written_events))
+        self.view.note(f"{self.at():5.1f} s  kill -9 of the {kill.what}; writer and query are left alone")
+        kill.run()
 
     def stop(self) -> None:
         for child in reversed(self.children):
             child.stop()
-
-
-def _free_ports(count: int) -> Sequence[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [item.getsockname()[1] for item in held]
-    for item in held:
-        item.close()
-    return ports
 
 
 def _prepare(data: Path) -> None:
@@ -220,15 +209,18 @@ async def _create(address: str) -> None:
         await store.create_stream(DELAYS, segments=2)
 
 
-def run_demo(data: Path, *, limit: int | None, plain: bool) -> int:
-    """Run the whole demo in ``data`` and return 0 if nothing was lost or doubled."""
+def run_demo(data: Path, *, limit: int | None, plain: bool, site: Site | None = None) -> int:
+    """Run the whole demo in ``data`` and return 0 if nothing was lost or doubled. ``site``: None: one server."""
     flights.source_file()
     _prepare(data)
-    demo = Demo(data, limit=limit, plain=plain)
-    demo.view.console.print(_STORY.format(data=data, total=demo.total), highlight=False, soft_wrap=True)
+    site = site or OneServer(data.absolute())
+    demo = Demo(data, site, limit=limit, plain=plain)
+    story = _STORY.format(data=data, total=demo.total, site=site.story)
+    demo.view.console.print(story, highlight=False, soft_wrap=True)
     try:
-        demo.start_store()
-        asyncio.run(_create(demo.address))
+        site.start(demo.start)
+        demo.board.store = site.state
+        asyncio.run(_create(site.address))
         with demo.view:
             query = demo.start_query()
             while "started" not in query.last:
@@ -245,19 +237,28 @@ def run_demo(data: Path, *, limit: int | None, plain: bool) -> int:
 
 
 def _report(demo: Demo) -> int:
-    results = asyncio.run(_results(demo.address))
+    results = asyncio.run(_results(demo.site.address))
     wanted = check.expected(demo.limit)
     from_stream = check.compare(check.from_events(results), wanted)
     from_files = check.compare(check.from_parquet(demo.data / "parquet"), wanted)
     official = demo.start(
         "official-client",
-        *("-m", "penstock.app.demo.official", "--controller", demo.address, "--scope", SCOPE, "--stream", "delays"),
+        *(
+            "-m",
+            "penstock.app.demo.official",
+            "--controller",
+            demo.site.official_address,
+            "--scope",
+            SCOPE,
+            "--stream",
+            "delays",
+        ),
         *("--expected", str(len(results)), "--group", "official"),
     )
     official.finish(60)
     picture = demo.data / "retention.png"
     maximum = LIMITS.maximum or 0
-    draw(demo.samples, picture, minimum=LIMITS.minimum, maximum=maximum, kills=demo.kills)
+    draw(demo.samples, picture, minimum=LIMITS.minimum, maximum=maximum, kills=_kills(demo))
     last = demo.samples[-1]
     table = [
         ("events written", f"{demo.board.written_events:,}"),
@@ -268,7 +269,7 @@ def _report(demo: Demo) -> int:
         ("duplicates", f"{from_stream.duplicates} in the result stream, {from_files.duplicates} in Parquet"),
         ("losses", f"{from_stream.losses} in the result stream, {from_files.losses} in Parquet"),
         ("wrong delay sums", f"{from_stream.wrong_sums + from_files.wrong_sums} (against pandas over the source)"),
-        ("store killed", f"{len(demo.kills)} time, down {sum(end - start for start, end in demo.kills):.1f} s"),
+        *((f"{one.what} killed", _after(one)) for one in demo.outages),
         ("bytes written", format_size(last.written)),
         (
             "bytes reclaimed",
@@ -284,7 +285,23 @@ def _report(demo: Demo) -> int:
     width = max(len(name) for name, _ in table)
     for name, value in table:
         demo.view.console.print(f"{name:<{width}}  {value}", highlight=False, soft_wrap=True)
-    good = from_stream.good and from_files.good and official.last["read"] == len(results) and bool(demo.kills)
+    good = (
+        from_stream.good
+        and from_files.good
+        and official.last["read"] == len(results)
+        and len(demo.outages) == len(demo.site.kills)
+    )
     summary = {"good": good, "written": demo.board.written_events, "processed": from_stream.processed}
     (demo.data / "summary.json").write_text(json.dumps(summary | {"samples": len(demo.samples)}))
     return 0 if good else 1
+
+
+def _kills(demo: Demo) -> list[tuple[str, float, float]]:
+    """What was killed, and from when to when the writer waited."""
+    return [(one.what, one.down_s, one.down_s if one.back_s is None else one.back_s) for one in demo.outages]
+
+
+def _after(outage: Outage) -> str:
+    if outage.back_s is None:
+        return "the writer had written everything before"
+    return f"the writer had its next {_STEP_EVENTS:,} events acknowledged after {outage.back_s - outage.down_s:.1f} s"

@@ -117,8 +117,9 @@ GUARDED: Mapping[str, Guarded] = {
 ON_SPARK = {"spark erase"}
 OF_KEYS = {"audit rotate-key"}
 """Deletes a private key and no data: test_cli_evidence tries it."""
-OF_CLUSTERS = {"cluster disable"}
-"""Takes a container away from clients until it is enabled: test_cluster_disabled tries it."""
+OF_CLUSTERS = {"cluster disable", "cluster doctor"}
+"""Take a container away from clients until it is enabled, and give up a log that is lost: test_cluster_disabled and
+test_cluster_rebuilt_processes try them."""
 
 UNGUARDED: Mapping[str, str] = {
     **dict.fromkeys(
@@ -152,7 +153,7 @@ UNGUARDED: Mapping[str, str] = {
             *("erase cases", "erase case show", "erase case wait", "erase ledger export", "subject export"),
             *("audit checkpoint", "audit export", "audit hold", "audit key", "audit receipt", "retention certificate"),
             *("audit checkpoints", "user list", "token list", "verify", "approval list", "approval show"),
-            *("spark audit", "spark scrub", "spark fleet", "cluster status", "cluster doctor"),
+            *("spark audit", "spark scrub", "spark fleet", "cluster status"),
         ),
         "reads",
     ),

@@ -27,7 +27,6 @@ from penstock.codec.store.cluster_nodes import (
     encode_node,
     failed_path,
 )
-from penstock.codec.store.container_record import CataloguePosition
 from penstock.codec.store.ledger_entries import PART
 from penstock.codec.store.operation_frames import FrameHeader, encode_frame_header
 from penstock.core.ledgers.replicas import absent_bookies
@@ -70,9 +69,9 @@ def test_the_lag_is_what_lies_behind_the_published_position(sizes: list[int], pu
         world = SimBookKeeper()
 
         async def check() -> None:
-            record = replace(record_of(world), catalogues=((0, CataloguePosition(batch=1, upto=published)),))
+            record = replace(record_of(world), truncated=published)
             async with inspecting(world) as inspection:
-                found = await lag_of(0, record, inspection)
+                found = await lag_of(record, inspection)
             assert found.size_bytes == sum(len(one) + PART.size * entries_of(one) for one in left)
             assert found.since_ms == (START_MS + 1000 * published if left else None)
 
@@ -95,7 +94,7 @@ def test_looking_into_a_live_log_fences_nobody() -> None:
                 pass
             for number in range(5):
                 await log.append([frame(number, 100)])
-                assert (await lag_of(0, record_of(world), inspection)).since_ms == START_MS
+                assert (await lag_of(record_of(world), inspection)).since_ms == START_MS
             assert len(record_of(world).ledgers) == 1
 
     run_virtually(main())

@@ -24,6 +24,7 @@ from penstock.app.cluster.init import read_config
 from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.levels import check_level, obey_level
 from penstock.app.cluster.lines import ContainerLines, Dial, open_lines
+from penstock.app.cluster.operations.after_rebuild import begin_after_rebuild, end_after_rebuild
 from penstock.app.embedded import Runtime
 from penstock.app.replicated.log_place import NO_ERASURE
 from penstock.app.serving import Parts, open_control, open_ports, run_server, securing
@@ -279,6 +280,7 @@ class ClusterMember:
                 open_lines(self._coordination, self._dial(term), containers=containers)
             )
             await lines.until_served(container_of(TABLE, containers), patience_s=_SERVED_S, reach_s=_REACHED_S)
+            restored = await begin_after_rebuild(self._coordination, lines)
             controller = await stack.enter_async_context(
                 open_control(
                     serving,
@@ -291,6 +293,8 @@ class ClusterMember:
                     earlier_removals_passed=lines.earlier_removals_passed,
                 )
             )
+            if restored is not None:
+                await end_after_rebuild(self._coordination, controller, restored)
             lines.serve(controller.client_removal, controller.record_refusals)
             if self._shared is not None:
                 await self._shared.catch_up()  # learn what was revoked last

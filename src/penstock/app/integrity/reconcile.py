@@ -18,11 +18,12 @@ from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.ports.clock import Clock
+from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.files import Files
 from penstock.ports.offload import Offload
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.settings import StoreSettings
-from penstock.segmentstore.store import SegmentStore, open_segment_store
+from penstock.segmentstore.store import open_segment_store
 from penstock.storage.log.local_log import open_local_log
 from penstock.storage.machine.rng import RealRng
 from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
@@ -78,19 +79,26 @@ async def reconcile(
                 ),
             )
         )
-        table = await controller_table(segments)
-        if table is None:
-            found.made.append("the controller's metadata is not there: segments are kept, but no stream is known")
-            return found
-        for key, value in table.items():
-            kind, _, rest = key.decode().partition("/")
-            if kind == "stream":
-                await _reconcile_stream(segments, StreamName.parse(rest), StreamRecord.decode(value), table, found)
-        await segments.flush()
+        if await reconcile_segments(segments, found):
+            await segments.flush()
     return found
 
 
-async def controller_table(segments: SegmentStore) -> Mapping[bytes, bytes] | None:
+async def reconcile_segments(segments: LocalSegmentService, found: Reconciled) -> bool:
+    """Create the segments that streams need and that are missing, and seal those that streams have left. Nobody else changes
+    them. Adds to ``found``. False: the controller's metadata is not there. Raises what the segments raise."""
+    table = await controller_table(segments)
+    if table is None:
+        found.made.append("the controller's metadata is not there: segments are kept, but no stream is known")
+        return False
+    for key, value in table.items():
+        kind, _, rest = key.decode().partition("/")
+        if kind == "stream":
+            await _reconcile_stream(segments, StreamName.parse(rest), StreamRecord.decode(value), table, found)
+    return True
+
+
+async def controller_table(segments: LocalSegmentService) -> Mapping[bytes, bytes] | None:
     table: dict[bytes, bytes] = {}
     after: bytes | None = None
     while True:
@@ -105,7 +113,7 @@ async def controller_table(segments: SegmentStore) -> Mapping[bytes, bytes] | No
 
 
 async def _reconcile_stream(
-    segments: SegmentStore,
+    segments: LocalSegmentService,
     name: StreamName,
     record: StreamRecord,
     table: Mapping[bytes, bytes],
@@ -145,7 +153,7 @@ async def _reconcile_stream(
     found.streams.append({"stream": str(name), "segments": count, "bytes": size, "events": events})
 
 
-async def _count(segments: SegmentStore, name: str, start: int, end: int) -> int:
+async def _count(segments: LocalSegmentService, name: str, start: int, end: int) -> int:
     """Events of the range; 0 if damage makes them uncountable: the report lists the damage itself."""
     try:
         return await segments.count_events(name, start, end)

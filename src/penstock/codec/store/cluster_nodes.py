@@ -23,6 +23,7 @@ HELD: Final = "held"
 FAILED: Final = "failed"
 LEADER: Final = "leader"
 TERM: Final = "term"
+RESTORED: Final = "restored"
 INCARNATIONS: Final = "incarnations"
 """Above one node, named by ``ClusterConfig.incarnation``."""
 
@@ -137,6 +138,16 @@ class Term:
 
     term: int
     controller: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """A rebuild has lost the end of a log, so positions that clients know may mean other events. The next active controller
+    moves all streams to new segments, whose numbers are ``jump`` higher, and deletes the node. ``reason``: of the
+    operator."""
+
+    jump: int
+    reason: str = ""
 
 
 class _Fields(Protocol):

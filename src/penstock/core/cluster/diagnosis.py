@@ -33,11 +33,12 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFacts:
     """A ledger as BookKeeper's metadata describe it. ``log``: uid of its log; None: it does not show it. ``created_ms``: wall
-    clock, milliseconds since the Unix epoch; None: unknown."""
+    clock, milliseconds since the Unix epoch; None: unknown. ``is_ours``: Penstock has created it."""
 
     ledger: int
     log: str | None
     created_ms: int | None
+    is_ours: bool = True
 
 
 def bookkeeper_findings(expected: str | None, found: str) -> list[Finding]:

@@ -21,7 +21,7 @@ from penstock.codec.store.cluster_nodes import (
 )
 
 _BY_NODE: Final = {
-    CONFIG: "restore it from a copy of ZooKeeper's data; running processes need it only at their next start",
+    CONFIG: "stop all stores and controllers, and run `penstock cluster doctor --rebuild`; processes need it when they start",
     FEATURES: "run `penstock cluster upgrade`, which writes it again",
     WISHES: 'write {"format": 1} to it, and then repeat what was drained, pinned or disabled',
     ASSIGNMENT: 'write {"format": 1} to it; a controller then assigns all containers again',
@@ -35,7 +35,7 @@ _BELOW: Final = {
     HELD: "restart the store that serves this container; delete the node if it stays",
     FAILED: "delete it",
     INCARNATIONS: "leave it: processes that were started with an earlier one end by themselves",
-    CONTAINERS: "disable the container, and restore the node from a copy of ZooKeeper's data; never create an empty one",
+    CONTAINERS: "stop all stores and controllers, and run `penstock cluster doctor --rebuild`; never create an empty one",
 }
 
 

@@ -470,7 +470,8 @@ class Catalogue:
 
 
 def _is_obsolete(name: codec.ObjectName, first: int, run: int) -> bool:
-    """Whether the complete snapshot of ``run``, which begins behind batch ``first``, replaces the object."""
+    """Whether the complete snapshot of ``run``, which begins behind batch ``first``, replaces the object. The journal with
+    that batch is kept: only it shows up to which address of the log the snapshot is complete."""
     if name.kind is codec.Kind.JOURNAL:
-        return name.last <= first
+        return name.last < first
     return name.run != run

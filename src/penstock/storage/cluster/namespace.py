@@ -123,3 +123,34 @@ async def check_namespace(line: KazooLine, root: str, cluster: str | None, deadl
         raise WrongClusterError(
             "ZooKeeper holds another cluster at this root", root=root, expected=cluster, found=found
         )
+
+
+async def adopt_namespace(
+    address: str, root: str, *, cluster: str, offload: Offload, session_s: float = 4.0, patience_s: float = 15.0
+) -> None:
+    """As ``create_namespace``, but a root whose creation was not finished becomes that of ``cluster``, whichever id it has.
+
+    Raises as ``create_namespace``; WrongClusterError: the root holds nodes of another cluster.
+    """
+    try:
+        await create_namespace(
+            address, root, cluster=cluster, offload=offload, session_s=session_s, patience_s=patience_s
+        )
+        return
+    except WrongClusterError as error:
+        if error.fields.get("found") is None:
+            raise
+        wrong = error
+    line = KazooLine(address, root, session_s=session_s, patience_s=patience_s, offload=offload)
+    await line.connect()
+    try:
+        deadline = asyncio.get_running_loop().time() + patience_s
+        below = await line.call(lambda client: client.get_children_async(root), deadline)
+        sessions = await line.call(lambda client: client.get_children_async(f"{root}/{SESSIONS}"), deadline)
+        if set(below) != {CLUSTER, SESSIONS} or sessions:
+            raise wrong
+        await line.call(lambda client: client.set_async(f"{root}/{CLUSTER}", cluster.encode()), deadline)
+    except LostAnswerError as error:
+        raise UnknownOutcomeError("ZooKeeper did not confirm the change", root=root) from error
+    finally:
+        await line.close()

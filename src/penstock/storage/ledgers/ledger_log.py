@@ -149,7 +149,8 @@ class LedgerLog:
             raise InternalError("log was already replayed by this opening", epoch=self.epoch)
         self._replaying = True
         record = self._held.record
-        self._next = record.ledgers[0].first if record.ledgers else 1
+        # Without ledgers: a new log, or one that was lost and continues behind what tier 2 has.
+        self._next = record.ledgers[0].first if record.ledgers else record.truncated + 1
         for listed in record.ledgers:
             if listed.first != self._next or listed.last is None:
                 raise CorruptDataError("ledgers of the log leave a gap", ledger=listed.ledger, expected=self._next)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.app.cli.cluster.doctor import doctor
-from penstock.app.cli.cluster.options import ClusterOption, SecretFileOption
+from penstock.app.cli.cluster.options import ClusterOption, LedgersOption, SecretFileOption
 from penstock.app.cli.cluster.session import run, with_cluster
 from penstock.app.cli.cluster.state_words import print_damaged, print_status, status_json
 from penstock.app.cli.common.options import REASON, TIER2, WAIT, DryRunOption, EndpointOption, InsecureOption, YesOption
@@ -42,9 +42,7 @@ def init(
             "--containers", metavar="N", min=1, max=64, help="Parts of the cluster that move between machines; fixed."
         ),
     ] = 16,
-    ledgers: Annotated[
-        str, typer.Option("--ledgers", metavar="PATH", help="Root of BookKeeper in ZooKeeper.")
-    ] = "/ledgers",
+    ledgers: LedgersOption = "/ledgers",
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:

@@ -30,6 +30,7 @@ SecretFileOption = Annotated[
         show_default=False,
     ),
 ]
+LedgersOption = Annotated[str, typer.Option("--ledgers", metavar="PATH", help="Root of BookKeeper in ZooKeeper.")]
 LinksCaOption = Annotated[
     Path | None,
     typer.Option(

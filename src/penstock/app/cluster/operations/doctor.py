@@ -35,6 +35,7 @@ from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.ledgers.inspection import LedgerInspection, open_inspection
 from penstock.storage.ledgers.ledger_log import LOG_LABEL
 from penstock.storage.ledgers.metadata import LedgerNodes
+from penstock.storage.ledgers.takeover import APPLICATION
 
 _AT_ONCE = 32
 """Ledgers whose metadata are read at the same time."""
@@ -274,7 +275,8 @@ async def ledger_facts(nodes: LedgerNodes, *, besides: set[int]) -> Sequence[Led
                 return None
         label = dict(metadata.custom).get(LOG_LABEL)
         log = None if label is None else label.decode(errors="replace")
-        return LedgerFacts(ledger=ledger, log=log, created_ms=metadata.created_ms)
+        is_ours = APPLICATION in metadata.custom
+        return LedgerFacts(ledger=ledger, log=log, created_ms=metadata.created_ms, is_ours=is_ours)
 
     wanted = [ledger for ledger in await nodes.ledgers() if ledger not in besides]
     return [found for found in await asyncio.gather(*map(one, wanted)) if found is not None]

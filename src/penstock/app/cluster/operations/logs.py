@@ -56,17 +56,15 @@ async def log_states(records: Mapping[int, ContainerRecord], inspection: LedgerI
     available = (await inspection.bookies()).available
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(number: int, record: ContainerRecord) -> LogState:
+    async def one(record: ContainerRecord) -> LogState:
         async with slots:
-            return await _log_state(number, record, available, inspection)
+            return await _log_state(record, available, inspection)
 
-    found = await asyncio.gather(*(one(number, record) for number, record in records.items()))
+    found = await asyncio.gather(*map(one, records.values()))
     return dict(zip(records, found, strict=True))
 
 
-async def _log_state(
-    number: int, record: ContainerRecord, available: Collection[str], inspection: LedgerInspection
-) -> LogState:
+async def _log_state(record: ContainerRecord, available: Collection[str], inspection: LedgerInspection) -> LogState:
     problems: list[str] = []
     thin: list[ThinLedger] = []
     for listed in record.ledgers:
@@ -80,16 +78,15 @@ async def _log_state(
     lag = None
     if not problems:
         try:
-            lag = await lag_of(number, record, inspection)
+            lag = await lag_of(record, inspection)
         except PenstockError as error:
             problems.append(str(error))
     return LogState(lag=lag, thin=thin, problems=problems)
 
 
-async def lag_of(number: int, record: ContainerRecord, inspection: LedgerInspection) -> Lag:
-    """What the published catalogue of the container does not include. Raises PenstockError: a ledger cannot be read."""
-    at = record.catalogue(number)
-    upto = max(record.truncated, at.upto if at is not None else 0)
+async def lag_of(record: ContainerRecord, inspection: LedgerInspection) -> Lag:
+    """The frames that the next owner of the container replays. Raises PenstockError: a ledger cannot be read."""
+    upto = record.truncated
     size_bytes, since_ms = 0, None
     published = {one.ledger for one, later in pairwise(record.ledgers) if later.first - 1 <= upto}
     for listed in record.ledgers:

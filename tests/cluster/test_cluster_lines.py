@@ -9,15 +9,16 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.app.cluster.lines import LinePatience, open_lines
-from penstock.codec.store.cluster_nodes import HELD, HeldContainer, encode_node
-from penstock.model.errors import NotConnectedError, SessionEndedError, UnavailableError
+from penstock.codec.store.cluster_nodes import HELD, WISHES, HeldContainer, Wishes, encode_node
+from penstock.model.errors import CoordinatorUnavailableError, NotConnectedError, SessionEndedError, UnavailableError
 from penstock.net.workers.link import open_link
 from penstock.ports.control.layout import Endpoint
 from penstock.ports.data.limits import AppendLimit
+from penstock.storage.memory.memory_coordination import MemoryCoordination
 from tests.cluster.cluster_kit import new_cluster
 
 CONTAINERS = 2
-SHORT = LinePatience(pause_s=0.01, pause_max_s=0.02, steady_s=0.0, pulse_s=0.01, silent_s=0.2)
+SHORT = LinePatience(pause_s=0.01, pause_max_s=0.02, steady_s=0.0, pulse_s=0.01, silent_s=0.2, retry_s=0.01)
 
 
 class Store:
@@ -255,5 +256,36 @@ def test_the_end_of_the_session_is_a_failure_and_ends_all_calls():
             assert isinstance(lines.failure, SessionEndedError)
             with pytest.raises(SessionEndedError):
                 await serving
+
+    run(body)
+
+
+class Unanswered(MemoryCoordination):
+    """A session whose next reads get no answer."""
+
+    lost = 0
+
+    async def read(self, path):
+        if self.lost:
+            self.lost -= 1
+            raise CoordinatorUnavailableError("planted: ZooKeeper does not answer")
+        return await super().read(path)
+
+
+@pytest.mark.parametrize("lost", range(1, 6))
+def test_a_change_that_could_not_be_read_after_its_notice_is_read_later(lost):
+    async def body(cluster):
+        one, operator = Store(cluster, 1), cluster.coordinator.open()
+        session = Unanswered(cluster.coordinator, "controller")
+        await one.hold(0)
+        session.lost = lost
+        async with cluster.lines(session) as lines:
+            await until(lambda: lines.lines[0].ready)
+            session.lost = lost
+            await one.hold(1)
+            await until(lambda: lines.lines[1].ready)
+            session.lost = lost
+            await operator.set(WISHES, encode_node(Wishes(disabled={1: "repair"})), 0)
+            await until(lambda: lines.lines[1].disabled == "repair")
 
     run(body)

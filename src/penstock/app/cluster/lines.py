@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.app.access.refusal_audit import Record
-from penstock.app.cluster.keeper import UNREADABLE, first_of, wake_on_changes
+from penstock.app.cluster.keeper import RETRY_S, UNREADABLE, first_of, wake_on_changes
 from penstock.app.workers.heartbeats import Heartbeats
 from penstock.app.workers.reports import Guard, WorkerRemovals, WorkerReports
 from penstock.codec.store.cluster_nodes import HELD, WISHES, HeldContainer, Wishes, decode_node
@@ -43,7 +43,8 @@ class LinePatience:
     A dial that fails is repeated after ``pause_s``, doubled each time up to ``pause_max_s``; so is one whose link lived for
     less than ``steady_s``. It never gives up: another store takes the container over. ``pulse_s`` and ``silent_s``: as for
     workers. The link of a store that hangs is closed, so that callers do not wait; the store is left alone. ``earlier_s``:
-    how long a hold or a lock waits for a container that was not reached since the election.
+    how long a hold or a lock waits for a container that was not reached since the election. ``retry_s``: after the
+    coordinator did not answer.
     """
 
     pause_s: float = 0.1
@@ -52,6 +53,7 @@ class LinePatience:
     pulse_s: float = 1.0
     silent_s: float = 15.0
     earlier_s: float = 30.0
+    retry_s: float = RETRY_S
 
 
 class ContainerLine:
@@ -205,7 +207,7 @@ class ContainerLines:
         try:
             while True:
                 wake.clear()
-                held = one.held = await self._holder(one)
+                held = one.held = await self._holder(one, wake)
                 if held is None:
                     await first_of(wake, [watching])
                     continue
@@ -222,9 +224,9 @@ class ContainerLines:
     def _pause_s(self, failures: int) -> float:
         return min(self._patience.pause_max_s, self._patience.pause_s * float(1 << min(failures - 1, 16)))
 
-    async def _holder(self, one: ContainerLine) -> HeldContainer | None:
+    async def _holder(self, one: ContainerLine, wake: asyncio.Event) -> HeldContainer | None:
         """The store that serves the container now; None: there is none. While the coordinator does not answer: the last one
-        that is known."""
+        that is known, and ``wake`` is set soon: no other notice of this change follows."""
         try:
             node = await self._coordination.read(f"{HELD}/{one.number}")
             held = decode_node(HeldContainer, node.data)
@@ -232,6 +234,7 @@ class ContainerLines:
             return None
         except UnavailableError as error:
             log.warning("owner of a container is not known", extra={"container": one.number, "reason": str(error)})
+            asyncio.get_running_loop().call_later(self._patience.retry_s, wake.set)
             return one.held
         except UNREADABLE as error:
             log.error("owner of a container cannot be read", extra={"container": one.number, "reason": str(error)})
@@ -296,7 +299,7 @@ class ContainerLines:
                 log.error("container does not answer", extra={"container": one.number, "store": held.store})
                 return True
             wake.clear()
-            now = await self._holder(one)
+            now = await self._holder(one, wake)
             # Without a holder, the store is closing it, and still answers calls that are under way.
             if now is not None and now != held:
                 return True
@@ -306,15 +309,23 @@ class ContainerLines:
         cancelled. Raises SessionEndedError."""
         async with aclosing(self._coordination.notices(WISHES)) as notices:
             async for _ in notices:
-                try:
-                    wishes = decode_node(Wishes, (await self._coordination.read(WISHES)).data)
-                except (UnavailableError, *UNREADABLE) as error:
-                    log.warning("wishes of operators are not known", extra={"reason": str(error)})
-                    continue
-                for one in self.lines:
-                    one.disabled = wishes.disabled.get(one.number)
-                    one.line.refuse(None if one.disabled is None else _disabled(one.number, one.disabled))
-                self._changed.set()
+                await self._read_wishes()
+
+    async def _read_wishes(self) -> None:
+        while True:
+            try:
+                wishes = decode_node(Wishes, (await self._coordination.read(WISHES)).data)
+                break
+            except UnavailableError as error:
+                log.warning("wishes of operators are not known", extra={"reason": str(error)})
+            except UNREADABLE as error:
+                log.error("wishes of operators cannot be understood", extra={"reason": str(error)})
+                return
+            await asyncio.sleep(self._patience.retry_s)
+        for one in self.lines:
+            one.disabled = wishes.disabled.get(one.number)
+            one.line.refuse(None if one.disabled is None else _disabled(one.number, one.disabled))
+        self._changed.set()
 
     async def run(self) -> None:
         """Keep all links. Runs until it is cancelled, or the session has ended: see ``failure``."""

@@ -13,9 +13,9 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.model.errors import NotConnectedError, UnauthenticatedError
+from penstock.model.errors import InvalidArgumentError, NotConnectedError, UnauthenticatedError
 from penstock.net.tls.certificates import NO_ALPN, load_tls
-from penstock.net.tls.client import ClientTls
+from penstock.net.tls.client import RELOAD_S, ClientTls, FreshTls
 from penstock.net.workers.frame_exchange import FrameExchange
 from penstock.net.workers.handshake import FRAME_MAX_BYTES, LENGTH, Greeting
 from penstock.net.workers.tcp_link import Accepted, LinkListener, dial_container
@@ -117,6 +117,41 @@ def test_a_peer_without_the_right_tls_is_not_accepted(run, tmp_path: Path, case:
         assert greetings == []
 
     run(body)
+
+
+def test_files_of_a_dialer_are_read_again_in_time_and_not_for_each_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, reads = [100.0], []
+    files = ClientTls(ca=ROOT.write(tmp_path / "ca.pem"))
+    read = ClientTls.context
+    monkeypatch.setattr(ClientTls, "context", lambda one: reads.append(now_s[0]) or read(one))
+    fresh = FreshTls(files, lambda: now_s[0])
+    for _ in range(64):
+        first = fresh.context()
+    assert reads == [100.0]
+    for text in (b"broken", b""):
+        (tmp_path / "ca.pem").write_bytes(text)
+        now_s[0] += RELOAD_S
+        assert [fresh.context() for _ in range(64)] == [first] * 64, "a file that is just replaced ends no links"
+    STRANGER.write(tmp_path / "ca.pem")
+    now_s[0] += RELOAD_S
+    (found,) = fresh.context().get_ca_certs()
+    assert ("commonName", "stranger") in found["subject"][0]
+    assert len(reads) == 4
+
+
+def test_files_that_could_never_be_used_are_refused_without_reading_them_for_each_link(tmp_path: Path) -> None:
+    now_s = [0.0]
+    fresh = FreshTls(ClientTls(ca=tmp_path / "ca.pem"), lambda: now_s[0])
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="cannot be read"):
+            fresh.context()
+    ROOT.write(tmp_path / "ca.pem")
+    with pytest.raises(InvalidArgumentError, match="cannot be read"):
+        fresh.context()
+    now_s[0] += RELOAD_S
+    assert len(fresh.context().get_ca_certs()) == 1
 
 
 def test_tls_does_not_replace_the_secret(run, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from penstock.core.cluster.levels import LEVEL
 from penstock.core.segments.placement import container_of
 from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, SessionEndedError
 from penstock.net.tls.certificates import load_tls
-from penstock.net.tls.client import ClientTls
+from penstock.net.tls.client import ClientTls, FreshTls
 from penstock.net.workers.link import Handler, WorkerLink
 from penstock.net.workers.tcp_link import Greeting, dial_container
 from penstock.ports.cluster.coordination import Coordination, check_path
@@ -113,8 +113,10 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
         load_tls(settings.serving.tls, now_ms=RealClock().now_ms())
         # Files are read at the election. Without a handler, the signal would end a standby.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)
+    links_tls = None
     if settings.links_tls is not None:
-        settings.links_tls.context()
+        links_tls = FreshTls(settings.links_tls, asyncio.get_running_loop().time)
+        links_tls.context()
     async with AsyncExitStack() as stack:
         offload = await stack.enter_async_context(ThreadOffload(threads=2))
         directory = DataDirectory.open(settings.serving.store.data)
@@ -136,7 +138,9 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
         if settings.serving.access is not None:
             shared = await _share_access(settings, coordination, config, secret=secret, rng=rng, offload=offload)
         directory.mark_complete()
-        member = ClusterMember(settings, coordination, config, secret=secret, rng=rng, shared=shared)
+        member = ClusterMember(
+            settings, coordination, config, secret=secret, rng=rng, shared=shared, links_tls=links_tls
+        )
         await member.register()
         yield member
 
@@ -183,9 +187,11 @@ class ClusterMember:
         secret: bytes,
         rng: Rng,
         shared: SharedFiles | None = None,
+        links_tls: FreshTls | None = None,
     ) -> None:
-        """``shared``: users and tokens; None: callers need no identity."""
+        """``shared``: users and tokens; None: callers need no identity. ``links_tls``: None: links are plain."""
         self._shared = shared
+        self._links_tls = links_tls
         self._settings = settings
         self._coordination = coordination
         self._config = config
@@ -316,8 +322,7 @@ class ClusterMember:
     def _dial(self, term: Term) -> Dial:
         async def dial(container: int, address: str, handlers: Mapping[str, Handler]) -> WorkerLink:
             greeting = Greeting(self._config.cluster, container, term.term, self._settings.name)
-            # The files are read for each link: they may have been renewed.
-            tls = None if self._settings.links_tls is None else self._settings.links_tls.context()
+            tls = None if self._links_tls is None else self._links_tls.context()
             return await dial_container(
                 address, greeting, secret=self._secret, rng=self._rng, handlers=handlers, tls=tls
             )

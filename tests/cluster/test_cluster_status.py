@@ -88,7 +88,7 @@ def test_a_drain_waits_until_nothing_is_assigned_and_nothing_is_held():
         await join(coordinator, "b")
         await wish_drained(session, "a", drained=True)
         left = []
-        waiting = asyncio.ensure_future(until_drained(session, "a", left.append))
+        waiting = asyncio.ensure_future(until_drained(session, "a", left.append, clock=LoopClock()))
         await until(session, lambda found: set(found.owners.values()) == {"b"})
         await asyncio.sleep(1)
         assert not waiting.done(), "it still holds one"
@@ -96,7 +96,7 @@ def test_a_drain_waits_until_nothing_is_assigned_and_nothing_is_held():
         await waiting
         assert left[0] >= left[-1] == 0
         assert left == sorted(left, reverse=True)
-        other = asyncio.ensure_future(until_drained(session, "b", left.append))
+        other = asyncio.ensure_future(until_drained(session, "b", left.append, clock=LoopClock()))
         with pytest.raises(NotFoundError, match="no longer drained"):
             await other
         keeper.cancel()

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.app.cli.cluster.state_words import status_json
+from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.operations.logs import lag_of, log_states
 from penstock.app.cluster.operations.status import cluster_state
+from penstock.app.cluster.operations.wishes import until_drained, wish_drained
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
     CONFIG,
@@ -35,7 +37,7 @@ from penstock.storage.ledgers.inspection import open_inspection
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from penstock.testing.fakes import START_MS
 from tests.cluster.cluster_kit import CONTAINERS as COUNT
-from tests.cluster.cluster_kit import join, new_cluster
+from tests.cluster.cluster_kit import LoopClock, join, new_cluster, until
 from tests.cluster.damage_kit import DAMAGES, damages, put
 from tests.cluster.ledger_log_kit import BOOKIE_LIMITS, LIMITS, append_all, open_log, record_of
 from tests.cluster.virtual_time import run_virtually
@@ -205,3 +207,27 @@ def test_a_drain_that_cannot_proceed_says_why() -> None:
         assert await stuck() == {"no controller is up that would move them": [0, 1]}
 
     asyncio.run(main())
+
+
+def test_who_waits_for_a_drain_is_told_why_it_does_not_proceed() -> None:
+    async def main() -> None:
+        coordinator = await new_cluster()
+        session = coordinator.open()
+        await join(coordinator, "a")
+        keeping = asyncio.ensure_future(keep_assignment(coordinator.open(), containers=COUNT, clock=LoopClock()))
+        await put(coordinator, "controllers/c", b'{"format": 1}')
+        await until(session, lambda found: len(found.owners) == COUNT)
+        await wish_drained(session, "a", drained=True)
+        reasons: list[str] = []
+        waiting = asyncio.ensure_future(
+            until_drained(session, "a", lambda _: None, clock=LoopClock(), stuck=reasons.append)
+        )
+        await asyncio.sleep(1)
+        assert reasons == ["there is no other store (container 0, 1, 2, 3)"]
+        await join(coordinator, "b")
+        await waiting
+        assert len(reasons) == 1
+        keeping.cancel()
+        await asyncio.wait({keeping})
+
+    run_virtually(main())

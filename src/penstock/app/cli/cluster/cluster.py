@@ -120,17 +120,24 @@ def drain(
     \b
     penstock cluster drain store-2 --cluster zk://zk1:2181/penstock/shop
     """
+    import sys
+
     from penstock.app.cluster.operations.wishes import until_drained, wish_drained
+    from penstock.storage.machine.clock import RealClock
 
     with ProgressLine(quiet=json) as line:
 
         def show(left: int) -> None:
             line.show(f"{counted(left, 'container')} left on {store}")
 
+        def tell(reason: str) -> None:
+            line.show("")
+            print(f"{store} cannot be emptied now: {reason}", file=sys.stderr)
+
         async def work(session: Coordination) -> None:
             await wish_drained(session, store, drained=True)
             if wait:
-                await until_drained(session, store, show)
+                await until_drained(session, store, show, clock=RealClock(), stuck=tell)
 
         with_cluster(cluster, work)
     say(f"{store} is empty" if wait else f"{store} is being emptied", as_json=json, store=store, empty=wait)

@@ -9,8 +9,10 @@ from typing import Final
 
 from penstock.app.cluster.init import read_config
 from penstock.app.cluster.keeper import failed_openings, first_of, wake_on_changes
+from penstock.app.cluster.operations.status import cluster_state
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
+    CONTROLLERS,
     FAILED,
     HELD,
     STORES,
@@ -30,6 +32,7 @@ from penstock.model.errors import (
     NodeNotFoundError,
     NotFoundError,
 )
+from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination
 
 _ATTEMPTS: Final = 16
@@ -190,13 +193,23 @@ async def _check_known(coordination: Coordination, store: str) -> None:
         raise NotFoundError("the cluster has no store of this name", store=store, stores=", ".join(registered))
 
 
-async def until_drained(coordination: Coordination, store: str, progress: Callable[[int], None]) -> None:
+async def until_drained(
+    coordination: Coordination,
+    store: str,
+    progress: Callable[[int], None],
+    *,
+    clock: Clock,
+    stuck: Callable[[str], None] = lambda _: None,
+) -> None:
     """Wait until the store holds no container, and none is assigned to it. ``progress`` gets the number of those that are
-    left, whenever it changes. Raises NotFoundError: the store is no longer drained."""
+    left, whenever it changes. ``stuck`` gets why some of them cannot leave now, whenever that changes. Raises NotFoundError:
+    the store is no longer drained."""
     containers = (await read_config(coordination)).containers
     wake = asyncio.Event()
-    watching = asyncio.ensure_future(wake_on_changes(coordination, (ASSIGNMENT, WISHES, HELD), wake))
+    paths = (ASSIGNMENT, WISHES, HELD, STORES, CONTROLLERS)
+    watching = asyncio.ensure_future(wake_on_changes(coordination, paths, wake))
     last: int | None = None
+    last_reason = ""
     try:
         while True:
             wake.clear()
@@ -206,10 +219,21 @@ async def until_drained(coordination: Coordination, store: str, progress: Callab
                 last = left
             if not left:
                 return
+            reason = await _stuck(coordination, store, clock)
+            if reason != last_reason and reason:
+                stuck(reason)
+            last_reason = reason
             await first_of(wake, [watching])
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _stuck(coordination: Coordination, store: str, clock: Clock) -> str:
+    """Why containers cannot leave the store now; empty: they can."""
+    state = await cluster_state(coordination, now_ms=clock.now_ms())
+    reasons = next((one.stuck for one in state.stores if one.name == store), {})
+    return "; ".join(f"{reason} (container {', '.join(map(str, numbers))})" for reason, numbers in reasons.items())
 
 
 async def _left(coordination: Coordination, store: str, containers: int) -> int:

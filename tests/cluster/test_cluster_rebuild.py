@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.app.cluster.operations.rebuild import RebuildReport, Sources, rebuild_nodes
 from penstock.app.cluster.unit import UnitsShared, open_unit
+from penstock.codec.ledger_metadata import ledger_path
 from penstock.codec.store.catalogue import Kind, ObjectName
 from penstock.codec.store.cluster_nodes import (
     CONFIG,
@@ -201,6 +202,39 @@ def test_what_was_flushed_before_a_clean_end_is_all_there_without_ledgers(tmp_pa
             assert (one.lost_bytes, one.missing_chunks) == (0, 0)
             assert one.as_of_ms is not None
             assert await serve(a, 1, segment, range(20, 30)) == list(range(30))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_log_that_lacks_a_ledger_goes_on_before_the_gap_and_what_is_behind_it_never_comes_back(
+    tmp_path: Path, flushed: bool
+) -> None:
+    cluster = MemoryCluster(tmp_path, containers=2)
+    segment = cluster.segment_of(1)
+
+    async def main() -> None:
+        async with cluster.shared("a") as a, cluster.shared("b") as b:
+            if flushed:
+                await serve(a, 1, segment, [], flush=True)
+            for number in range(3):
+                await serve(b, 1, segment, range(5 * number, 5 * number + 5), kill=True)
+            first, second, third = cluster.record(1).ledgers[-3:]
+            del cluster.bookkeeper.nodes.nodes[f"{ROOT}/{ledger_path(second.ledger)}"]
+            lose(cluster)
+            (_, refused) = (await rebuild(cluster)).containers
+            assert refused.state == "cut"
+            assert refused.unreachable_bytes > 0
+            (_, cut) = (await rebuild(cluster, accept_loss=True)).containers
+            assert cut == refused
+            ledgers = [one.ledger for one in cluster.record(1).ledgers]
+            assert first.ledger in ledgers
+            assert third.ledger not in ledgers
+            assert await serve(a, 1, segment, range(70, 75), kill=True) == [*range(5), *range(70, 75)]
+            lose(cluster)
+            (_, again) = (await rebuild(cluster)).containers
+            assert (again.state, again.unreachable_bytes) == ("complete", 0)
+            assert await serve(b, 1, segment, []) == [*range(5), *range(70, 75)]
 
     asyncio.run(main())
 

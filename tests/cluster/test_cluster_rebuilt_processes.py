@@ -98,6 +98,8 @@ def test_records_that_are_deleted_under_running_processes_are_rebuilt_without_a_
         assert found.returncode == 7
         assert "--rebuild" in json.loads(found.stdout)["findings"][0]["action"]
         assert "--yes" in rebuilding(cluster, bookies.root).stderr
+        # An operator who tries this first leaves a root with the id of a cluster that was never created.
+        assert "tier 2 belongs to another cluster" in command(*cluster.init).stderr
 
         done = rebuilding(cluster, bookies.root, "--yes", "--json")
         assert done.returncode == 0, done.stderr

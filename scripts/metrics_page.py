@@ -17,7 +17,9 @@ store has no port and no metrics. Names and labels are stable: a metric may be a
 line in the changelog. How to set up Prometheus, Grafana and alerts: [Monitor a server](../how-to/monitoring.md).
 
 Every metric of a process has the label `process`: `server`, and with `--workers` also `worker-0`, `worker-1`, and
-so on. The tables list the other labels. A counter with other labels is not shown while it is 0.
+so on. In a cluster, the active controller is `server`, and shows its stores as `store NAME`: those that serve a
+container. A standby has no metrics. The tables list the other labels. A counter with other labels is not shown while
+it is 0.
 """
 
 

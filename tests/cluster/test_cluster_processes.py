@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import urllib.request
 from typing import Any, Self
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
 from penstock.model.errors import QuotaExceededError
-from tests.cluster.cluster_processes import ClusterOfProcesses
+from tests.cluster.cluster_processes import ClusterOfProcesses, ClusterProcess
 
 pytestmark = pytest.mark.cluster
 
@@ -76,6 +78,19 @@ def holders(cluster: ClusterOfProcesses) -> set[str]:
     return {one["held"]["store"] for one in cluster.status()["containers"] if one["held"]}
 
 
+def appended(controller: ClusterProcess) -> dict[str, float]:
+    """How many events each store has appended since it was started, as the active controller shows it to Prometheus."""
+    with urllib.request.urlopen(f"http://{controller.facts['http']}/metrics") as page:
+        families = list(text_string_to_metric_families(page.read().decode()))
+    samples = [
+        sample
+        for family in families
+        for sample in family.samples
+        if sample.name == "penstock_wire_appended_events_total"
+    ]
+    return {one.labels["process"]: one.value for one in samples if one.labels["process"] != "server"}
+
+
 def test_events_outlive_a_store_and_the_active_controller(zookeeper, bookies, tmp_path):
     with ClusterOfProcesses(tmp_path, zookeeper.address, bookies.root) as cluster:
         stores = [cluster.store(f"s{number}") for number in range(2)]
@@ -86,6 +101,8 @@ def test_events_outlive_a_store_and_the_active_controller(zookeeper, bookies, tm
         cluster.until(lambda: len(holders(cluster)) == 2)
         with Writing(address, 0) as writing:
             writing.rounds(20)
+            assert set(appended(first)) == {"store s0", "store s1"}
+            assert sum(appended(first).values()) > 0
             stores[0].kill()
             writing.rounds(20)
             store_s = writing.longest_s

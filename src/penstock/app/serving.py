@@ -67,9 +67,10 @@ Serve = Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, None]]
 class Parts:
     """The processes that hold the data.
 
-    ``failure``: why this process is not live, or None; a restart may help then. ``away``: why some data cannot be reached
-    now, or None. ``metrics``: asks each process, by its name. ``has_line``: the segment store is this process, and gRPC may
-    pass it requests of a thread. ``disk``: the directory to measure; None: the segment store measures its own.
+    ``failure``: why this process is not live, or None; a restart may help then. ``away``: why some data cannot be
+    reached now, or None. ``metrics``: asks each process, by its name; looked at for each scrape. ``has_line``: the
+    segment store is this process, and gRPC may pass it requests of a thread. ``disk``: the directory to measure; None:
+    the segment store measures its own.
     """
 
     failure: Callable[[], str | None]

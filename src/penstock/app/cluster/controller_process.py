@@ -25,6 +25,7 @@ from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.levels import check_level, obey_level
 from penstock.app.cluster.lines import ContainerLines, Dial, open_lines
 from penstock.app.cluster.operations.after_rebuild import begin_after_rebuild, end_after_rebuild
+from penstock.app.cluster.operations.store_metrics import StoreMetrics
 from penstock.app.embedded import Runtime
 from penstock.app.replicated.log_place import NO_ERASURE
 from penstock.app.serving import Parts, open_control, open_ports, run_server, securing
@@ -346,7 +347,11 @@ class ClusterMember:
 
 def _parts(lines: ContainerLines) -> Parts:
     """A container that is away makes the controller not ready for some functions. It stays live: a restart would not help."""
-    return Parts(failure=lambda: None if lines.failure is None else str(lines.failure), away=lines.away)
+    return Parts(
+        failure=lambda: None if lines.failure is None else str(lines.failure),
+        away=lines.away,
+        metrics=StoreMetrics(lines.lines),
+    )
 
 
 def _text(endpoint: Endpoint) -> str:

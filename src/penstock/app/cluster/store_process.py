@@ -31,6 +31,7 @@ from penstock.app.cluster.unit_links import UnitLinks
 from penstock.app.cluster.units_router import UnitsRouter
 from penstock.app.descriptors import connections_allowed
 from penstock.app.memory_watch import MemoryWatch
+from penstock.app.metrics.process import ProcessMetrics
 from penstock.app.segments import StoreSource, wire_limits
 from penstock.app.serving import run_server
 from penstock.app.settings import WILDCARDS, StandaloneSettings, is_loopback
@@ -46,6 +47,7 @@ from penstock.net.tls.client import ClientTls
 from penstock.net.tls.server_tls import ServerTls
 from penstock.net.wire.wire_server import InCluster, WireServer
 from penstock.net.workers.tcp_link import LinkListener
+from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination, check_path
 from penstock.ports.offload import Offload
 from penstock.storage.access.delegation import Verifier
@@ -208,7 +210,9 @@ async def open_store(
 
         router = UnitsRouter(config.containers)
         host = UnitHost(
-            open=lambda number: open_unit(number, shared), router=router, links=UnitLinks(router.container_of)
+            open=lambda number: open_unit(number, shared),
+            router=router,
+            links=UnitLinks(router.container_of, _metrics(settings, telemetry, clock)),
         )
         node = StoreNode(host, open_session=open_session, boot_clock=boot_seconds, limits=_LIMITS, clock=clock)
         entry = await _listen(stack, settings, shared, host, node, secret=secret)
@@ -320,6 +324,13 @@ async def _securing(
             extra={"host": serving.host, "missing": list(serving.unprotected)},
         )
     return Security(tls=tls, verifier=verifier, refused=refused)
+
+
+def _metrics(settings: StoreProcessSettings, telemetry: Counters, clock: Clock) -> Callable[[], Any]:
+    """What the process knows of itself. Which functions of a container do not work, each container reports."""
+    own = ProcessMetrics(telemetry, clock, not_ready=dict)
+    budget_bytes = settings.serving.store.memory_bytes
+    return lambda: own.snapshot(budget_bytes=budget_bytes, store=None).to_lists()
 
 
 def _reload(tls: ServerTls, dialling: DialSecurity) -> None:

@@ -44,8 +44,10 @@ class UnitLinks:
     reaches no container.
     """
 
-    def __init__(self, container_of: Callable[[str], int]) -> None:
+    def __init__(self, container_of: Callable[[str], int], metrics: Callable[[], Any] = list) -> None:
+        """``metrics``: those of the process, as ``Snapshot.to_lists``."""
         self._container_of = container_of
+        self._metrics = metrics
         self._units: dict[int, _Unit] = {}
         self._term_seen = 0
         self._numbers = itertools.count()
@@ -92,9 +94,12 @@ class UnitLinks:
             )
         return Accepted(
             handlers=unit.server.handlers(),
-            takers={**unit.server.takers(), "pulse": partial(_answer_pulse, unit)},
+            takers={**unit.server.takers(), "pulse": partial(_answer_pulse, unit), "metrics": self._answer_metrics},
             opened=partial(self._opened, unit, greeting),
         )
+
+    def _answer_metrics(self, answer: Answer) -> None:
+        answer(self._metrics())
 
     def _check_term(self, unit: _Unit, greeting: Greeting) -> None:
         least = max(self._term_seen, unit.term)

@@ -29,7 +29,7 @@ WorkerMetrics = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsPage:
-    """The page. ``workers``: by name, as ``worker-0``. ``doors``: counts the open connections of a port."""
+    """The page. ``workers``: by name, as ``worker-0``; they may change. ``doors``: counts the open connections of a port."""
 
     own: Callable[[], Snapshot]
     workers: Mapping[str, WorkerMetrics]
@@ -44,11 +44,12 @@ class MetricsPage:
         # Here, because a server that nobody scrapes saves 2 MB and 50 ms.
         from penstock.app.metrics.exposition import Source, render
 
-        found = await asyncio.gather(*(self._of_worker(ask) for ask in self.workers.values()))
+        workers = dict(self.workers)
+        found = await asyncio.gather(*map(self._of_worker, workers.values()))
         sources = [
             Source(process="server", snapshot=self.own()),
             Source(process="server", snapshot=self._connections()),
-            *(Source(process=name, snapshot=one) for name, one in zip(self.workers, found, strict=True)),
+            *(Source(process=name, snapshot=one) for name, one in zip(workers, found, strict=True)),
             Source(process="", snapshot=self.streams.snapshot()),
             Source(process="", snapshot=await self.disk.snapshot()),
         ]

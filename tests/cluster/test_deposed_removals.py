@@ -14,13 +14,14 @@ from penstock.app.telemetry import Counters
 from penstock.controller.controller import Controller, open_controller
 from penstock.controller.keys import TABLE
 from penstock.core.segments.placement import container_of
-from penstock.model.errors import RetentionHoldError, RetentionLockError, UnavailableError
+from penstock.model.errors import QuotaHeldError, RetentionHoldError, RetentionLockError, UnavailableError
 from penstock.model.names import StreamName
 from penstock.model.policies import ScalingPolicy, StreamConfig
 from penstock.model.retention import PolicyDocument, Retain
 from penstock.net.workers.link import Handler, WorkerLink
 from penstock.net.workers.tcp_link import Greeting, dial_container
 from penstock.ports.control.layout import Endpoint
+from penstock.ports.data.limits import AppendLimit
 from penstock.storage.machine.clock import RealClock
 from tests.cluster.store_node_kit import SECRET, MemoryCluster, run, until_serving, write
 
@@ -52,6 +53,7 @@ async def elected(
         )
     )
     lines.serve(found.client_removal, found.record_refusals)
+    await lines.segments.lift_unknown_limits()
     # Its calls must not wait for stores when the test ends.
     stack.callback(cluster.coordinator.expire, session.session().id)
     return found
@@ -131,5 +133,36 @@ def test_a_promise_waits_for_removals_that_an_earlier_controller_has_allowed(
             with pytest.raises((RetentionHoldError, RetentionLockError)):
                 async with b.host.links.guard(segment, 16):
                     pass
+
+    run(main())
+
+
+def test_writers_that_a_controller_had_stopped_when_it_died_continue(tmp_path: Path) -> None:
+    """As while it decided about an idle stream. The containers do not die with it."""
+    cluster, name = MemoryCluster(tmp_path, containers=2), stream_in(1 - OWN)
+    segment = f"{name}/0.#epoch.0"
+
+    async def main() -> None:
+        async with cluster.store("a") as a, AsyncExitStack() as stack:
+            cluster.assign({0: "a", 1: "a"})
+            await until_serving(cluster, {0: "a", 1: "a"})
+            async with AsyncExitStack() as life:
+                first = await elected(cluster, life, term=1)
+                await first.scopes.create(name.scope)
+                await first.streams.create(name, StreamConfig(scaling=ScalingPolicy(min_segments=1)))
+                while first._ctx.segments._lines[1 - OWN].link is None:
+                    await asyncio.sleep(0.01)
+                await first._ctx.segments.limit_appends(
+                    [AppendLimit(stream=str(name), segments=[segment], total_bytes=0)]
+                )
+                with pytest.raises(QuotaHeldError):
+                    await write(a.unit(1 - OWN), segment, range(3))
+            await elected(cluster, stack, term=2)
+            while True:
+                try:
+                    await write(a.unit(1 - OWN), segment, range(3))
+                    break
+                except QuotaHeldError:
+                    await asyncio.sleep(0.01)
 
     run(main())

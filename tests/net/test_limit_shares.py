@@ -74,8 +74,13 @@ class Container:
             self.durable = self.rng.randrange(self.durable, self.used + 1)
             name = f"s/t/{self.number}"
             return {name: SegmentInfo(name=name, start_offset=0, length=self.durable, sealed=False, last_modified_ms=0)}
+        if method == "lift_others":
+            if "s/t" not in arguments[0]:
+                self.limit = None
+            return None
         assert method == "limit_appends"
-        (self.limit,) = arguments[0]
+        (limit,) = arguments[0]
+        self.limit = None if limit.total_bytes is None else limit
         answer = [(self.used, 0)]
         for _ in range(self.rng.randrange(4)):
             await asyncio.sleep(0)
@@ -198,7 +203,7 @@ def test_a_lifted_limit_reaches_all_containers():
         await segments.limit_appends([AppendLimit(stream="s/t", segments=names, total_bytes=10)])
         assert all(one.limit.total_bytes is not None for one in containers)
         await segments.limit_appends([AppendLimit(stream="s/t", segments=())])
-        assert all(one.limit.total_bytes is None for one in containers)
+        assert all(one.limit is None for one in containers)
 
     asyncio.run(main())
 
@@ -212,6 +217,7 @@ def test_the_last_call_decides_whatever_calls_and_lost_links_overlap(seed, total
         rng = random.Random(seed)
         containers, lines, _ = world(3, rng)
         segments = WorkerSegments(lines, containers=3)
+        await segments.lift_unknown_limits()
         names = [next(f"s/t/{n}" for n in range(99) if segments.worker_of(f"s/t/{n}") == one) for one in range(3)]
         calls = []
         for total in totals:
@@ -236,10 +242,27 @@ def test_the_last_call_decides_whatever_calls_and_lost_links_overlap(seed, total
         found = [None if one.limit is None else one.limit.total_bytes for one in containers]
         if totals[-1] is None:
             assert found == [None] * 3, "no writer waits for a limit that nobody has set"
-            assert not segments._shares._lifted
         else:
             assert None not in found
             assert sum(found) <= totals[-1]
         assert not segments._shares._turns
+
+    asyncio.run(main())
+
+
+def test_a_limit_that_an_earlier_controller_could_not_lift_ends_with_its_successor():
+    async def main():
+        containers, lines, _ = world(3, random.Random(1))
+        first, second = (WorkerSegments(lines, containers=3) for _ in range(2))
+        names = [next(f"s/t/{n}" for n in range(99) if first.worker_of(f"s/t/{n}") == one) for one in range(3)]
+        await first.limit_appends([AppendLimit(stream="s/t", segments=names, total_bytes=0)])
+        containers[2].is_open = False
+        await second.restore_limits(0)
+        assert containers[0].limit is not None, "it may still be set again"
+        await second.lift_unknown_limits()
+        assert [one.limit is None for one in containers] == [True, True, False]
+        containers[2].is_open = True
+        await second.restore_limits(2)
+        assert containers[2].limit is None
 
     asyncio.run(main())

@@ -303,6 +303,7 @@ class ClusterMember:
             if restored is not None:
                 await end_after_rebuild(self._coordination, controller, restored)
             lines.serve(controller.client_removal, controller.record_refusals)
+            await lines.segments.lift_unknown_limits()
             if self._shared is not None:
                 await self._shared.catch_up()  # learn what was revoked last
             security = await stack.enter_async_context(securing(serving, telemetry, controller))

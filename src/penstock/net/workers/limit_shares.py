@@ -60,7 +60,6 @@ class LimitShares:
         self._sent: dict[str, dict[int, AppendLimit]] = {}
         self._waiting: dict[str, dict[int, None]] = {}
         self._idle: dict[str, list[int]] = {}  # containers without segments of the stream, which know that
-        self._lifted: dict[str, dict[int, AppendLimit]] = {}  # containers that may still have a limit that was lifted
         self._turns: dict[str, _Turn] = {}
 
     def met(self, stream: str, container: int) -> None:
@@ -88,28 +87,11 @@ class LimitShares:
         for known in (self._given, self._sent, self._waiting, self._idle):
             known.pop(limit.stream, None)
         own = replace(limit, segments=())
-        self._lifted[limit.stream] = dict.fromkeys(range(len(self._lines)), own)
-        await together([self._lift_in(number, own, generation) for number in range(len(self._lines))])
-
-    async def _lift_in(self, number: int, own: AppendLimit, generation: int) -> None:
-        """Lift a limit in one container. A link may end while its container goes on, so only an answer counts."""
-        link = self._lines[number].link
-        if link is None:
-            return
-        try:
-            await link.call("limit_appends", [own], [None], generation)
-        except (NotConnectedError, ContainerOfflineError):
-            return
-        left = self._lifted.get(own.stream, {})
-        if left.get(number) is own:
-            del left[number]
-            if not left:
-                del self._lifted[own.stream]
+        await together([self._call(own, number, generation) for number in range(len(self._lines))])
 
     async def _put(self, limit: AppendLimit, generation: int) -> None:
         """A share in force counts until its container has confirmed a lower one. A container whose share is not known, as
         after the death of another controller, is first held at what it has. While one of these is away, no share grows."""
-        self._lifted.pop(limit.stream, None)
         members = sorted({self._owner(name) for name in limit.segments})
         given = self._given.setdefault(limit.stream, {})
         for number in [one for one in given if one not in members]:
@@ -148,12 +130,6 @@ class LimitShares:
         sent = self._sent.get(limit.stream, {}).get(container)
         if sent is not None:
             await self._call(replace(sent, segments=self._names(limit, container)), container, generation)
-
-    async def restore_lifted(self, container: int, generation: int) -> None:
-        """Lift in a container that is back what was lifted while it was away. It may have been away for us only."""
-        for left in list(self._lifted.values()):
-            if container in left:
-                await self._lift_in(container, left[container], generation)
 
     def _next(self, stream: str, members: Sequence[int]) -> int | None:
         """The first container that waits for more; None: none does."""

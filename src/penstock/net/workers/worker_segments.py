@@ -11,7 +11,13 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.core.segments.placement import container_of, is_transaction_name
-from penstock.model.errors import ContainerOfflineError, InvalidArgumentError, NotConnectedError, PenstockError
+from penstock.model.errors import (
+    ContainerOfflineError,
+    InternalError,
+    InvalidArgumentError,
+    NotConnectedError,
+    PenstockError,
+)
 from penstock.model.scaling import SegmentRates
 from penstock.net.tasks import together
 from penstock.net.workers.limit_shares import LimitShares
@@ -72,6 +78,7 @@ class WorkerSegments:
         self._limits: dict[str, AppendLimit] = {}
         self._generations: dict[str, int] = {}
         self._generation = 0
+        self._all_limits_known = False
         self._reported_limits: dict[str, int] = {}
         self._met: dict[str, None] = {}
         self._wake = asyncio.Event()
@@ -368,11 +375,28 @@ class WorkerSegments:
                 await self._shares.restore(limit, worker, self._generations.get(stream, 0))
             elif limit is not None:
                 await self._limit(self._lines[worker], [limit])
-        if self._shares is not None:
-            await self._shares.restore_lifted(worker, self._generation)
+        if self._all_limits_known:
+            await self._lift_others(self._lines[worker])
         self._met |= dict.fromkeys(self._limits)
         if self._met:
             self._wake.set()
+
+    async def lift_unknown_limits(self) -> None:
+        """All limits have been set by now: lift what containers have from an earlier controller, which may have died before
+        it could. Those that are away get this by ``restore_limits``."""
+        self._all_limits_known = True
+        await together([self._lift_others(line) for line in self._lines])
+
+    async def _lift_others(self, line: WorkerLine) -> None:
+        link = line.link
+        if link is None:
+            return
+        try:
+            await link.call("lift_others", list(self._limits))
+        except (NotConnectedError, ContainerOfflineError):
+            return
+        except InternalError as error:  # a store of an earlier version, during an upgrade
+            log.warning("limits of writers stay in force", extra={"worker": line.number, "reason": str(error)})
 
     async def note_reached(self, met: Sequence[tuple[str, int]], *, worker: int | None = None) -> None:
         """A worker reports streams that have reached a limit, and which one. Each is passed on once."""

@@ -80,6 +80,7 @@ class WorkerServer:
     def handlers(self) -> Mapping[str, Handler]:
         found = {name: self._forward(name, named) for name, named in POSITIONAL.items()}
         found["limit_appends"] = self._limit
+        found["lift_others"] = self._lift_others
         return found
 
     def takers(self) -> Mapping[str, Taker]:
@@ -123,6 +124,14 @@ class WorkerServer:
                         self._rows.assign(limit.stream, None)
         store = self._open_store
         return [store.limit_used(limit.stream) for limit in limits] if isinstance(store, LimitUse) else ()
+
+    async def _lift_others(self, limited: Sequence[str]) -> None:
+        """Lift all limits but those of these streams."""
+        async with self._limiting:
+            kept = frozenset(limited)
+            for stream in [one for one in self._generations if one not in kept]:
+                await self._open_store.limit_appends([AppendLimit(stream=stream, segments=())])
+                self._generations.pop(stream, None)
 
     async def report_limits(self, report: Callable[[Sequence[tuple[str, int]]], Any]) -> None:
         """Call ``report`` with the streams whose limits are met, and which limit it was. Runs until cancelled."""

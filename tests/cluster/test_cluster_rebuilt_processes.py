@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -148,3 +149,30 @@ def test_a_cluster_without_ledgers_goes_on_with_what_tier_2_has(
         for one in cluster.processes:
             one.kill()
         assert read(started(cluster)) == expected
+
+
+def test_a_store_that_was_paused_during_a_rebuild_ends_and_changes_nothing(
+    zookeeper: Any, bookies: Any, client: KazooClient, tmp_path: Path
+) -> None:
+    with ClusterOfProcesses(tmp_path, zookeeper.address, bookies.root) as cluster:
+        address = started(cluster)
+        cluster.run("stream", "create", "shop/clicks", "--segments", "4", "--controller", address)
+        write(address, range(20))
+        paused, *others = cluster.processes
+        paused.signal(signal.SIGSTOP)
+        for one in others:
+            one.kill()
+        root = root_of(cluster)
+        cluster.until(lambda: not client.get_children(f"{root}/stores"))
+        client.delete(root, recursive=True)
+        done = rebuilding(cluster, bookies.root, "--yes")
+        assert done.returncode == 0, done.stderr
+        cluster.processes.remove(paused)
+        assert read(started(cluster)) == {key: list(range(20)) for key in KEYS}
+        paused.signal(signal.SIGCONT)
+        assert paused.wait(60) != 0
+        assert "start it again" in paused.tail() or "was deleted" in paused.tail()
+        write(address, range(20, 40))
+        for one in cluster.processes:
+            one.kill()
+        assert read(started(cluster)) == {key: list(range(40)) for key in KEYS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.app.cluster.registration import FailedOpenings
@@ -67,6 +67,7 @@ steps = st.lists(
 
 
 @given(steps=steps)
+@example(steps=[("add", 0, 0), ("away", 0, 0), ("clear", 0, 0), ("add", 0, 0)])
 def test_no_failure_stays_registered_whatever_the_coordinator_loses(steps) -> None:
     coordinator, session, failures = opened()
 

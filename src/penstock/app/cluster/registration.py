@@ -148,7 +148,7 @@ class FailedOpenings:
 
     async def add(self, number: int, reason: str) -> None:
         """Register a failure, or its new reason. Raises SessionEndedError. Cancelled: it may be registered."""
-        if number not in self._until_s:
+        if number not in self._pauses_s or number not in self._until_s:
             self._pauses_s[number] = min(2 * self._pauses_s.get(number, self._again_s / 2), self._again_max_s)
         self._until_s[number] = asyncio.get_running_loop().time() + self._pauses_s[number]
         self._changed.set()

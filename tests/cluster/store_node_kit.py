@@ -47,6 +47,7 @@ from penstock.codec.store.container_record import ContainerRecord, decode_record
 from penstock.codec.wire import commands, frames
 from penstock.codec.wire.frames import Command
 from penstock.core.segments.placement import container_of
+from penstock.model.errors import CoordinatorUnavailableError
 from penstock.net.dial.security import PLAIN
 from penstock.net.wire.wire_server import InCluster, WireLimits, WireServer
 from penstock.net.workers.tcp_link import LinkListener
@@ -86,7 +87,8 @@ class LeasedSession(MemoryCoordination):
 
     async def _enter(self) -> None:
         if self._paused_at_s is not None:
-            await asyncio.Event().wait()  # cut off
+            await asyncio.sleep(0.5)
+            raise CoordinatorUnavailableError("cut off")
         await super()._enter()
 
     def pause(self) -> None:

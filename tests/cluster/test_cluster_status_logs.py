@@ -29,6 +29,7 @@ from penstock.codec.store.cluster_nodes import (
     encode_node,
     failed_path,
 )
+from penstock.codec.store.ledger_cipher import OVERHEAD_BYTES
 from penstock.codec.store.ledger_entries import PART
 from penstock.codec.store.operation_frames import FrameHeader, encode_frame_header
 from penstock.core.ledgers.replicas import absent_bookies
@@ -39,7 +40,7 @@ from penstock.testing.fakes import START_MS
 from tests.cluster.cluster_kit import CONTAINERS as COUNT
 from tests.cluster.cluster_kit import LoopClock, join, new_cluster, until
 from tests.cluster.damage_kit import DAMAGES, damages, put
-from tests.cluster.ledger_log_kit import BOOKIE_LIMITS, LIMITS, append_all, open_log, record_of
+from tests.cluster.ledger_log_kit import BOOKIE_LIMITS, CLOCK, LIMITS, append_all, open_log, record_of
 from tests.cluster.virtual_time import run_virtually
 
 
@@ -54,14 +55,17 @@ async def inspecting(world: SimBookKeeper):
         yield inspection
 
 
-def entries_of(data: bytes) -> int:
-    """How many entries the log makes of a frame."""
-    return -(-len(data) // (LIMITS.entry_max_bytes - PART.size))
+def size_of(data: bytes, beside: int) -> int:
+    """What the entries that the log makes of a frame have. ``beside``: bytes of an entry that are not the frame's."""
+    return len(data) + beside * -(-len(data) // (LIMITS.entry_max_bytes - beside))
 
 
+@pytest.mark.parametrize("encrypts", [False, True])
 @settings(max_examples=25, deadline=None)
 @given(sizes=st.lists(st.integers(0, 15_000), max_size=12), published=st.integers(0, 12), is_open=st.booleans())
-def test_the_lag_is_what_lies_behind_the_published_position(sizes: list[int], published: int, is_open: bool) -> None:
+def test_the_lag_is_what_lies_behind_the_published_position(
+    encrypts: bool, sizes: list[int], published: int, is_open: bool
+) -> None:
     """For frames of one and of several entries, in one ledger and in several, of a live and of a closed log."""
     frames = [frame(number, size) for number, size in enumerate(sizes)]
     published = min(published, len(frames))
@@ -74,10 +78,13 @@ def test_the_lag_is_what_lies_behind_the_published_position(sizes: list[int], pu
             record = replace(record_of(world), truncated=published)
             async with inspecting(world) as inspection:
                 found = await lag_of(record, inspection)
-            assert found.size_bytes == sum(len(one) + PART.size * entries_of(one) for one in left)
-            assert found.since_ms == (START_MS + 1000 * published if left else None)
+            beside = OVERHEAD_BYTES if encrypts else PART.size
+            assert found.size_bytes == sum(size_of(one, beside) for one in left)
+            # Without the key, only the time at which an encrypted entry was written is known.
+            since_ms = CLOCK.now_ms() if encrypts else START_MS + 1000 * published
+            assert found.since_ms == (since_ms if left else None)
 
-        async with open_log(world) as log:
+        async with open_log(world, encrypts=encrypts) as log:
             async for _ in log.replay():
                 pass
             await append_all(log, frames)
@@ -96,7 +103,7 @@ def test_looking_into_a_live_log_fences_nobody() -> None:
                 pass
             for number in range(5):
                 await log.append([frame(number, 100)])
-                assert (await lag_of(record_of(world), inspection)).since_ms == START_MS
+                assert (await lag_of(record_of(world), inspection)).since_ms == CLOCK.now_ms()
             assert len(record_of(world).ledgers) == 1
 
     run_virtually(main())

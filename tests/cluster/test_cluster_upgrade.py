@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import threading
@@ -14,13 +15,17 @@ import cluster_engines
 import pytest
 
 import penstock as client
-from penstock.core.cluster.levels import LEVEL
+from penstock.app.cluster.address import parse_cluster_address
+from penstock.codec.store.container_record import decode_record
+from penstock.core.cluster.levels import SEALED_LEDGERS
+from penstock.storage.cluster.nodes import open_nodes
 from tests.cluster.store_process_kit import DEADLINE_S, ClusterProcess, penstock, program, until
 
 pytestmark = pytest.mark.cluster
 
 CONTAINERS = 4
-NEWER = LEVEL + 1
+OLDER, NEWER = SEALED_LEDGERS - 1, SEALED_LEDGERS
+"""Two versions, of which the newer one begins encrypted ledgers once it may."""
 
 
 class Place:
@@ -49,6 +54,17 @@ class Place:
 
         until(served)
 
+    def sealed(self) -> list[bool]:
+        """For each container, whether its newest ledger is encrypted."""
+
+        async def read() -> list[bool]:
+            address = parse_cluster_address(self.url)
+            async with open_nodes(address.hosts) as nodes:
+                paths = [f"{address.root}/containers/{number}" for number in range(CONTAINERS)]
+                return [decode_record((await nodes.read(path))[0]).ledgers[-1].sealed for path in paths]
+
+        return asyncio.run(read())
+
     def upgrade(self, *options: str, level: int) -> dict[str, object]:
         return json.loads(penstock("cluster", "upgrade", "--cluster", self.url, "--json", *options, level=level))
 
@@ -59,7 +75,7 @@ def place(zookeeper: cluster_engines.ZooKeeper, bookies: cluster_engines.Bookies
     found = Place(tmp_path, f"zk://{zookeeper.address}/clusters/{tmp_path.name}")
     options = ("--tier2", str(tmp_path / "tier2"), "--secret-file", str(tmp_path / "secret"))
     engines = ("--containers", str(CONTAINERS), "--ledgers", bookies.root)
-    penstock("cluster", "init", found.url, *options, *engines, level=LEVEL)
+    penstock("cluster", "init", found.url, *options, *engines, level=OLDER)
     return found
 
 
@@ -88,8 +104,8 @@ def writing(address: str) -> Iterator[list[int]]:
 
 def test_machines_are_replaced_one_by_one_under_load_and_may_go_back_before_the_last_step(place: Place) -> None:
     with ExitStack() as stack:
-        first, second = (stack.enter_context(place.store(name, LEVEL)) for name in ("s1", "s2"))
-        controller = stack.enter_context(place.controller(LEVEL))
+        first, second = (stack.enter_context(place.store(name, OLDER)) for name in ("s1", "s2"))
+        controller = stack.enter_context(place.controller(OLDER))
         assert controller.read()["role"] == "active"
         address = controller.facts["controller"]
         place.until_served("s1", "s2")
@@ -112,18 +128,20 @@ def test_machines_are_replaced_one_by_one_under_load_and_may_go_back_before_the_
 
             newer = replace(first, "s2", NEWER)
             plan = place.upgrade(level=NEWER)
-            assert (plan["after"], plan["behind"]) == (LEVEL, ["controller c1", "store s2"])
-            older = replace(newer, "s2", LEVEL)
+            assert (plan["after"], plan["behind"]) == (OLDER, ["controller c1", "store s2"])
+            older = replace(newer, "s2", OLDER)
             replace(older, "s2", NEWER)
             last = replace(second, "s1", NEWER)
         assert controller.stop() == 0
         successor = stack.enter_context(place.controller(NEWER))
         assert successor.read()["role"] == "active"
+        assert place.sealed() == [False] * CONTAINERS, "what the earlier version cannot read is not written yet"
         assert place.upgrade("--dry-run", level=NEWER)["after"] == NEWER
         assert place.upgrade(level=NEWER)["after"] == NEWER
         assert last.stop() == 0
         assert_refused(place)
         place.until_served("s1")
+        assert sum(place.sealed()) >= CONTAINERS // 2, "containers that have moved since are encrypted"
         with client.connect(successor.facts["controller"]) as store:
             found = [int(event.data) for event in store.stream("shop/clicks").reader(until_tail=True)]
     assert sorted(found) == acknowledged
@@ -137,7 +155,7 @@ def assert_refused(place: Place) -> None:
     for role, name in (("store", "s2"), ("controller", "c2")):
         ports = ("--port", "0", "--links-port", "0") if role == "store" else ("--controller-port", "0")
         found = subprocess.run(
-            [*program(LEVEL), role, "--name", name, *place.common, *ports, "--data", str(place.path / name)],
+            [*program(OLDER), role, "--name", name, *place.common, *ports, "--data", str(place.path / name)],
             capture_output=True,
             text=True,
             check=False,

@@ -40,6 +40,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "formats" / "ledger-log.md"
 
 class SimulatedLogLaws(DurableLogLaws):
     frame_max = 20_000
+    encrypts = True
 
     def __init__(self) -> None:
         self.world = SimBookKeeper()
@@ -47,22 +48,31 @@ class SimulatedLogLaws(DurableLogLaws):
 
     def open(self):
         self.openings += 1
-        return open_log(self.world, seed=self.openings)
+        return open_log(self.world, seed=self.openings, encrypts=self.encrypts)
+
+
+class PlainLogLaws(SimulatedLogLaws):
+    encrypts = False
 
 
 WIPE = "law_a_wipe_ends_once_what_came_before_is_truncated"
 
 
-@pytest.mark.parametrize("law", [law for law in laws(DurableLogLaws) if law != WIPE])
+@pytest.mark.parametrize("law", laws(DurableLogLaws))
 def test_laws_of_the_log_hold_on_ledgers(law: str) -> None:
     run_conformance(SimulatedLogLaws, law=law)
 
 
-def test_a_wipe_is_refused_with_the_reason() -> None:
+@pytest.mark.parametrize("law", [law for law in laws(DurableLogLaws) if law != WIPE])
+def test_laws_of_the_log_hold_on_ledgers_that_are_not_encrypted(law: str) -> None:
+    run_conformance(PlainLogLaws, law=law)
+
+
+def test_a_wipe_of_a_log_that_is_not_encrypted_is_refused_with_the_reason() -> None:
     async def scenario(world: SimBookKeeper) -> None:
-        async with open_log(world) as log:
+        async with open_log(world, encrypts=False) as log:
             await replayed(log)
-            for call in (log.begin_wipe, log.end_wipe):
+            for call in (log.wipes_from_ms, log.begin_wipe, log.end_wipe):
                 with pytest.raises(UnsupportedError, match="until they compact"):
                     await call()
 
@@ -239,7 +249,10 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert published.catalogue(3) == at
     assert published.catalogue(1) is None
     with pytest.raises(VersionTooNewError):
-        decode_record(encode_record(published).replace(b'"format":2', b'"format":3'))
+        decode_record(encode_record(published).replace(b'"format":2', b'"format":4'))
+    for sealed in (replace(published, plain_ms=0), replace(record, ledgers=(replace(ledgers[1], sealed=True),))):
+        assert b'"format":3' in encode_record(sealed), "programs that know no encrypted ledgers change nothing"
+        assert decode_record(encode_record(sealed)) == sealed
     with pytest.raises(CorruptDataError, match="not in order"):
         decode_record(encode_record(replace(record, ledgers=ledgers[::-1])))
 

@@ -12,7 +12,7 @@ from penstock.testing.simulation.machine.loop import Process, make_loop
 
 SEEDS = range(7)
 SECONDS = 30.0
-PLANTED_SEEDS_MAX = 20
+PLANTED_SEEDS_MAX = 30
 
 
 def failing_text(result: ClusterRunResult) -> str:

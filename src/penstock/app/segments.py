@@ -151,7 +151,7 @@ class OpenLog:
 
 @asynccontextmanager
 async def _open_log(
-    settings: EmbeddedSettings, files: RealFiles, facts: StartFacts, *, clock: Clock, rng: Rng
+    settings: EmbeddedSettings, files: RealFiles, facts: StartFacts, *, offload: Offload, clock: Clock, rng: Rng
 ) -> AsyncIterator[OpenLog]:
     if settings.log_at is None:
         async with open_local_log(
@@ -160,21 +160,26 @@ async def _open_log(
             yield OpenLog(log=local)
         return
     # Imported here: a store with a local log needs neither the client of BookKeeper nor that of ZooKeeper.
+    from penstock.app.replicated.log_keys import open_sealing
     from penstock.app.replicated.replicated_log import open_replicated_log
     from penstock.app.replicated.takeover import load_store
 
     tier = None
     if facts.tier.place is not None:
         tier = await reserve_tier(files, place=facts.tier.place, endpoint=facts.tier.endpoint, rng=rng)
-    async with open_replicated_log(
-        settings.log_at,
-        settings.data,
-        clock=clock,
-        rng=rng,
-        is_new=facts.is_new,
-        epoch_min=facts.epoch_min,
-        tier=tier,
-    ) as log:
+    async with (
+        open_sealing(settings, files, offload=offload, clock=clock) as sealing,
+        open_replicated_log(
+            settings.log_at,
+            settings.data,
+            clock=clock,
+            rng=rng,
+            is_new=facts.is_new,
+            epoch_min=facts.epoch_min,
+            tier=tier,
+            sealing=sealing,
+        ) as log,
+    ):
 
         async def load(objects: Objects, keyvalue: SqliteKeyValue) -> None:
             await load_store(log, settings.data, objects, keyvalue, max_lease_ms=store_settings(settings).max_lease_ms)
@@ -226,7 +231,9 @@ async def open_segments(
         facts = await check_start(settings, offload=offload, containers=total, owned=owned)
         files = RealFiles(settings.data, offload)
         await keep_reserve(files)
-        opened = await stack.enter_async_context(_open_log(settings, files, facts, clock=clock, rng=rng))
+        opened = await stack.enter_async_context(
+            _open_log(settings, files, facts, offload=offload, clock=clock, rng=rng)
+        )
         segments = await stack.enter_async_context(
             open_on_log(
                 opened,

@@ -94,6 +94,21 @@ async def open_tier(
         yield Tier2(chunks=chunks, objects=objects)
 
 
+@asynccontextmanager
+async def open_tier_objects(settings: EmbeddedSettings, files: Files, *, offload: Offload) -> AsyncIterator[Objects]:
+    """The objects of tier 2 of the data directory ``files``, without a claim: for a log, whose owner owns them. Nothing is
+    written to a shared directory before it has its mark. Raises as ``locate_tier``."""
+    found = await locate_tier(settings, files, offload=offload)
+    async with AsyncExitStack() as stack:
+        if found.files is None or found.place is None:
+            yield found.objects
+            return
+        threads = ThreadOffload(threads=2)
+        stack.push_async_callback(threads.close, wait_s=_HANG_S)
+        shared = RealFiles(Path(found.place), threads)
+        yield SharedObjects(FileObjects(shared), shared)
+
+
 async def _close_soon(chunks: ChunkStorage) -> None:
     """Close the storage. If it hangs, nothing is lost by leaving its files open: what it acknowledged is synced."""
     closing = asyncio.create_task(chunks.close())

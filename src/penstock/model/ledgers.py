@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
+
+KEY_ID_BYTES: Final = 16
+_KEY = re.compile(r"([0-9a-f]{16})-([0-9a-f]{32})")
 
 COPIES_MIN = 2
 """The fewest copies to which a log falls back by itself. With one copy, the loss of a bookie would lose acknowledged data."""
@@ -41,3 +46,30 @@ class LedgerInfo:
     size_bytes: int
     bookies: tuple[str, ...]
     labels: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class LedgerKey:
+    """Names a secret that encrypts ledgers: the epoch of the opening that drew it, and 16 random bytes."""
+
+    epoch: int
+    id: bytes
+
+    def __str__(self) -> str:
+        return f"{self.epoch:016x}-{self.id.hex()}"
+
+    @classmethod
+    def parse(cls, text: str) -> LedgerKey | None:
+        """Inverse of ``str``; None: the text names no secret."""
+        match = _KEY.fullmatch(text)
+        return None if match is None else cls(epoch=int(match[1], 16), id=bytes.fromhex(match[2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogWipe:
+    """A wipe of a log that has ended. ``keys``: names of destroyed secrets, sorted, of a log whose frames are encrypted;
+    those destroyed in the last day are included. ``at_ms``: when the last of them was destroyed, milliseconds since the Unix
+    epoch; None: the log has no keys, and its files were overwritten."""
+
+    keys: tuple[str, ...] = ()
+    at_ms: int | None = None

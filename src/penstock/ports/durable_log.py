@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NewType, Protocol
 
 from penstock.model.errors import StorageFullError
+from penstock.model.ledgers import LogWipe
 from penstock.ports.files import Buffer
 
 LogAddress = NewType("LogAddress", int)
@@ -64,13 +65,21 @@ class DurableLog(Protocol):
 
     async def begin_wipe(self) -> LogAddress:
         """From now on, frames go to a new file, and recycled files are overwritten. Returns the last address before
-        that. Raises ContainerOfflineError, StorageFullError, OSError."""
+        that. Raises ContainerOfflineError, StorageFullError, OSError, UnsupportedError as ``wipes_from_ms``."""
         ...
 
-    async def end_wipe(self) -> bool:
-        """Whether no file, including spare ones, holds bytes of frames up to the address that ``begin_wipe`` returned.
-        False: some of them are not truncated yet, or nothing was appended since. Recycled files are still overwritten;
-        call again. Raises as ``begin_wipe``."""
+    async def end_wipe(self) -> LogWipe | None:
+        """What was done once nobody can read bytes of frames up to the address that ``begin_wipe`` returned: no file,
+        including spare ones, holds them, or the keys that decrypt them are destroyed.
+
+        None: some of them are not truncated yet, or nothing was appended since. Recycled files are still overwritten;
+        call again. Raises as ``begin_wipe``.
+        """
+        ...
+
+    async def wipes_from_ms(self) -> int:
+        """Bytes that were appended before this wall-clock time, in milliseconds since the Unix epoch, may stay readable
+        whatever is wiped; 0: there are none. Raises UnsupportedError, with the reason: the log cannot be wiped now."""
         ...
 
     def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:

@@ -9,7 +9,7 @@ from typing import Protocol
 class Objects(Protocol):
     """One prefix of a bucket, used only by us. Names are relative, with ``/``.
 
-    An object appears whole or not at all. There are no conditional writes: only unique names keep owners apart. The
+    An object appears whole or not at all. Nothing depends on conditional writes: only unique names keep owners apart. The
     bytes of a failed ``put`` may still arrive later, so its name must never be used for other bytes. Every call may
     raise UnavailableError: it may or may not have happened.
     """
@@ -20,6 +20,24 @@ class Objects(Protocol):
         Repeating it with the same bytes is harmless. Raises: StorageFullError; CorruptDataError (the stored object
         differs from ``data``).
         """
+        ...
+
+    async def create(self, name: str, data: bytes) -> None:
+        """As ``put``, only if no object has the name. One process at a time uses a name. Object stores that ignore the
+        condition replace the object. A crash may leave a part of a small file.
+
+        Raises: AlreadyExistsError (an earlier attempt of this call may have made it), StorageFullError.
+        """
+        ...
+
+    async def overwrite(self, name: str, data: bytes) -> None:
+        """Replace the bytes of an object by as many others, so that the storage need not keep the earlier ones: a file is
+        overwritten in place. Durable when it returns. Raises FileNotFoundError."""
+        ...
+
+    async def keeps_versions(self, name: str) -> bool:
+        """Whether the storage is known to keep the object's bytes after it is overwritten or deleted. Raises
+        FileNotFoundError."""
         ...
 
     async def read(self, name: str, start: int, length: int) -> bytes:

@@ -22,7 +22,7 @@ from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.election import leadership_over, leading
 from penstock.app.cluster.init import read_config
 from penstock.app.cluster.keeper import keep_assignment
-from penstock.app.cluster.levels import check_level, obey_level
+from penstock.app.cluster.levels import LevelInForce, check_level, obey_level
 from penstock.app.cluster.lines import ContainerLines, Dial, open_lines
 from penstock.app.cluster.operations.after_rebuild import begin_after_rebuild, end_after_rebuild
 from penstock.app.cluster.operations.store_metrics import StoreMetrics
@@ -133,14 +133,21 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
             )
         )
         config = await read_config(coordination)
-        await check_level(coordination)
+        in_force = LevelInForce(await check_level(coordination))
         await offload.run(lambda: settle_erasure_key(settings.serving.store.data, secret, config.cluster))
         shared = None
         if settings.serving.access is not None:
             shared = await _share_access(settings, coordination, config, secret=secret, rng=rng, offload=offload)
         directory.mark_complete()
         member = ClusterMember(
-            settings, coordination, config, secret=secret, rng=rng, shared=shared, links_tls=links_tls
+            settings,
+            coordination,
+            config,
+            secret=secret,
+            rng=rng,
+            shared=shared,
+            links_tls=links_tls,
+            in_force=in_force,
         )
         await member.register()
         yield member
@@ -189,10 +196,13 @@ class ClusterMember:
         rng: Rng,
         shared: SharedFiles | None = None,
         links_tls: FreshTls | None = None,
+        in_force: LevelInForce | None = None,
     ) -> None:
-        """``shared``: users and tokens; None: callers need no identity. ``links_tls``: None: links are plain."""
+        """``shared``: users and tokens; None: callers need no identity. ``links_tls``: None: links are plain. ``in_force``:
+        the level of the cluster."""
         self._shared = shared
         self._links_tls = links_tls
+        self._in_force = in_force or LevelInForce()
         self._settings = settings
         self._coordination = coordination
         self._config = config
@@ -238,7 +248,7 @@ class ClusterMember:
             keep_assignment(self._coordination, containers=self._config.containers, clock=RealClock())
         )
         lead_task = asyncio.ensure_future(self._lead(stop, ready, show_warning))
-        others = [asyncio.ensure_future(obey_level(self._coordination))]
+        others = [asyncio.ensure_future(obey_level(self._coordination, self._in_force))]
         if self._shared is not None:
             others.append(asyncio.ensure_future(self._shared.follow()))
         stopping = asyncio.ensure_future(stop.wait())

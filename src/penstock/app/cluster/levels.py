@@ -20,7 +20,7 @@ from penstock.codec.store.cluster_nodes import (
     decode_node,
     encode_node,
 )
-from penstock.core.cluster.levels import LEVEL, LevelPlan, plan_level
+from penstock.core.cluster.levels import LEVEL, SEALED_LEDGERS, LevelPlan, plan_level
 from penstock.model.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -51,14 +51,32 @@ async def check_level(coordination: Coordination) -> int:
     return level
 
 
-async def obey_level(coordination: Coordination) -> NoReturn:
-    """Watch the level. Raises VersionTooNewError: it has become too high for this version. Raises SessionEndedError."""
+@dataclass(slots=True)
+class LevelInForce:
+    """The level that this process has seen last, which may be lower than the one in force. It never falls."""
+
+    level: int = LEVEL
+
+    def note(self, level: int) -> None:
+        self.level = max(self.level, level)
+
+    @property
+    def seals_ledgers(self) -> bool:
+        """Whether logs may begin encrypted ledgers."""
+        return self.level >= SEALED_LEDGERS
+
+
+async def obey_level(coordination: Coordination, in_force: LevelInForce | None = None) -> NoReturn:
+    """Watch the level, and note it in ``in_force``. Raises VersionTooNewError: it has become too high for this version.
+    Raises SessionEndedError."""
     async with aclosing(coordination.notices(FEATURES)) as notices:
         async for _ in notices:
             while True:
                 try:
                     await coordination.sync()
-                    await check_level(coordination)
+                    level = await check_level(coordination)
+                    if in_force is not None:
+                        in_force.note(level)
                 except UnavailableError:
                     await asyncio.sleep(_RETRY_S)
                     continue

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.app.cluster.holding import Holding, HoldingLimits, HoldingState, UnitHost
 from penstock.app.cluster.keeper import UNREADABLE, wake_on_changes
-from penstock.app.cluster.levels import obey_level
+from penstock.app.cluster.levels import LevelInForce, obey_level
 from penstock.app.cluster.registration import FailedOpenings, Registration
 from penstock.codec.store.cluster_nodes import (
     ASSIGNMENT,
@@ -66,7 +66,9 @@ class StoreNode:
         boot_clock: Callable[[], float],
         limits: NodeLimits | None = None,
         clock: Clock | None = None,
+        in_force: LevelInForce | None = None,
     ) -> None:
+        """``in_force``: where the level of the cluster is noted, as the store sees it."""
         self.registered = asyncio.Event()
         """Set once the store has been registered."""
         self._entry = StoreEntry(store="", clients="", links="", pid=0)
@@ -75,6 +77,7 @@ class StoreNode:
         self._boot_clock = boot_clock
         self._limits = limits or NodeLimits()
         self._clock = clock
+        self._in_force = in_force
         self._session: Coordination | None = None
         self._holdings: dict[int, Holding] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -163,7 +166,7 @@ class StoreNode:
             async with asyncio.TaskGroup() as group:
                 ending = group.create_task(_until_ended(session))
                 watching = group.create_task(wake_on_changes(session, (ASSIGNMENT, WISHES), self._wake))
-                obeying = group.create_task(obey_level(session))
+                obeying = group.create_task(obey_level(session, self._in_force))
                 holding = self._limits.holding
                 failures = FailedOpenings(
                     session, self._entry.store, again_s=holding.again_s, again_max_s=holding.again_max_s

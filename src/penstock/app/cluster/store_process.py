@@ -23,7 +23,7 @@ from penstock.app.cluster.access.secret import read_cluster_secret
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.holding import UnitHost
 from penstock.app.cluster.init import check_incarnation, check_tier, read_config
-from penstock.app.cluster.levels import check_level
+from penstock.app.cluster.levels import LevelInForce, check_level
 from penstock.app.cluster.node import NodeLimits, StoreNode
 from penstock.app.cluster.passing import TablePassing, open_passing
 from penstock.app.cluster.unit import UnitsShared, open_unit, share_units
@@ -181,7 +181,7 @@ async def open_store(
         session = partial(open_zookeeper, hosts, root, boot_clock=boot_seconds, rng=rng, offload=sessions)
         async with session(cluster=None) as first:
             config = await read_config(first)
-            await check_level(first)
+            in_force = LevelInForce(await check_level(first))
         directory = DataDirectory.open(settings.data)
         stack.callback(directory.close)
         bind_directory(settings.data, config, settings.name)
@@ -200,6 +200,7 @@ async def open_store(
             nodes=nodes,
             ledgers=ledgers,
             source=StoreSource(clock=clock, rng=rng, offload=offload, telemetry=telemetry),
+            in_force=in_force,
         )
 
         @asynccontextmanager
@@ -214,7 +215,14 @@ async def open_store(
             router=router,
             links=UnitLinks(router.container_of, _metrics(settings, telemetry, clock)),
         )
-        node = StoreNode(host, open_session=open_session, boot_clock=boot_seconds, limits=_LIMITS, clock=clock)
+        node = StoreNode(
+            host,
+            open_session=open_session,
+            boot_clock=boot_seconds,
+            limits=_LIMITS,
+            clock=clock,
+            in_force=in_force,
+        )
         entry = await _listen(stack, settings, shared, host, node, secret=secret)
         yield node, entry, _facts(settings, config, entry)
 

@@ -10,12 +10,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
 from penstock.app.cluster.address import ClusterAddress
+from penstock.app.cluster.levels import LevelInForce
 from penstock.app.integrity.start_check import check_start
+from penstock.app.replicated.log_keys import open_sealing
 from penstock.app.replicated.log_place import LogMark, parse_log_place, read_mark, write_mark
 from penstock.app.replicated.replicated_log import bound_log, read_record
 from penstock.app.replicated.takeover import begin_takeover, is_takeover_needed, load_store
@@ -70,7 +72,7 @@ class UnitsShared:
     """What all units of a process share; its parts are borrowed.
 
     ``base``: settings with the directory of the process, which it has locked, and its whole memory budget. ``memory``: of
-    ``source``.
+    ``source``. ``in_force``: the level of the cluster.
     """
 
     address: ClusterAddress
@@ -80,6 +82,7 @@ class UnitsShared:
     ledgers: Ledgers
     source: StoreSource
     memory: UnitsMemory
+    in_force: LevelInForce = field(default_factory=LevelInForce)
 
     @property
     def offload(self) -> Offload:
@@ -94,9 +97,10 @@ def share_units(
     nodes: Nodes,
     ledgers: Ledgers,
     source: StoreSource,
+    in_force: LevelInForce | None = None,
 ) -> UnitsShared:
-    """Divide the memory of a process among its units. ``source``: without a memory of events. Raises
-    InvalidArgumentError: the budget is not enough."""
+    """Divide the memory of a process among its units. ``source``: without a memory of events. ``in_force``: None: that of
+    this version. Raises InvalidArgumentError: the budget is not enough."""
     least_bytes = cluster_memory_min_bytes(config.containers)
     if base.memory_bytes < least_bytes:
         raise InvalidArgumentError(
@@ -114,6 +118,7 @@ def share_units(
         ledgers=ledgers,
         source=replace(source, memory=memory.events),
         memory=memory,
+        in_force=in_force or LevelInForce(),
     )
 
 
@@ -263,18 +268,24 @@ async def _opened(
     files = RealFiles(settings.data, offload)
     times_s.append(loop.time())
     tier = await reserve_tier(files, place=str(facts.tier.place), endpoint=facts.tier.endpoint, rng=source.rng)
-    async with bound_log(
-        shared.ledgers,
-        shared.nodes,
-        parse_log_place(url),
-        url,
-        settings.data,
-        rng=source.rng,
-        is_new=facts.is_new,
-        epoch_min=facts.epoch_min,
-        tier=tier,
-        may_create=False,
-    ) as log:
+    async with (
+        open_sealing(
+            settings, files, offload=offload, clock=source.clock, may_write=lambda: shared.in_force.seals_ledgers
+        ) as sealing,
+        bound_log(
+            shared.ledgers,
+            shared.nodes,
+            parse_log_place(url),
+            url,
+            settings.data,
+            rng=source.rng,
+            is_new=facts.is_new,
+            epoch_min=facts.epoch_min,
+            tier=tier,
+            may_create=False,
+            sealing=sealing,
+        ) as log,
+    ):
         times_s.append(loop.time())
 
         async def load(objects: Objects, keyvalue: SqliteKeyValue) -> None:

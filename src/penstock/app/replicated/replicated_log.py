@@ -16,17 +16,26 @@ from penstock.ports.cluster.nodes import Nodes
 from penstock.ports.rng import Rng
 from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.ledgers.keyring import Sealing
 from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log
 from penstock.storage.ledgers.log_record import Opening
 
 
 @asynccontextmanager
 async def open_replicated_log(
-    url: str, data: Path, *, clock: Clock, rng: Rng, is_new: bool, epoch_min: int, tier: str | None = None
+    url: str,
+    data: Path,
+    *,
+    clock: Clock,
+    rng: Rng,
+    is_new: bool,
+    epoch_min: int,
+    tier: str | None = None,
+    sealing: Sealing | None = None,
 ) -> AsyncIterator[LedgerLog]:
     """The log at ``url`` for the store in ``data``, which the caller holds. ``is_new``: no start of the store was complete.
     ``epoch_min``: the newest epoch of the log that the store's metadata names. ``tier``: the mark of its tier 2; None: it
-    is in the directory.
+    is in the directory. ``sealing``: see ``open_ledger_log``.
 
     Raises, before any earlier owner is fenced: InvalidArgumentError (the log is another store's), CorruptDataError (the log
     was lost, or is older than the store). Raises as ``LedgerLog.open``; NotFoundError: no BookKeeper is there.
@@ -35,7 +44,18 @@ async def open_replicated_log(
     async with (
         open_nodes(place.hosts) as nodes,
         open_ledgers(nodes, root=place.ledgers_root, clock=clock, rng=rng) as ledgers,
-        bound_log(ledgers, nodes, place, url, data, rng=rng, is_new=is_new, epoch_min=epoch_min, tier=tier) as log,
+        bound_log(
+            ledgers,
+            nodes,
+            place,
+            url,
+            data,
+            rng=rng,
+            is_new=is_new,
+            epoch_min=epoch_min,
+            tier=tier,
+            sealing=sealing,
+        ) as log,
     ):
         yield log
 
@@ -53,6 +73,7 @@ async def bound_log(
     epoch_min: int,
     tier: str | None = None,
     may_create: bool = True,
+    sealing: Sealing | None = None,
 ) -> AsyncIterator[LedgerLog]:
     """As ``open_replicated_log``, on a coordinator and ledgers that are open. ``may_create``: a new store creates its record;
     if not, NotFoundError is raised."""
@@ -66,7 +87,7 @@ async def bound_log(
         mark = replace(mark, home=str(rng.uuid()))
         write_mark(data, mark)
     opening = Opening(uid=mark.uid, create=may_create and record is None, home=mark.home, tier=tier)
-    async with open_ledger_log(ledgers, nodes, path=place.path, rng=rng, opening=opening) as log:
+    async with open_ledger_log(ledgers, nodes, path=place.path, rng=rng, opening=opening, sealing=sealing) as log:
         yield log
 
 

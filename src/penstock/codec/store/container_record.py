@@ -14,15 +14,18 @@ from penstock.model.errors import CorruptDataError, VersionTooNewError
 
 FORMAT: Final = 1  # version of the JSON of a record without a catalogue and a home
 CATALOGUE_FORMAT: Final = 2  # a program that knows only 1 would drop both with its next change
+SEALED_FORMAT: Final = 3  # a program that knows only 2 cannot read encrypted ledgers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedLedger:
-    """``first``: the address of its first frame. ``last``: its last entry; None while it may be open."""
+    """``first``: the address of its first frame. ``last``: its last entry; None while it may be open. ``sealed``: it is
+    encrypted."""
 
     ledger: int
     first: int
     last: int | None = None
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,8 @@ class ContainerRecord:
     their frames. Frames up to ``truncated`` are no longer needed. ``catalogues``: for each container of the log that has
     published something, in order. ``home``: the directory whose metadata belong to the log. ``tier``: the mark of the store's
     tier 2. Both are None in a record of an earlier version; ``tier`` also if the chunks are in the home directory.
+    ``plain_ms``: bytes appended before this wall-clock time, in milliseconds since the Unix epoch, may be in ledgers without
+    encryption, which bookies may still have. 0: there never was one. None: the record lists one, or may have.
     """
 
     uid: str
@@ -59,31 +64,40 @@ class ContainerRecord:
     catalogues: tuple[tuple[int, CataloguePosition], ...] = ()
     home: str | None = None
     tier: str | None = None
+    plain_ms: int | None = None
 
     def catalogue(self, container: int) -> CataloguePosition | None:
         """The position of one container; None: it has published nothing."""
         return next((at for index, at in self.catalogues if index == container), None)
 
     @property
-    def has_format_1(self) -> bool:
-        """Whether a program that knows only format 1 can change the record."""
-        return not self.catalogues and self.home is None and self.tier is None
+    def format(self) -> int:
+        """The newest format that a program must know to change the record."""
+        if self.plain_ms is not None or any(one.sealed for one in self.ledgers):
+            return SEALED_FORMAT
+        is_bare = not self.catalogues and self.home is None and self.tier is None
+        return FORMAT if is_bare else CATALOGUE_FORMAT
 
 
 def encode_record(record: ContainerRecord) -> bytes:
     """JSON, with sorted keys."""
+    form = record.format
     ledgers = [{"id": one.ledger, "first": one.first, "last": one.last} for one in record.ledgers]
     fields: dict[str, Any] = {
-        "format": FORMAT if record.has_format_1 else CATALOGUE_FORMAT,
+        "format": form,
         "uid": record.uid,
         "owner": record.owner,
         "epoch": record.epoch,
         "truncated": record.truncated,
         "ledgers": ledgers,
     }
-    if not record.has_format_1:
+    if form >= CATALOGUE_FORMAT:
         fields["catalogues"] = [{"container": index, **asdict(at)} for index, at in record.catalogues]
         fields["home"], fields["tier"] = record.home, record.tier
+    if form >= SEALED_FORMAT:
+        fields["plain_ms"] = record.plain_ms
+        for shown, one in zip(ledgers, record.ledgers, strict=True):
+            shown["sealed"] = one.sealed
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -91,9 +105,9 @@ def decode_record(data: bytes) -> ContainerRecord:
     """Inverse of ``encode_record``. Raises CorruptDataError, VersionTooNewError."""
     try:
         fields = json.loads(data)
-        if fields["format"] > CATALOGUE_FORMAT:
+        if fields["format"] > SEALED_FORMAT:
             raise VersionTooNewError(
-                "record of the log is too new", version=fields["format"], newest_known=CATALOGUE_FORMAT
+                "record of the log is too new", version=fields["format"], newest_known=SEALED_FORMAT
             )
         ledgers = [_listed(one) for one in fields["ledgers"]]
         record = ContainerRecord(
@@ -105,6 +119,7 @@ def decode_record(data: bytes) -> ContainerRecord:
             catalogues=tuple((int(one["container"]), _position(one)) for one in fields.get("catalogues", ())),
             home=_text(fields.get("home")),
             tier=_text(fields.get("tier")),
+            plain_ms=None if fields.get("plain_ms") is None else int(fields["plain_ms"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptDataError("record of the log cannot be read", cause=repr(error)) from error
@@ -123,7 +138,7 @@ def _listed(fields: Mapping[str, Any]) -> ListedLedger:
     ledger, first, last = fields["id"], fields["first"], fields["last"]
     if not isinstance(ledger, int) or not isinstance(first, int) or not isinstance(last, int | None):
         raise ValueError("ledger is not described by numbers")
-    return ListedLedger(ledger=ledger, first=first, last=last)
+    return ListedLedger(ledger=ledger, first=first, last=last, sealed=bool(fields.get("sealed")))
 
 
 def _position(fields: Mapping[str, Any]) -> CataloguePosition:

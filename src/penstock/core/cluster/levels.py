@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-LEVEL: Final = 1
+LEVEL: Final = 2
 """The level of this version. Raise it when a format changes that another process of the cluster, or the next owner of a
 container, must understand."""
+
+SEALED_LEDGERS: Final = 2
+"""From this level on, logs begin encrypted ledgers: version 2 of their format, and format 3 of their records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
+from typing import Final
 
 from penstock.codec.store.catalogue import Kind, ObjectName
 from penstock.codec.store.container_record import CataloguePosition, ContainerRecord, ListedLedger
 from penstock.model.errors import InternalError
+
+CLOCK_SLACK_MS: Final = 60_000
+"""How much the clocks of owners may differ before an event counts as younger than a plain ledger that holds it."""
 
 
 class Standing(Enum):
@@ -90,6 +94,21 @@ def published(
     others = [one for one in record.catalogues if one[0] != container]
     moved = (container, _moved(record, record.catalogue(container), catalogue))
     return replace(after, catalogues=tuple(sorted((*others, moved), key=lambda one: one[0])))
+
+
+def plain_noted(before: ContainerRecord, after: ContainerRecord, *, now_ms: int) -> ContainerRecord:
+    """``after``, which changes ``before``, with the time at which its last plain ledger left it.
+
+    A ledger leaves once tier 2 has all that its frames changed. So a block of a chunk that was begun later holds no byte that
+    was ever in a plain ledger, not even by a merge. Clocks of owners differ, hence the slack.
+    """
+    if not after.ledgers or not all(one.sealed for one in after.ledgers):
+        return replace(after, plain_ms=None)
+    if before.plain_ms is not None:
+        return replace(after, plain_ms=before.plain_ms)
+    # The newest ledger always stays, so a record without ledgers never had one, unless it was made again after a loss.
+    is_new = not before.ledgers and not before.truncated and not before.catalogues
+    return replace(after, plain_ms=0 if is_new else now_ms + CLOCK_SLACK_MS)
 
 
 def unnamed(before: ContainerRecord, after: ContainerRecord) -> list[int]:

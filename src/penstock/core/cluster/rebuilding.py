@@ -64,7 +64,7 @@ def earlier(at: CataloguePosition) -> CataloguePosition | None:
 class LedgerExtent:
     """A ledger that is closed. ``epoch``: of its writer. ``begun``: the address that its first frame has at least. ``first``
     and ``last``: addresses of its whole frames; ``last`` is lower if it has none. ``last_entry``: its last entry.
-    ``size_bytes``: of its entries."""
+    ``size_bytes``: of its entries. ``sealed``: it is encrypted."""
 
     ledger: int
     epoch: int
@@ -73,6 +73,7 @@ class LedgerExtent:
     last: int
     last_entry: int
     size_bytes: int
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,9 @@ def chain(upto: int, extents: Sequence[LedgerExtent], *, epoch: int) -> Chain:
     unusable_bytes = sum(one.size_bytes for one in sound if one.first > reached)
     newest = max((one.epoch for one in extents), default=0)
     return Chain(
-        ledgers=tuple(ListedLedger(ledger=one.ledger, first=one.first, last=one.last_entry) for one in run),
+        ledgers=tuple(
+            ListedLedger(ledger=one.ledger, first=one.first, last=one.last_entry, sealed=one.sealed) for one in run
+        ),
         first=run[0].first if run else upto + 1,
         reached=reached,
         unusable_bytes=unusable_bytes,

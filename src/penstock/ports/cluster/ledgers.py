@@ -3,7 +3,7 @@ never changes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from penstock.model.ledgers import Bookie, LedgerInfo, LedgerSpec
@@ -57,8 +57,9 @@ class Ledgers(Protocol):
         """Those that take new entries now, by name. Raises UnavailableError."""
         ...
 
-    async def create(self, spec: LedgerSpec, header: bytes) -> LedgerWriter:
-        """A new ledger, whose entry 0 is ``header``, which all its bookies have synced.
+    async def create(self, spec: LedgerSpec, header: bytes | Callable[[int], bytes]) -> LedgerWriter:
+        """A new ledger, whose entry 0 is ``header``, or what it returns for the ledger's number. All its bookies have synced
+        it.
 
         Cancelled or failed: a ledger may be left that nobody writes to. Raises: NotEnoughBookiesError, UnavailableError.
         """

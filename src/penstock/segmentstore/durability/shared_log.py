@@ -10,6 +10,7 @@ from penstock.codec.store import operation_frames as frames
 from penstock.codec.store import operations as codec
 from penstock.core.segments.append_rules import APPEND_MAX_BYTES
 from penstock.model.errors import PenstockError, StorageFullError
+from penstock.model.ledgers import LogWipe
 from penstock.ports.durable_log import DurableLog, LogAddress
 from penstock.ports.files import Buffer
 from penstock.ports.telemetry import Telemetry
@@ -137,9 +138,13 @@ class SharedLog:
         # The file that was active until here still holds truncated frames.
         self._truncated = 0
 
-    async def end_wipe(self) -> bool:
+    async def end_wipe(self) -> LogWipe | None:
         """See ``DurableLog.end_wipe``."""
         return await self._log.end_wipe()
+
+    async def wipes_from_ms(self) -> int:
+        """See ``DurableLog.wipes_from_ms``."""
+        return await self._log.wipes_from_ms()
 
     async def truncate(self, upto: int) -> None:
         """Truncate the log up to and including ``upto``, unless that was already done."""

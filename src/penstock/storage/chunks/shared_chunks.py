@@ -101,6 +101,18 @@ class SharedObjects:
         await _check_mark(self._files)
         await self._objects.put(name, data)
 
+    async def create(self, name: str, data: bytes) -> None:
+        await _check_mark(self._files)
+        await self._objects.create(name, data)
+
+    async def overwrite(self, name: str, data: bytes) -> None:
+        await _check_mark(self._files)
+        await self._objects.overwrite(name, data)
+
+    async def keeps_versions(self, name: str) -> bool:
+        await _check_mark(self._files)
+        return await self._objects.keeps_versions(name)
+
     async def read(self, name: str, start: int, length: int) -> bytes:
         await _check_mark(self._files)
         return await self._objects.read(name, start, length)

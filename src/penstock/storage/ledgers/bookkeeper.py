@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.codec.bookie import (
@@ -103,7 +103,7 @@ class BookKeeperLedgers:
         """As the port says."""
         return await self.nodes.bookies()
 
-    async def create(self, spec: LedgerSpec, header: bytes) -> BookKeeperWriter:
+    async def create(self, spec: LedgerSpec, header: bytes | Callable[[int], bytes]) -> BookKeeperWriter:
         """As the port says. Bookies are connected first: a dead one stays registered until its session ends."""
         refused: set[str] = set()
         while True:
@@ -140,7 +140,11 @@ class BookKeeperLedgers:
                     raise one
 
     async def _begin(
-        self, spec: LedgerSpec, header: bytes, names: Sequence[str], connections: Sequence[BookieConnection]
+        self,
+        spec: LedgerSpec,
+        header: bytes | Callable[[int], bytes],
+        names: Sequence[str],
+        connections: Sequence[BookieConnection],
     ) -> BookKeeperWriter:
         metadata = LedgerMetadata(
             write_quorum=spec.copies,
@@ -162,7 +166,7 @@ class BookKeeperLedgers:
             on_failure=self._connections.note_failure,
         )
         try:
-            await writer.add_header(header)
+            await writer.add_header(header if isinstance(header, bytes) else header(ledger))
         except PenstockError:
             writer.stop()
             for name in writer.failed:

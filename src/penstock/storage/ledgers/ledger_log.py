@@ -7,12 +7,11 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from penstock.codec.store.container_record import ContainerRecord, ListedLedger
-from penstock.codec.store.ledger_entries import FrameJoiner, LedgerHeader, decode_header, encode_header, parts_of
 from penstock.core.cluster import ownership
 from penstock.model.errors import (
     ContainerOfflineError,
@@ -20,31 +19,31 @@ from penstock.model.errors import (
     FencedError,
     InternalError,
     InvalidArgumentError,
-    NotEnoughBookiesError,
+    NotFoundError,
     PenstockError,
     StorageFullError,
     UnavailableError,
-    UnsupportedError,
 )
-from penstock.model.ledgers import COPIES_MIN, LedgerSpec
+from penstock.model.ledgers import LedgerSpec, LogWipe
 from penstock.ports.cluster.ledgers import Ledgers, LedgerWriter
 from penstock.ports.cluster.nodes import Nodes
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
+from penstock.storage.ledgers.beginnings import Beginnings, BegunLedger
+from penstock.storage.ledgers.keyring import Keyring, Sealing
 from penstock.storage.ledgers.limits import LedgerLogLimits
 from penstock.storage.ledgers.log_record import HeldRecord, Opening
 from penstock.storage.ledgers.publications import HeldPublications
 from penstock.storage.ledgers.removals import Removals
+from penstock.storage.ledgers.replay import Replay
+from penstock.storage.ledgers.wiping import Wiping
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-LOG_LABEL = "log"
-"""Names the label of a ledger with the ``uid`` of its log."""
 _FRAME_BYTES = 64
 """What a frame in flight counts beside its bytes: headers of its entries, and objects. Frames without bytes count too."""
-_NO_WIPE = "a log on BookKeeper cannot be wiped: bookies keep deleted bytes until they compact"
 
 
 @asynccontextmanager
@@ -57,11 +56,16 @@ async def open_ledger_log(
     opening: Opening | None = None,
     spec: LedgerSpec | None = None,
     limits: LedgerLogLimits | None = None,
+    sealing: Sealing | None = None,
 ) -> AsyncIterator[LedgerLog]:
     """Open the log whose record is the node ``path`` for the duration of the block; see ``LedgerLog.open`` and
-    ``HeldRecord.take``, which raise."""
-    held = await HeldRecord.take(nodes, path, rng=rng, opening=opening or Opening())
-    opened = await LedgerLog.open(ledgers, held, spec=spec or LedgerSpec(), limits=limits or LedgerLogLimits())
+    ``HeldRecord.take``, which raise. ``sealing``: how ledgers are encrypted; None: they are not, and none can be read."""
+    clock = None if sealing is None else sealing.clock
+    held = await HeldRecord.take(nodes, path, rng=rng, opening=opening or Opening(), clock=clock)
+    record = held.record
+    keyring = None if sealing is None else Keyring(sealing, uid=record.uid, epoch=record.epoch, rng=rng)
+    spec, limits = spec or LedgerSpec(), limits or LedgerLogLimits()
+    opened = await LedgerLog.open(ledgers, held, spec=spec, limits=limits, keyring=keyring)
     try:
         yield opened
     finally:
@@ -87,23 +91,27 @@ class LedgerLog:
     is, they wait for ``fenced_s``; then the log is offline. ``publications`` are noted in its record.
     """
 
-    def __init__(self, ledgers: Ledgers, held: HeldRecord, spec: LedgerSpec, limits: LedgerLogLimits) -> None:
+    def __init__(
+        self, ledgers: Ledgers, held: HeldRecord, spec: LedgerSpec, limits: LedgerLogLimits, keyring: Keyring | None
+    ) -> None:
         self._ledgers = ledgers
         self._held = held
-        # Tools find the ledgers of a log by it, and those that no record names any more.
-        self._spec = replace(spec, labels=(*spec.labels, (LOG_LABEL, held.record.uid.encode())))
         self._limits = limits
+        self._keyring = keyring
+        self._beginnings = Beginnings(ledgers, spec, keyring, uid=held.record.uid, epoch=held.record.epoch)
         self._last = 0
         self._next = 1
-        self._writer: LedgerWriter | None = None
-        self._entries = 0  # of ours in the current ledger, behind its header
+        self._current: BegunLedger | None = None
         self._ledger_bytes = 0
         self._ledger_since_s = 0.0
         self._ledger_first = 1
         self._fenced_at_s: float | None = None
         """When this opening was last known to be the owner, if another client has fenced its ledger since."""
         self._fruitless = 0  # ledgers in a row in which nothing was acknowledged
-        self._removals = Removals(ledgers, held)
+        self._removals = Removals(ledgers, held, lambda ledger: None if keyring is None else keyring.retire(ledger))
+        self._wiping = Wiping(held, self._removals, keyring)
+        self._spare: BegunLedger | None = None
+        """The next ledger, while a roll has created it and the record does not name it yet."""
         self.publications = HeldPublications(held)
         self._unacknowledged: deque[_Frame] = deque()
         self._in_flight_bytes = 0
@@ -114,7 +122,15 @@ class LedgerLog:
         self._replaying = self._replayed = False
 
     @classmethod
-    async def open(cls, ledgers: Ledgers, held: HeldRecord, *, spec: LedgerSpec, limits: LedgerLogLimits) -> LedgerLog:
+    async def open(
+        cls,
+        ledgers: Ledgers,
+        held: HeldRecord,
+        *,
+        spec: LedgerSpec,
+        limits: LedgerLogLimits,
+        keyring: Keyring | None = None,
+    ) -> LedgerLog:
         """Fence the newest ledger of the record that ``held`` has frozen. From here on, no earlier opening acknowledges
         anything. In this order, the list cannot grow while its ledgers are fenced.
 
@@ -124,7 +140,7 @@ class LedgerLog:
         for ledger in ownership.unfenced(held.record):
             found = await ledgers.take_over(ledger)
             await held.change(partial(ownership.ended, ledger=ledger, last=found.last))
-        return cls(ledgers, held, spec, limits)
+        return cls(ledgers, held, spec, limits, keyring)
 
     @property
     def epoch(self) -> int:
@@ -148,27 +164,15 @@ class LedgerLog:
         if self._replaying:
             raise InternalError("log was already replayed by this opening", epoch=self.epoch)
         self._replaying = True
-        record = self._held.record
-        # Without ledgers: a new log, or one that was lost and continues behind what tier 2 has.
-        self._next = record.ledgers[0].first if record.ledgers else record.truncated + 1
-        for listed in record.ledgers:
-            if listed.first != self._next or listed.last is None:
-                raise CorruptDataError("ledgers of the log leave a gap", ledger=listed.ledger, expected=self._next)
-            joiner = FrameJoiner(listed.ledger, listed.first)
-            async for entry, data in self._ledgers.read(listed.ledger, 0, listed.last):
-                if entry == 0:
-                    _check_header(data, listed)
-                    continue
-                frame = joiner.add(data)
-                if frame is not None and frame[0] > record.truncated:
-                    yield LogAddress(frame[0]), frame[1]
-            self._next = joiner.next_address
-        self._last = self._next - 1
-        writer = await self._create(encode_header(LedgerHeader(epoch=self.epoch, first=self._next)))
+        replay = Replay(self._ledgers, self._held.record, self._keyring, self._held.check)
+        async for address, frame in replay.frames():
+            yield LogAddress(address), frame
+        self._next, self._last = replay.next_address, replay.next_address - 1
+        begun = await self._beginnings.begin(replay.next_address)
         try:
-            await self._extend(writer)
+            await self._extend(begun)
         except ContainerOfflineError:
-            await self._removals.discard(writer.ledger)
+            await self._removals.discard(begun.writer.ledger)
             raise
         self._replayed = True
 
@@ -184,8 +188,7 @@ class LedgerLog:
         if self._failure is None and not self._closing and not self._replayed:
             raise InternalError("log was not replayed before an append", epoch=self.epoch)
         await self._room(len(data) + _FRAME_BYTES)
-        if self._failure is not None or self._closing:
-            raise self._offline()
+        self._check_online()
         frame = _Frame(self._next, data, asyncio.get_running_loop().create_future())
         self._next += 1
         self._unacknowledged.append(frame)
@@ -203,8 +206,7 @@ class LedgerLog:
 
     async def truncate(self, upto: LogAddress) -> None:
         """As the port says. Ledgers that the record no longer names are deleted; if that fails, they stay as orphans."""
-        if self._failure is not None or self._closing:
-            raise self._offline()
+        self._check_online()
         try:
             await self._removals.change(lambda record: ownership.published(record, truncated=upto))
         except ContainerOfflineError as error:
@@ -212,13 +214,39 @@ class LedgerLog:
             raise
         await self._removals.run()
 
-    async def begin_wipe(self) -> LogAddress:
-        """Raises UnsupportedError: bookies free bytes late, and overwrite none."""
-        raise UnsupportedError(_NO_WIPE)
+    async def wipes_from_ms(self) -> int:
+        """As the port says. Raises UnavailableError: tier 2 does not answer."""
+        self._check_online()
+        return await self._wiping.from_ms()
 
-    async def end_wipe(self) -> bool:
-        """Raises as ``begin_wipe``."""
-        raise UnsupportedError(_NO_WIPE)
+    async def begin_wipe(self) -> LogAddress:
+        """As the port says, once all frames so far are acknowledged: the next ledger would have them too."""
+        self._check_online()
+        upto = self._next - 1
+        while self._wiping.keyring.seals and (self._ledger_first <= upto or not self._is_sealed()):
+            earlier = [one.done for one in self._unacknowledged if one.address <= upto]
+            if earlier:
+                await asyncio.wait(earlier)
+            self._check_online()
+            self._start_roll()
+            if self._rolling is not None:
+                await asyncio.wait([self._rolling])
+            self._check_online()
+        self._wiping.upto = upto
+        return LogAddress(upto)
+
+    async def end_wipe(self) -> LogWipe | None:
+        """As the port says."""
+        self._check_online()
+        begun = [one.writer.ledger for one in (self._current, self._spare) if one is not None]
+        return await self._wiping.end(begun)
+
+    def _is_sealed(self) -> bool:
+        return self._current is not None and self._current.cipher is not None
+
+    def _check_online(self) -> None:
+        if self._failure is not None or self._closing:
+            raise self._offline()
 
     async def close(self) -> None:
         """Wait for appends in flight, then close the ledger, so that the next opening need not fence it. If bookies do
@@ -233,14 +261,14 @@ class LedgerLog:
                 if self._unacknowledged:
                     await asyncio.wait([one.done for one in self._unacknowledged])  # gather would cancel them
                 if self._rolling is not None:
-                    if self._writer is not None:
+                    if self._current is not None:
                         self._rolling.cancel()  # the current ledger still serves, and the next one is not needed
                     await asyncio.shield(asyncio.gather(self._rolling, return_exceptions=True))
-                writer, self._writer = self._writer, None
-                if writer is not None and self._failure is None:
-                    last = await writer.close()
-                    await self._held.change(lambda record: ownership.ended(record, writer.ledger, last))
-        except (TimeoutError, UnavailableError, FencedError) as error:
+                current, self._current = self._current, None
+                if current is not None and self._failure is None:
+                    last = await current.writer.close()
+                    await self._held.change(lambda record: ownership.ended(record, current.writer.ledger, last))
+        except (TimeoutError, UnavailableError, FencedError, NotFoundError) as error:  # a successor may have deleted it
             _log.warning("ledger was left open", extra={"epoch": self.epoch, "error": repr(error)})
         finally:
             rolling = self._rolling
@@ -249,6 +277,8 @@ class LedgerLog:
             self._fail(ContainerOfflineError("log is closed", epoch=self.epoch))  # before an await: it can be cancelled
             if rolling is not None:
                 await asyncio.gather(rolling, return_exceptions=True)
+            if self._keyring is not None:
+                await self._keyring.close()
 
     # --- appends
 
@@ -274,28 +304,31 @@ class LedgerLog:
 
     def _send(self, frame: _Frame) -> None:
         """Add the frame to the current ledger; while there is none, it waits for the next."""
-        writer = self._writer
-        if writer is None:
+        current = self._current
+        if current is None:
             return
-        if self._entries == 0:
+        if current.entries == 0:
             self._ledger_since_s = asyncio.get_running_loop().time()
-        for entry in parts_of(frame.address, frame.data, entry_max_bytes=self._limits.entry_max_bytes):
-            added = asyncio.ensure_future(writer.add(entry))
-            self._entries += 1
-        frame.entry = self._entries
+        for entry in current.add_entries(frame.address, frame.data, entry_max_bytes=self._limits.entry_max_bytes):
+            added = asyncio.ensure_future(current.writer.add(entry))
+        frame.entry = current.entries
         self._ledger_bytes += len(frame.data)
-        added.add_done_callback(lambda one: self._added(writer, frame, one))
+        added.add_done_callback(lambda one: self._added(current, frame, one))
 
-    def _added(self, writer: LedgerWriter, frame: _Frame, added: asyncio.Future[int]) -> None:
-        if added.cancelled() or self._failure is not None or writer is not self._writer:
+    def _added(self, current: BegunLedger, frame: _Frame, added: asyncio.Future[int]) -> None:
+        if added.cancelled() or self._failure is not None or current is not self._current:
             return  # an answer of a ledger that is being closed acknowledges nothing
         if added.exception() is not None:
             if isinstance(added.exception(), FencedError):
                 self._note_fence()
             self._start_roll()
             return
+        if added.result() != frame.entry:
+            # The number is the nonce of an encrypted entry: it must be the one that the entry was encrypted with.
+            self._fail(InternalError("ledger has given an entry another number", entry=frame.entry))
+            return
         self._acknowledge(frame.address)
-        if writer.failed and self._ledger_age_s() >= self._limits.ledger_age_min_s:
+        if current.writer.failed and self._ledger_age_s() >= self._limits.ledger_age_min_s:
             self._start_roll()
 
     def _acknowledge(self, upto: int) -> None:
@@ -317,35 +350,35 @@ class LedgerLog:
             self._start_roll()
 
     def _start_roll(self) -> None:
-        if self._rolling is None and self._failure is None and self._writer is not None:
+        if self._rolling is None and self._failure is None and self._current is not None:
             self._rolling = asyncio.get_running_loop().create_task(self._roll())
 
     async def _roll(self) -> None:
         """Begin another ledger, end the current one, and send again what is not acknowledged. The current ledger serves
         until the other one can, however long its bookies take. Every step can be repeated."""
-        writer, spare = self._writer, None
+        current, self._spare = self._current, None
         try:
-            if writer is not None:
+            if current is not None:
                 if self._fenced_at_s is not None:
                     await self._until_done(self._check_owner, "log's record cannot be read")
                 await self._rest_if_fruitless()
-                header = encode_header(LedgerHeader(epoch=self.epoch, first=self._last + 1))
-                spare = await self._until_done(lambda: self._create(header), "no ledger can be created")
-                self._writer = None
-                last = await self._until_done(lambda: self._end_ledger(writer), "ledger cannot be closed")
+                first = self._last + 1
+                self._spare = await self._until_done(lambda: self._beginnings.begin(first), "no ledger can be created")
+                self._current = None
+                last = await self._until_done(lambda: self._end_ledger(current.writer), "ledger cannot be closed")
                 sent = ((frame.address, frame.entry) for frame in self._unacknowledged)
                 self._acknowledge(ownership.acknowledged_upto(sent, last))
-                await self._extend(spare, (writer.ledger, last))
+                await self._extend(self._spare, (current.writer.ledger, last))
         except BaseException as error:
-            if self._closing and self._writer is not None:
+            if self._closing and self._current is not None:
                 raise
             self._fail(error)  # whatever it is: without another ledger, appends would wait without end
-            if spare is not None and isinstance(error, ContainerOfflineError):
-                await self._removals.discard(spare.ledger)
+            if self._spare is not None and isinstance(error, ContainerOfflineError):
+                await self._removals.discard(self._spare.writer.ledger)
             if not isinstance(error, PenstockError):
                 raise
         finally:
-            self._rolling = None
+            self._rolling = self._spare = None
 
     async def _end_ledger(self, writer: LedgerWriter) -> int:
         """The last entry of the ledger, which is closed. Checks the record first, because BookKeeper's own recovery
@@ -391,11 +424,11 @@ class LedgerLog:
             first_s, longest_s = self._limits.retry_s
             await asyncio.sleep(min(first_s * 2.0 ** min(self._fruitless - 2, 16), longest_s))
 
-    async def _extend(self, writer: LedgerWriter, before: tuple[int, int] | None = None) -> None:
+    async def _extend(self, begun: BegunLedger, before: tuple[int, int] | None = None) -> None:
         """List the new ledger in the record, and use it. ``before``: the one that we wrote before it, and its last
         entry."""
         first = self._unacknowledged[0].address if self._unacknowledged else self._next
-        listed = ListedLedger(ledger=writer.ledger, first=first)
+        listed = ListedLedger(ledger=begun.writer.ledger, first=first, sealed=begun.cipher is not None)
 
         def extend(record: ContainerRecord) -> ContainerRecord:
             known = record if before is None else ownership.ended(record, *before)
@@ -404,22 +437,10 @@ class LedgerLog:
         await self._until_done(lambda: self._removals.change(extend), "log's record cannot be changed")
         await self._removals.run()
         self._fenced_at_s = None
-        self._writer, self._entries, self._ledger_bytes, self._ledger_first = writer, 0, 0, first
+        self._current, self._ledger_bytes, self._ledger_first = begun, 0, first
         for frame in self._unacknowledged:
             frame.entry = 0
             self._send(frame)
-
-    async def _create(self, header: bytes) -> LedgerWriter:
-        """A ledger with all copies, or with two if only two bookies can be written to."""
-        try:
-            return await self._ledgers.create(self._spec, header)
-        except NotEnoughBookiesError:
-            if self._spec.copies <= COPIES_MIN:
-                raise
-        fewer = replace(self._spec, copies=COPIES_MIN, acks=COPIES_MIN)
-        writer = await self._ledgers.create(fewer, header)
-        _log.warning("log continues with fewer copies", extra={"copies": COPIES_MIN, "wanted": self._spec.copies})
-        return writer
 
     async def _until_done(self, attempt: Callable[[], Awaitable[_T]], problem: str) -> _T:
         """Repeat the attempt while bookies or coordinator do not answer. Ends only if another opening owns the log, or
@@ -477,11 +498,3 @@ class LedgerLog:
         error = ContainerOfflineError("log is offline; open it again", epoch=self.epoch, reason=reason)
         error.__cause__ = self._failure
         return error
-
-
-def _check_header(data: bytes, listed: ListedLedger) -> None:
-    header = decode_header(data, ledger=listed.ledger)
-    if header.first > listed.first:  # the header was written while the ledger before was still in use
-        raise CorruptDataError(
-            "ledger is not the one that the log's record names", ledger=listed.ledger, first=header.first
-        )

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.codec.store.container_record import ContainerRecord, decode_record, encode_record
-from penstock.core.cluster.ownership import Standing, frozen, is_owner, judge_change
+from penstock.core.cluster.ownership import Standing, frozen, is_owner, judge_change, plain_noted
 from penstock.model.errors import (
     AlreadyExistsError,
     ConditionFailedError,
@@ -18,6 +18,7 @@ from penstock.model.errors import (
     NotFoundError,
     UnavailableError,
 )
+from penstock.ports.clock import Clock
 from penstock.ports.cluster.nodes import Nodes
 from penstock.ports.rng import Rng
 
@@ -42,16 +43,22 @@ class Opening:
 class HeldRecord:
     """``record`` is what this opening knows. Another opening raises the epoch; then every change fails."""
 
-    def __init__(self, nodes: Nodes, path: str, record: ContainerRecord, version: int) -> None:
+    def __init__(
+        self, nodes: Nodes, path: str, record: ContainerRecord, version: int, clock: Clock | None = None
+    ) -> None:
         self.record = record
+        self._clock = clock
         self._nodes = nodes
         self._path = path
         self._version = version
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def take(cls, nodes: Nodes, path: str, *, rng: Rng, opening: Opening) -> HeldRecord:
-        """Begin the next epoch. From here on, no earlier opening can change the record.
+    async def take(
+        cls, nodes: Nodes, path: str, *, rng: Rng, opening: Opening, clock: Clock | None = None
+    ) -> HeldRecord:
+        """Begin the next epoch. From here on, no earlier opening can change the record. ``clock``: of an opening that may
+        write encrypted ledgers.
 
         Raises, before anybody is fenced: InvalidArgumentError (another log is there), NotFoundError (the record is
         missing, without ``create``), CorruptDataError, VersionTooNewError. UnavailableError: others open it all the
@@ -74,7 +81,7 @@ class HeldRecord:
                 )
             held = frozen(record, owner=owner, home=opening.home, tier=opening.tier)
             try:
-                return cls(nodes, path, held, await nodes.set(path, encode_record(held), version=version))
+                return cls(nodes, path, held, await nodes.set(path, encode_record(held), version=version), clock)
             except ConditionFailedError:
                 continue
         raise UnavailableError("log is opened by several owners at once", path=path, tries=_TRIES)
@@ -87,6 +94,8 @@ class HeldRecord:
         """
         async with self._lock:
             wanted = changed(self.record)
+            if self._clock is not None:
+                wanted = plain_noted(self.record, wanted, now_ms=self._clock.now_ms())
             try:
                 version = await self._nodes.set(self._path, encode_record(wanted), version=self._version)
             except (ConditionFailedError, NotFoundError):

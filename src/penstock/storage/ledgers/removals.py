@@ -17,8 +17,10 @@ _log = logging.getLogger(__name__)
 class Removals:
     """The ledgers noted and not yet deleted. Those of a process that ends before are left as orphans."""
 
-    def __init__(self, ledgers: Ledgers, held: HeldRecord) -> None:
+    def __init__(self, ledgers: Ledgers, held: HeldRecord, deleted: Callable[[int], None]) -> None:
+        """``deleted`` is called with each ledger that was deleted."""
         self._ledgers = ledgers
+        self._deleted = deleted
         self._held = held
         self._noted: dict[int, None] = {}
 
@@ -43,6 +45,7 @@ class Removals:
                 _log.warning("ledger was not deleted", extra={"ledger": ledger, "error": str(error)})
                 return
             self._noted.pop(ledger, None)
+            self._deleted(ledger)
 
     async def discard(self, ledger: int) -> None:
         """Delete a ledger of ours after a later opening owns the record. An attempt whose answer was lost may have put it

@@ -18,6 +18,7 @@ from penstock.model.errors import (
     PenstockError,
     StorageFullError,
 )
+from penstock.model.ledgers import LogWipe
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer, Files, InPlaceFile
 from penstock.ports.integrity import FrameCheck
@@ -241,17 +242,21 @@ class LocalLog:
             self._wake_up()
         return await asyncio.shield(self._anew)
 
-    async def end_wipe(self) -> bool:
+    async def end_wipe(self) -> LogWipe | None:
         """As the port says."""
         if self._failure is not None or self._closing:
             raise self._offline()
         first = self._wiped_before
         if first is not None and any(item.incarnation < first for item in self._closed_files):
-            return False
+            return None
         await self._pool.settled()
         await self._pool.wipe_spares(go_on=False)
         self._wiped_before = None
-        return True
+        return LogWipe()
+
+    async def wipes_from_ms(self) -> int:
+        """As the port says: all files can be overwritten."""
+        return 0
 
     async def _begin_file(self, asked: asyncio.Future[LogAddress]) -> None:
         """Continue in another file, for the appends that wait."""

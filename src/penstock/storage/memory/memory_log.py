@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.model.errors import ContainerOfflineError, InternalError, InvalidArgumentError, StorageFullError
+from penstock.model.ledgers import LogWipe
 from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer
 
@@ -109,10 +110,13 @@ class MemoryLog:
         self._wiped_upto = self._state.last
         return LogAddress(self._wiped_upto)
 
-    async def end_wipe(self) -> bool:
+    async def end_wipe(self) -> LogWipe | None:
         self._check_online()
         frames = self._state.frames
-        return not frames or frames[0][0] > self._wiped_upto
+        return LogWipe() if not frames or frames[0][0] > self._wiped_upto else None
+
+    async def wipes_from_ms(self) -> int:
+        return 0
 
     async def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:
         if self._replayed:

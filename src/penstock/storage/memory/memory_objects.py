@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from penstock.model.errors import AlreadyExistsError
+
 
 class MemoryObjects:
     """Implements ``ports.objects.Objects``.
@@ -27,6 +29,25 @@ class MemoryObjects:
         await self._enter("put", name)
         self._objects[name] = data
         await self._leave("put", name)
+
+    async def create(self, name: str, data: bytes) -> None:
+        await self._enter("create", name)
+        if name in self._objects:
+            raise AlreadyExistsError("object exists", object=name)
+        self._objects[name] = data
+        await self._leave("create", name)
+
+    async def overwrite(self, name: str, data: bytes) -> None:
+        await self._enter("overwrite", name)
+        self._find(name)
+        self._objects[name] = data
+        await self._leave("overwrite", name)
+
+    async def keeps_versions(self, name: str) -> bool:
+        await self._enter("keeps_versions", name)
+        self._find(name)
+        await self._leave("keeps_versions", name)
+        return False
 
     async def read(self, name: str, start: int, length: int) -> bytes:
         await self._enter("read", name)

@@ -13,9 +13,10 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
+from penstock.model.errors import AlreadyExistsError as NameTakenError
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, StorageFullError, UnavailableError
 from penstock.model.urls import url_parts
 
@@ -28,6 +29,8 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _MD5 = re.compile(r'"?([0-9a-f]{32})(?:-(\d+))?"?')
 _RANGE = "416"
+_NO_CONDITIONS = "501"
+"""How a service refuses conditional writes that it does not know."""
 _MISSING = frozenset((None, "404", "NoSuchKey", "BlobNotFound"))
 """How the absence of an object reads; other things that are not found (a bucket, a user) say nothing of the object."""
 
@@ -106,6 +109,31 @@ class BucketObjects:
                 return
             raise self._translated(error, name) from error
         await self._check(name, len(data), result["e_tag"])
+
+    async def create(self, name: str, data: bytes) -> None:
+        """As the port says, by ``If-None-Match``."""
+        try:
+            await obstore.put_async(self._store, name, data, mode="create", use_multipart=False)
+        except AlreadyExistsError as error:
+            raise NameTakenError("object exists", object=name) from error
+        except _ERRORS as error:
+            if _status(error) != _NO_CONDITIONS:
+                raise self._translated(error, name) from error
+            await self.put(name, data)
+
+    async def overwrite(self, name: str, data: bytes) -> None:
+        """As the port says. The service frees the earlier bytes, unless it keeps versions."""
+        await self.size(name)
+        await self.put(name, data)
+
+    async def keeps_versions(self, name: str) -> bool:
+        """As the port says. Objects of Google Cloud always have a version, and are kept after deletion by default."""
+        try:
+            found = await obstore.head_async(self._store, name)
+        except _ERRORS as error:
+            raise self._translated(error, name) from error
+        # A bucket whose versioning was suspended gives new objects the version "null", and replaces only that one.
+        return found["version"] not in (None, "null")
 
     async def read(self, name: str, start: int, length: int) -> bytes:
         if length <= 0:

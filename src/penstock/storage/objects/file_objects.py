@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from penstock.model.errors import StorageFullError
+from penstock.model.errors import AlreadyExistsError, StorageFullError
 from penstock.ports.files import Files
 
 
@@ -30,6 +30,38 @@ class FileObjects:
         finally:
             await file.close()
         await self._files.rename(f"{name}.tmp", name)
+        await self._sync_names(name)
+
+    async def create(self, name: str, data: bytes) -> None:
+        """As the port says. Under its own name at once: a second copy would have to be destroyed with it."""
+        directory = name.rpartition("/")[0] or "."
+        if directory != ".":
+            await self._files.make_dir(directory)
+        if await self._files.exists(name):
+            raise AlreadyExistsError("object exists", object=name)
+        await self._write(name, data, create=True)
+        await self._sync_names(name)
+
+    async def overwrite(self, name: str, data: bytes) -> None:
+        await self._write(name, data, create=False)
+
+    async def keeps_versions(self, name: str) -> bool:
+        """As the port says. Nobody knows what snapshots a file system keeps."""
+        if not await self._files.exists(name):
+            raise FileNotFoundError(f"no such object: {name}")
+        return False
+
+    async def _write(self, name: str, data: bytes, *, create: bool) -> None:
+        file = await self._files.open(name, create=create)
+        try:
+            await file.write_at(0, [data])
+            await file.resize(len(data))
+            await file.sync()
+        finally:
+            await file.close()
+
+    async def _sync_names(self, name: str) -> None:
+        directory = name.rpartition("/")[0] or "."
         while directory != ".":
             await self._files.sync_dir(directory)
             directory = directory.rpartition("/")[0] or "."

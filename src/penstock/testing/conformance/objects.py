@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.model.errors import AlreadyExistsError
 from penstock.ports.objects import Objects
 from penstock.testing.conformance import check
 from penstock.testing.conformance.durable_log import refused
@@ -31,6 +32,28 @@ class ObjectLaws:
         for data in (b"a long first one", b"a long first one", b"short"):
             await objects.put("MARK", data)
             check(await objects.read("MARK", 0, 100) == data, "the last put is the object")
+
+    async def law_a_name_is_created_once(self) -> None:
+        objects = self.make()
+        await objects.create("a/b", b"first")
+        await refused(objects.create("a/b", b"other"), AlreadyExistsError)
+        check(await objects.read("a/b", 0, 10) == b"first", "the first one stays")
+        await objects.put("c", b"put")
+        await refused(objects.create("c", b"other"), AlreadyExistsError)
+        await objects.delete("a/b")
+        await objects.create("a/b", b"again")
+        check(await self.make().read("a/b", 0, 10) == b"again", "a deleted name is free")
+
+    async def law_an_overwritten_object_has_the_new_bytes(self) -> None:
+        objects = self.make()
+        await objects.create("a/b", b"secret")
+        check(not await objects.keeps_versions("a/b"), "nothing keeps earlier bytes")
+        await objects.overwrite("a/b", b"marker")
+        check(await objects.read("a/b", 0, 10) == b"marker", "the new bytes are read")
+        check(dict(await objects.list("a")) == {"a/b": 6}, "there is one object")
+        await refused(objects.overwrite("a/c", b"marker"), FileNotFoundError)
+        await refused(objects.keeps_versions("a/c"), FileNotFoundError)
+        check("a/c" not in await objects.list("a"), "a missing object is not made")
 
     async def law_missing_objects_are_named_as_such(self) -> None:
         objects = self.make()

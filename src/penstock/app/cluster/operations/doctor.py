@@ -32,8 +32,8 @@ from penstock.ports.rng import Rng
 from penstock.storage.chunks.claim import MARK, parse_mark
 from penstock.storage.cluster.namespace import SESSIONS
 from penstock.storage.cluster.nodes import open_nodes
+from penstock.storage.ledgers.beginnings import LOG_LABEL
 from penstock.storage.ledgers.inspection import LedgerInspection, open_inspection
-from penstock.storage.ledgers.ledger_log import LOG_LABEL
 from penstock.storage.ledgers.metadata import LedgerNodes
 from penstock.storage.ledgers.takeover import APPLICATION
 

@@ -99,7 +99,8 @@ async def lag_of(record: ContainerRecord, inspection: LedgerInspection) -> Lag:
             continue
         size_bytes += last.length_bytes - first.length_bytes + len(first.payload)
         if since_ms is None:
-            since_ms = decode_frame_header(decode_part(first.payload, ledger=listed.ledger).data).time_ms
+            part = decode_part(first.payload, ledger=listed.ledger)
+            since_ms = part.written_ms if part.written_ms is not None else decode_frame_header(part.data).time_ms
     return Lag(size_bytes=size_bytes, since_ms=since_ms)
 
 

@@ -37,7 +37,7 @@ from penstock.codec.store.cluster_nodes import (
     encode_node,
 )
 from penstock.codec.store.container_record import CataloguePosition, ContainerRecord
-from penstock.codec.store.ledger_entries import PART, decode_header, decode_part
+from penstock.codec.store.ledger_entries import decode_header, decode_part
 from penstock.core.cluster.diagnosis import LedgerFacts
 from penstock.core.cluster.rebuilding import Chain, LedgerExtent, chain, earlier, newest_epoch, positions
 from penstock.core.segments.garbage import chunk_epoch
@@ -46,10 +46,13 @@ from penstock.model.errors import (
     CorruptDataError,
     InvalidArgumentError,
     NodeNotFoundError,
+    NotFoundError,
     VersionTooNewError,
 )
+from penstock.model.ledgers import LedgerKey
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Change, Coordination, Create, Delete, Set
+from penstock.ports.cluster.ledger_keys import LedgerKeys
 from penstock.ports.cluster.ledgers import Ledgers
 from penstock.ports.objects import Objects
 from penstock.ports.rng import Rng
@@ -60,6 +63,7 @@ from penstock.segmentstore.repair.settled import settle_in_tier
 from penstock.storage.chunks.claim import tier_mark
 from penstock.storage.ledgers.inspection import LedgerInspection
 from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
+from penstock.storage.objects.ledger_keys import ObjectLedgerKeys
 
 _STEPS_BACK: Final = 64
 """Batches that are given up one by one while they name chunks that are gone: those of a deposed owner, a few seconds."""
@@ -148,7 +152,9 @@ async def rebuild_nodes(
     if not missing and not reader.damaged:
         return RebuildReport(cluster=config.cluster, containers=[], applied=False)
     facts = await ledger_facts(sources.inspection.nodes, besides=set())
-    found = {number: await _Container(number, config, sources, facts, rng).rebuild(accept_loss) for number in missing}
+    found = {
+        number: await _Container(number, config, sources, facts, clock, rng).rebuild(accept_loss) for number in missing
+    }
     report = RebuildReport(cluster=config.cluster, containers=[one for _, one in found.values()], applied=False)
     if not report.is_whole:
         _refuse_unlabelled(facts)
@@ -262,12 +268,19 @@ class _Container:
     """One container whose record is missing."""
 
     def __init__(
-        self, number: int, config: ClusterConfig, sources: Sources, facts: Sequence[LedgerFacts], rng: Rng
+        self,
+        number: int,
+        config: ClusterConfig,
+        sources: Sources,
+        facts: Sequence[LedgerFacts],
+        clock: Clock,
+        rng: Rng,
     ) -> None:
         self._number = number
         self._config = config
         self._sources = sources
         self._facts = facts
+        self._clock = clock
         self._rng = rng
 
     async def rebuild(self, accept_loss: bool) -> tuple[ContainerRecord, RebuiltContainer]:
@@ -280,7 +293,9 @@ class _Container:
             if names:
                 raise CorruptDataError("part of tier 2 has a catalogue and no mark", container=number)
             return ContainerRecord(uid=str(self._rng.uuid())), RebuiltContainer(container=number, state="new")
-        extents = [await self._extent(one.ledger) for one in self._facts if one.log == uid]
+        keys = ObjectLedgerKeys(objects, uid=uid, clock=self._clock)
+        found_extents = [await self._extent(one.ledger, keys) for one in self._facts if one.log == uid]
+        extents = [one for one in found_extents if one is not None]
         chunks = [name.removeprefix(_CHUNKS) for name in await objects.list(_CHUNKS.rstrip("/"))]
         epochs = [epoch for name in chunks if (epoch := chunk_epoch(name)) is not None]
         known = max((newest_epoch(names, ()), *epochs))
@@ -379,19 +394,24 @@ class _Container:
                             return batch
         return None
 
-    async def _extent(self, ledger: int) -> LedgerExtent:
-        """Fence and close the ledger, and see which frames it has."""
+    async def _extent(self, ledger: int, keys: LedgerKeys) -> LedgerExtent | None:
+        """Fence and close the ledger, and see which frames it has. None: its key was destroyed by a wipe that could not
+        delete the ledger, or is lost."""
         info = await self._sources.ledgers.take_over(ledger)
         inspection = self._sources.inspection
         metadata = await inspection.metadata(ledger)
         header = decode_header(bytes((await inspection.entry(ledger, metadata, 0)).payload), ledger=ledger)
+        if header.key is not None:
+            try:
+                await keys.read(LedgerKey(epoch=header.epoch, id=header.key))
+            except NotFoundError:
+                return None
         first, last = header.first, header.first - 1
         if info.last > 0:
             first = decode_part((await inspection.entry(ledger, metadata, 1)).payload, ledger=ledger).address
             payload = (await inspection.entry(ledger, metadata, info.last)).payload
             part = decode_part(payload, ledger=ledger)
-            (_, index, total, _) = PART.unpack_from(payload)
-            last = part.address if index == total - 1 else part.address - 1
+            last = part.address if part.index == part.total - 1 else part.address - 1
         return LedgerExtent(
             ledger=ledger,
             epoch=header.epoch,
@@ -400,4 +420,5 @@ class _Container:
             last=last,
             last_entry=info.last,
             size_bytes=info.size_bytes,
+            sealed=header.key is not None,
         )

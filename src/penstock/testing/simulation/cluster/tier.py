@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 from typing import TypeVar
 
-from penstock.model.errors import NotConnectedError
+from penstock.model.errors import AlreadyExistsError, NotConnectedError
 from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.testing.simulation.machine.files import NodeCrashed
 from penstock.testing.simulation.machine.loop import current_process
@@ -67,6 +67,28 @@ class TierObjects:
 
     async def put(self, name: str, data: bytes) -> None:
         await self._change(lambda: self._objects._objects.__setitem__(name, data))
+
+    async def create(self, name: str, data: bytes) -> None:
+        await self._tier.enter()
+        kept = self._objects._objects
+        if self._tier.loses():
+            self._tier.arrive_late(lambda: kept.setdefault(name, data))
+            raise NotConnectedError("planted: tier 2 gave no answer, and the request may still arrive")
+        if name in kept:
+            raise AlreadyExistsError("object exists", object=name)
+        kept[name] = data
+        if self._tier.loses():  # the library has sent the request twice
+            self._tier.arrive_late(lambda: kept.setdefault(name, data))
+        await self._tier.enter()
+
+    async def overwrite(self, name: str, data: bytes) -> None:
+        await self._tier.enter()
+        await self._objects.size(name)
+        await self._change(lambda: self._objects._objects.__setitem__(name, data))
+
+    async def keeps_versions(self, name: str) -> bool:
+        await self._tier.enter()
+        return await self._objects.keeps_versions(name)
 
     async def delete(self, name: str) -> None:
         await self._change(lambda: self._objects._objects.pop(name, None))

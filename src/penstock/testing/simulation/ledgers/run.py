@@ -5,26 +5,36 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from penstock.codec.store.container_record import ContainerRecord, decode_record
+from penstock.core.cluster.ownership import CLOCK_SLACK_MS
 from penstock.model.errors import ContainerOfflineError, CorruptDataError, NotFoundError, PenstockError
 from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.ledgers.keyring import Sealing
 from penstock.storage.ledgers.ledger_log import LedgerLog, open_ledger_log
 from penstock.storage.ledgers.limits import LedgerLogLimits
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookie
 from penstock.testing.fakes import SeededRng
+from penstock.testing.simulation.cluster.tier import SharedTier
 from penstock.testing.simulation.ledgers.history import LogHistory
 from penstock.testing.simulation.ledgers.machine import SimNodes, make_bookkeeper
+from penstock.testing.simulation.ledgers.readable import NotedKeys, ReadablePart, readable_parts
 from penstock.testing.simulation.machine.loop import Process, SimLoop, VirtualDeadlineError, make_loop
 from penstock.testing.simulation.machine.world import SimClock
 
 _PATH = "/penstock/sim/log"
 _DRAIN_S = 120.0
 """Virtual seconds within which a last owner must open the log, once all faults have ended."""
+_ARRIVED_S = 200.0
+"""Virtual seconds after which every late request to tier 2 has arrived."""
+_TIER = "s3://sim"
 _FAULT_S = 0.5  # mean pause between faults
+_CALM = 6.0
+"""By how much faults and the ends of owners are rarer in a run that is about wipes, which need a log that serves."""
 _FRAMES_IN_FLIGHT = 6  # frames, which one ledger of 2,000 bytes cannot hold
 
 
@@ -43,6 +53,7 @@ class LogRunResult:
     replays: int
     ledgers: int
     fences: int
+    wipes: int
     last: Sequence[str] = ()
 
 
@@ -77,19 +88,53 @@ class Owner:
     async def _serve(self, log: LedgerLog) -> None:
         """Append and truncate until the process closes the log, or until it is offline."""
         rng, number, flying = self._rng, 0, set[asyncio.Task[None]]()
-        while not self.closing.is_set():
-            await asyncio.sleep(rng.uniform(0, 1) ** 3 * 0.2)
-            while len(flying) >= _FRAMES_IN_FLIGHT:
-                await asyncio.sleep(0.01)
-                flying = {one for one in flying if not one.done()}
-            for one in [one for one in flying if one.done()]:
-                flying.discard(one)
-                one.result()
-            number += 1
-            frame = b"%d/%d/" % (self.number, number) + bytes(rng.randrange(900))
-            flying.add(asyncio.create_task(self._append(log, frame)))
-            if rng.random() < 0.05 and log.last > 0:
-                await self._truncate(log)
+        wiping = asyncio.create_task(self._wipe_often(log)) if self._world.wipes_often else None
+        try:
+            while not self.closing.is_set():
+                await asyncio.sleep(rng.uniform(0, 1) ** 3 * 0.2)
+                while len(flying) >= _FRAMES_IN_FLIGHT:
+                    await asyncio.sleep(0.01)
+                    flying = {one for one in flying if not one.done() or one.exception() is not None}
+                    if any(one.done() for one in flying):
+                        break
+                for one in [one for one in flying if one.done()]:
+                    flying.discard(one)
+                    one.result()
+                number += 1
+                flying.add(asyncio.create_task(self._append(log, self._frame(number))))
+                if rng.random() < 0.05 and log.last > 0:
+                    await self._truncate(log)
+        finally:
+            if wiping is not None:
+                wiping.cancel()
+
+    async def _wipe_often(self, log: LedgerLog) -> None:
+        rng = self._world.loop.fork(f"wipes/{self.number}")
+        while True:
+            await asyncio.sleep(rng.uniform(0, 1) ** 2 * 2.0)
+            await self._wipe(log, rng)
+
+    def _frame(self, number: int) -> bytes:
+        """A frame that no other equals, with the time at which it was made."""
+        return b"%d/%d/%d/" % (self.number, number, self._world.clock.now_ms()) + bytes(self._rng.randrange(900))
+
+    async def _wipe(self, log: LedgerLog, rng: random.Random) -> None:
+        """As the store does it, without tiering: this log holds nothing that must stay."""
+        world = self._world
+        try:
+            from_ms = await log.wipes_from_ms()
+            upto = await log.begin_wipe()
+            world.history.truncating(upto)
+            await log.truncate(upto)
+            for _ in range(3):
+                await asyncio.sleep(rng.uniform(0, 1) ** 3)  # a store tiers what must stay
+                if await log.end_wipe() is not None and self.process.alive:
+                    world.wiped(log.uid, upto, from_ms)
+                    return
+        except ContainerOfflineError as error:
+            self._judge_end(log, error)  # the next append ends the owner
+        except PenstockError as error:
+            world.history.note(f"owner {self.number} cannot wipe now: {error}")
 
     async def _append(self, log: LedgerLog, frame: bytes) -> None:
         try:
@@ -121,7 +166,7 @@ class Owner:
 class World:
     """Bookies, coordinator and owners of one run."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: SimLoop, *, wipes: bool) -> None:
         self.loop = loop
         self.rng = loop.fork("world")
         self.history = LogHistory(loop.note)
@@ -138,6 +183,18 @@ class World:
             retry_s=rng.choice(((0.05, 0.5), (0.5, 2.0))),
             close_s=2.0,
         )
+        self.clock = SimClock(loop)
+        self.tier = SharedTier(loop.fork("tier"), lambda: self._tier_is_away)
+        self._tier_is_away = False
+        self.calm = _CALM if wipes else 1.0
+        self.wipes_often = wipes
+        mine = loop.fork("wipes")
+        self.tier.loss = self._tier_loss = mine.choice((0.0, 0.05, 0.2)) if wipes else 0.0
+        self._sealed_s = mine.choice((0.0, 0.0, mine.uniform(0.0, 10.0)))
+        """When the level rises from which ledgers are encrypted."""
+        self._drawn: dict[bytes, None] = {}
+        self._receipts: list[tuple[str, int, int]] = []
+        self.wipes = 0
         self.owners: list[Owner] = []
         self.nodes.on_lost = self._rival_at_once
         self.rivals = self.fences = 0
@@ -154,17 +211,52 @@ class World:
     async def opened(self, number: int) -> AsyncIterator[LedgerLog]:
         rng, world = SeededRng(self.loop.fork(f"ids/{number}")), self.bookkeeper
         async with (
-            open_ledgers(world.nodes, root=ROOT, clock=SimClock(self.loop), rng=rng, connect=world.connect) as ledgers,
-            open_ledger_log(ledgers, world.nodes, path=_PATH, rng=rng, limits=self.limits) as log,
+            open_ledgers(world.nodes, root=ROOT, clock=self.clock, rng=rng, connect=world.connect) as ledgers,
+            open_ledger_log(
+                ledgers, world.nodes, path=_PATH, rng=rng, limits=self.limits, sealing=self._sealing()
+            ) as log,
         ):
             yield log
+
+    def _sealing(self) -> Sealing:
+        objects = self.tier.open(_TIER)
+        return Sealing(
+            keys=lambda uid: NotedKeys(objects, self._drawn, uid=uid, clock=self.clock),
+            clock=self.clock,
+            may_write=lambda: self.loop.time() >= self._sealed_s,
+        )
+
+    def wiped(self, uid: str, upto: int, from_ms: int) -> None:
+        """A wipe of all frames up to this address has ended, so far as they were made after ``from_ms``."""
+        self.history.note(f"wiped up to {upto}")
+        self.wipes += 1
+        # Owners have the same clock here, so the slack for clocks that differ is not needed.
+        self._receipts.append((uid, upto, max(0, from_ms - CLOCK_SLACK_MS)))
+        self.check_receipts()
+
+    def check_receipts(self) -> None:
+        """After a receipt, nobody can read a frame that it covers, with anything that is left or arrives later."""
+        objects = self.tier.parts[_TIER]._objects if self._receipts else {}
+        left = [*objects.values(), *(data for data, _ in self.nodes.nodes.values())]
+        for uid in dict.fromkeys(uid for uid, _, _ in self._receipts):
+            for part in readable_parts(self.bookkeeper.bookies.values(), left, self._drawn, uid=uid):
+                self._check_part(uid, part)
+
+    def _check_part(self, uid: str, part: ReadablePart) -> None:
+        made_ms = int(part.data.split(b"/")[2]) if part.index == 0 else None
+        for of, upto, from_ms in self._receipts:
+            # The time is in the first part of a frame. Encrypted parts are all covered.
+            is_covered = part.sealed or (made_ms is not None and made_ms >= from_ms)
+            if of == uid and part.address <= upto and is_covered:
+                self.history.violation(f"frame {part.address} in ledger {part.ledger} can be read after a wipe")
+                return
 
     def record(self) -> ContainerRecord | None:
         found = self.nodes.nodes.get(_PATH)
         return None if found is None else decode_record(found[0])
 
     def _rival_at_once(self) -> None:
-        if not self._healed and self.rng.random() < 0.3:
+        if not self._healed and self.rng.random() < 0.3 / self.calm:
             self.loop.call_later(self.rng.uniform(0.0, 0.05), self.begin_owner)
 
     def is_owner(self, log: LedgerLog) -> bool:
@@ -173,7 +265,7 @@ class World:
         return record is not None and record.epoch == log.epoch
 
     def begin_owner(self) -> Owner:
-        if not self._healed and self.rng.random() < 0.4:
+        if not self._healed and self.rng.random() < 0.4 / self.calm:
             fault = self.rng.choice((self._restart_all, self._hang_all_but_one))
             self.loop.call_later(self.rng.uniform(0.0, 0.04), fault)  # in the middle of its takeover
         self.rivals += any(one.process.alive and not one.task.done() for one in self.owners)
@@ -203,8 +295,9 @@ class World:
         """One fault after the other, until cancelled. Each one ends by itself."""
         faults: list[Callable[[], object]] = [self._stop_one, self._hang, self._refuse, self._restart_all, self._away]
         faults += [self._stop_one, self._lossy, self._lossy, self._busy, self._wipe]
+        faults += [self._tier_away, self._tier_lossy] if self.wipes_often else []
         while True:
-            await asyncio.sleep(self.rng.expovariate(1 / _FAULT_S))
+            await asyncio.sleep(self.rng.expovariate(1 / (_FAULT_S * self.calm)))
             if self.rng.random() < 0.2:
                 await self.fence()
             else:
@@ -215,6 +308,7 @@ class World:
         for bookie in self.bookkeeper.bookies.values():
             _revive(bookie)
         self.nodes.is_down, self.nodes.loss = False, 0.0
+        self._tier_is_away, self.tier.loss = False, 0.0
 
     def _bookie(self) -> SimBookie:
         return self.rng.choice(list(self.bookkeeper.bookies.values()))
@@ -270,6 +364,16 @@ class World:
             self.rng.choice((0.2, 1.0, 30.0)) * self.rng.random(), setattr, self.nodes, "is_down", False
         )
 
+    def _tier_away(self) -> None:
+        self.history.note("tier 2 is away")
+        self._tier_is_away = True
+        back_s = self.rng.choice((0.5, 5.0, 20.0)) * self.rng.random()
+        self.loop.call_later(back_s, setattr, self, "_tier_is_away", False)
+
+    def _tier_lossy(self) -> None:
+        self.tier.loss = 0.6
+        self.loop.call_later(self.rng.uniform(0.5, 5.0), setattr, self.tier, "loss", self._tier_loss)
+
     def _lossy(self) -> None:
         self.nodes.loss = self.rng.choice((0.05, 0.3))
         self.loop.call_later(self.rng.uniform(0.5, 5.0), setattr, self.nodes, "loss", 0.0)
@@ -285,7 +389,7 @@ async def _run(world: World, seconds: float) -> None:
     faults = loop.create_task(world.break_things(), name="faults")
     while loop.time() < seconds:
         owner = world.begin_owner()
-        await asyncio.wait([owner.task], timeout=rng.choice((0.2, 1.0, 4.0)) * (0.5 + rng.random()))
+        await asyncio.wait([owner.task], timeout=world.calm * rng.choice((0.2, 1.0, 4.0)) * (0.5 + rng.random()))
         end = rng.random()
         if end < 0.4:
             world.history.note(f"owner {owner.number} is killed")
@@ -317,12 +421,17 @@ async def _last_look(world: World) -> None:
             await asyncio.sleep(0.5)
         owner.closing.set()
         await asyncio.wait([owner.task], timeout=_DRAIN_S)
+    for owner in world.owners:
+        owner.process.die()
+    await asyncio.sleep(_ARRIVED_S)
+    world.check_receipts()
 
 
-def run_log_seed(seed: int, *, seconds: float = 30.0) -> LogRunResult:
-    """Run one seed with ``seconds`` of virtual faults. Errors of the product are reported in the result, never raised."""
+def run_log_seed(seed: int, *, seconds: float = 30.0, wipes: bool = False) -> LogRunResult:
+    """Run one seed with ``seconds`` of virtual faults. Errors of the product are reported in the result, never raised.
+    ``wipes``: owners live longer, and wipe the log often."""
     loop = make_loop(seed)
-    world = World(loop)
+    world = World(loop, wipes=wipes)
     history = world.history
     logger, collecting = logging.getLogger("penstock"), gc.isenabled()
     propagate, logger.propagate = logger.propagate, False
@@ -330,7 +439,7 @@ def run_log_seed(seed: int, *, seconds: float = 30.0) -> LogRunResult:
     logger.addHandler(quiet)
     gc.disable()
     try:
-        loop.run(_run(world, seconds), max_seconds=seconds + 4 * _DRAIN_S)
+        loop.run(_run(world, seconds), max_seconds=seconds + 4 * _DRAIN_S + _ARRIVED_S)
     except VirtualDeadlineError as error:
         history.violation(f"stuck: {error}")
     except Exception as error:  # noqa: BLE001 - any error that ends a run is a finding, reported with its seed
@@ -352,6 +461,7 @@ def run_log_seed(seed: int, *, seconds: float = 30.0) -> LogRunResult:
         replays=history.replays,
         ledgers=world.nodes.used(f"{ROOT}/idgen/ID-"),
         fences=world.fences,
+        wipes=world.wipes,
         last=history.last[-60:],
     )
 

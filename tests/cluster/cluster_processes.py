@@ -111,9 +111,9 @@ class ClusterOfProcesses:
     def status(self) -> dict[str, Any]:
         return json.loads(self.run("cluster", "status", "--cluster", self.url, "--json"))
 
-    def store(self, name: str) -> ClusterProcess:
+    def store(self, name: str, *options: str) -> ClusterProcess:
         port, links = free_ports(2)
-        return self._add("store", name, "--port", str(port), "--links-port", str(links))
+        return self._add("store", name, "--port", str(port), "--links-port", str(links), *options)
 
     def controller(self, name: str, *, secret: Path | None = None) -> ClusterProcess:
         port, http = free_ports(2)

@@ -9,7 +9,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.app.cluster.lines import LinePatience, open_lines
-from penstock.codec.store.cluster_nodes import HELD, WISHES, HeldContainer, Wishes, encode_node
+from penstock.codec.store.cluster_nodes import (
+    HELD,
+    WISHES,
+    FailedOpening,
+    HeldContainer,
+    Wishes,
+    decode_node,
+    encode_node,
+    failed_pairs,
+    failed_path,
+)
 from penstock.model.errors import CoordinatorUnavailableError, NotConnectedError, SessionEndedError, UnavailableError
 from penstock.net.workers.link import open_link
 from penstock.ports.control.layout import Endpoint
@@ -18,7 +28,9 @@ from penstock.storage.memory.memory_coordination import MemoryCoordination
 from tests.cluster.cluster_kit import new_cluster
 
 CONTAINERS = 2
-SHORT = LinePatience(pause_s=0.01, pause_max_s=0.02, steady_s=0.0, pulse_s=0.01, silent_s=0.2, retry_s=0.01)
+SHORT = LinePatience(
+    pause_s=0.01, pause_max_s=0.02, steady_s=0.0, pulse_s=0.01, silent_s=0.2, retry_s=0.01, unreached_s=0.05
+)
 
 
 class Store:
@@ -289,3 +301,26 @@ def test_a_change_that_could_not_be_read_after_its_notice_is_read_later(lost):
             await until(lambda: lines.lines[1].disabled == "repair")
 
     run(body)
+
+
+def test_a_container_is_left_to_others_if_its_store_alone_is_not_reached():
+    async def body(cluster):
+        one, other = Store(cluster, 1), Store(cluster, 2)
+        await one.hold(0)
+        del cluster.stores["store1:2"]
+        async with cluster.lines() as lines:
+            await until(lambda: cluster.dials > 20)
+            assert failed(cluster) == set(), "nobody is reached, so the fault may be ours"
+            await other.hold(1)
+            await until(lambda: failed(cluster) == {(0, "store1")})
+            found = decode_node(FailedOpening, cluster.coordinator.tree[failed_path(0, "store1")].node.data)
+            assert "cannot connect" in found.reason
+            cluster.stores["store1:2"] = one
+            await until(lambda: lines.lines[0].ready)
+            await until(lambda: failed(cluster) == set())
+
+    run(body)
+
+
+def failed(cluster):
+    return set(failed_pairs(path.removeprefix("failed/") for path in cluster.coordinator.tree))

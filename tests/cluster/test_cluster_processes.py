@@ -206,3 +206,19 @@ def test_a_quota_over_several_stores_is_reached_exactly(zookeeper, bookies, tmp_
             group.publish(stream.tail())
 
             cluster.until(lambda: write_until_rejected(stream, 1) == 1)
+
+
+def test_the_cluster_serves_everything_although_no_controller_reaches_one_of_its_stores(zookeeper, bookies, tmp_path):
+    """All containers are there at first, that of the controllers' own table too."""
+    with ClusterOfProcesses(tmp_path, zookeeper.address, bookies.root) as cluster:
+        cluster.store("s0", "--advertise", "127.0.0.2")  # it listens on 127.0.0.1 only
+        for number in range(2):
+            cluster.controller(f"c{number}")
+        cluster.until(lambda: holders(cluster) == {"s0"} and not cluster.status()["unserved"])
+        cluster.store("s1")
+        cluster.until(lambda: holders(cluster) == {"s1"} and not cluster.status()["unserved"], timeout_s=180.0)
+        cluster.active()
+        cluster.run("stream", "create", "shop/clicks", "--segments", "6", "--controller", cluster.controllers)
+        with penstock.connect(cluster.controllers) as store, store.stream("shop/clicks").writer() as writer:
+            for key in KEYS:
+                writer.write(b"event", key=key)

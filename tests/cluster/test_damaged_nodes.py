@@ -189,7 +189,7 @@ def test_no_error_of_a_container_is_lost_when_its_store_ends(tmp_path: Path, end
         session = cluster.coordinator.open()
         entry = HeldContainer(store="a", clients="", links="", serving=False, session=session.session().id)
         limits = HoldingLimits()
-        failures = FailedOpenings(session, "a", again_s=limits.again_s, again_max_s=limits.again_max_s)
+        failures = FailedOpenings(session, again_s=limits.again_s, again_max_s=limits.again_max_s)
         holding = Holding(0, session, entry, host, slots=asyncio.Semaphore(1), failures=failures, limits=limits)
         running = asyncio.ensure_future(holding.run())
         await opening.wait()

@@ -33,7 +33,7 @@ class Unreliable(MemoryCoordination):
 def opened() -> tuple[MemoryCoordinator, Unreliable, FailedOpenings]:
     coordinator = MemoryCoordinator()
     session = Unreliable(coordinator, "s")
-    return coordinator, session, FailedOpenings(session, "a", again_s=AGAIN_S, again_max_s=AGAIN_MAX_S)
+    return coordinator, session, FailedOpenings(session, again_s=AGAIN_S, again_max_s=AGAIN_MAX_S)
 
 
 def test_a_store_is_asked_again_after_a_time_that_doubles_until_it_succeeds() -> None:
@@ -45,14 +45,14 @@ def test_a_store_is_asked_again_after_a_time_that_doubles_until_it_succeeds() ->
 
         async def excluded_s() -> float:
             since_s = loop.time()
-            await failures.add(3, "full")
+            await failures.add(3, "a", "full")
             while failed_path(3, "a") in coordinator.tree:
                 await asyncio.sleep(1)
             return round(loop.time() - since_s, -1)
 
         assert [await excluded_s() for _ in range(5)] == [60, 120, 240, 300, 300]
-        await failures.add(3, "full")
-        await failures.clear(3)
+        await failures.add(3, "a", "full")
+        await failures.clear(3, "a")
         assert failed_path(3, "a") not in coordinator.tree
         assert await excluded_s() == 60
         forgetting.cancel()
@@ -75,9 +75,9 @@ def test_no_failure_stays_registered_whatever_the_coordinator_loses(steps) -> No
         forgetting = asyncio.ensure_future(failures.forget())
         for verb, number, time_s in steps:
             if verb == "add":
-                await failures.add(number, "full")
+                await failures.add(number, "a", "full")
             elif verb == "clear":
-                await failures.clear(number)
+                await failures.clear(number, "a")
             elif verb == "wait":
                 await asyncio.sleep(time_s)
             else:

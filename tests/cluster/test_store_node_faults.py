@@ -289,7 +289,7 @@ def test_a_container_that_is_dropped_as_its_session_ends_leaves_no_error_behind(
         host = UnitHost(open=cast("Any", None), router=UnitsRouter(CONTAINERS), links=UnitLinks(lambda _: 0))
         entry = HeldContainer(store="a", clients="a:1", links="a:2", serving=False, session="s")
         limits = HoldingLimits()
-        failures = FailedOpenings(session, "a", again_s=limits.again_s, again_max_s=limits.again_max_s)
+        failures = FailedOpenings(session, again_s=limits.again_s, again_max_s=limits.again_max_s)
         holding = Holding(0, session, entry, host, slots=asyncio.Semaphore(1), failures=failures, limits=limits)
         running = asyncio.ensure_future(holding.run())
         await asyncio.sleep(0.1)

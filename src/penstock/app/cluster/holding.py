@@ -177,7 +177,7 @@ class Holding:
             if self._failing_since_s is None:
                 self._failing_since_s = loop.time()
             if loop.time() - self._failing_since_s >= self._limits.give_up_s:
-                await self._failures.add(self.number, self.failure or "")
+                await self._failures.add(self.number, self._entry.store, self.failure or "")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._limits.pause_max_s)
 
@@ -200,7 +200,7 @@ class Holding:
             self._served_at_s = asyncio.get_running_loop().time()
             await self._registration.set(self._data(serving=True))
             log.info("container is served", extra={"container": self.number, "term": term})
-            await self._failures.clear(self.number)
+            await self._failures.clear(self.number, self._entry.store)
             await self._until_released(store)
             await self._flush(store)
             self.state = HoldingState.CLOSING
@@ -215,7 +215,7 @@ class Holding:
             self.failure = f"opening it has not ended after {self._limits.hang_s:.0f} s"
             log.error("container cannot be served", extra={"container": self.number, "reason": self.failure})
             with suppress(SessionEndedError):  # the node learns that by itself
-                await self._failures.add(self.number, self.failure)
+                await self._failures.add(self.number, self._entry.store, self.failure)
 
         noticing = asyncio.ensure_future(notice())
         try:

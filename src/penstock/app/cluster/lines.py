@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.app.access.refusal_audit import Record
 from penstock.app.cluster.keeper import RETRY_S, UNREADABLE, first_of, wake_on_changes
+from penstock.app.cluster.registration import FailedOpenings
 from penstock.app.workers.heartbeats import Heartbeats
 from penstock.app.workers.reports import Guard, WorkerRemovals, WorkerReports
 from penstock.codec.store.cluster_nodes import HELD, WISHES, HeldContainer, Wishes, decode_node
@@ -44,7 +45,7 @@ class LinePatience:
     less than ``steady_s``. It never gives up: another store takes the container over. ``pulse_s`` and ``silent_s``: as for
     workers. The link of a store that hangs is closed, so that callers do not wait; the store is left alone. ``earlier_s``:
     how long a hold or a lock waits for a container that was not reached since the election. ``retry_s``: after the
-    coordinator did not answer.
+    coordinator did not answer. ``unreached_s``: after so long, another store gets a container whose store is not reached.
     """
 
     pause_s: float = 0.1
@@ -54,6 +55,7 @@ class LinePatience:
     silent_s: float = 15.0
     earlier_s: float = 30.0
     retry_s: float = RETRY_S
+    unreached_s: float = 15.0
 
 
 class ContainerLine:
@@ -71,6 +73,8 @@ class ContainerLine:
         its store accepts a link only afterwards, and no earlier controller can reach it any more."""
         self.problem: str | None = None
         """Why the last dial failed."""
+        self.unreached: tuple[str, float] | None = None
+        """The store that could not be reached, and since when."""
         self.disabled: str | None = None
         """Why an operator has disabled it; None: it is enabled."""
         self.heartbeats = Heartbeats(pulse_s=patience.pulse_s, silent_s=patience.silent_s)
@@ -96,6 +100,7 @@ class ContainerLines:
         self._patience = patience
         self._reports = WorkerReports(self.segments)
         self._failure: PenstockError | None = None
+        self._failures = FailedOpenings(coordination)
         self._changed = asyncio.Event()
         self._unreached_since: float | None = None
 
@@ -213,6 +218,8 @@ class ContainerLines:
                     continue
                 since = loop.time()
                 failed = await self._connect(one, held, wake, watching)
+                if failed:
+                    await self._leave_unreached(one, held)
                 failures = failures + 1 if failed or loop.time() - since < self._patience.steady_s else 0
                 if failures:
                     await first_of(wake, [watching], timeout_s=self._pause_s(failures))
@@ -220,6 +227,18 @@ class ContainerLines:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             await one.removals.end_all()
+
+    async def _leave_unreached(self, one: ContainerLine, held: HeldContainer) -> None:
+        """Let another store have a container whose store is not reached, as with a wrong address or an expired certificate.
+        If no other store is reached either, the fault is ours. Raises SessionEndedError."""
+        now_s = asyncio.get_running_loop().time()
+        if one.unreached is None or one.unreached[0] != held.store:
+            one.unreached = held.store, now_s
+        is_over = now_s - one.unreached[1] >= self._patience.unreached_s
+        if is_over and any(other.ready and other.held and other.held.store != held.store for other in self.lines):
+            one.unreached = held.store, now_s
+            reason = f"the controller does not reach it: {one.problem}"
+            await self._failures.add(one.number, held.store, reason)
 
     def _pause_s(self, failures: int) -> float:
         return min(self._patience.pause_max_s, self._patience.pause_s * float(1 << min(failures - 1, 16)))
@@ -286,8 +305,9 @@ class ContainerLines:
         except PenstockError as error:
             log.warning("container is not used", extra={"container": one.number, "reason": str(error)})
             return False
-        one.ready, one.problem = True, None
+        one.ready, one.problem, one.unreached = True, None, None
         self._changed.set()
+        await self._failures.clear(one.number, held.store)
         log.info("container is reached", extra={"container": one.number, "store": held.store})
         _, beating = tasks
         while True:
@@ -331,6 +351,7 @@ class ContainerLines:
         """Keep all links. Runs until it is cancelled, or the session has ended: see ``failure``."""
         keeping = [asyncio.ensure_future(self.keep(one)) for one in self.lines]
         keeping.append(asyncio.ensure_future(self.follow_wishes()))
+        keeping.append(asyncio.ensure_future(self._failures.forget()))
         try:
             done, _ = await asyncio.wait(keeping, return_when=asyncio.FIRST_COMPLETED)
             for task in done:

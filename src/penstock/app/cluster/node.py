@@ -168,9 +168,7 @@ class StoreNode:
                 watching = group.create_task(wake_on_changes(session, (ASSIGNMENT, WISHES), self._wake))
                 obeying = group.create_task(obey_level(session, self._in_force))
                 holding = self._limits.holding
-                failures = FailedOpenings(
-                    session, self._entry.store, again_s=holding.again_s, again_max_s=holding.again_max_s
-                )
+                failures = FailedOpenings(session, again_s=holding.again_s, again_max_s=holding.again_max_s)
                 forgetting = group.create_task(failures.forget())
                 await self._follow(session, group, failures)
                 for task in (ending, watching, obeying, forgetting):

@@ -129,49 +129,52 @@ class Registration:
 
 
 class FailedOpenings:
-    """Which containers this store could not open in this session. Controllers give them to other stores.
+    """Containers and stores that could not open them, or where they cannot be reached. Controllers give these containers to
+    other stores. The registrations are those of one session.
 
-    Each registration is deleted when the store has opened the container after all, and otherwise after ``again_s`` by
-    ``forget``: a store that was never asked again would not notice that its fault is repaired. The time doubles after each
-    failure, up to ``again_max_s``.
+    Each one is deleted by ``clear``, and otherwise after ``again_s`` by ``forget``: a store that was never asked again would
+    not notice that its fault is repaired. The time doubles after each failure, up to ``again_max_s``.
     """
 
-    def __init__(self, session: Coordination, store: str, *, again_s: float, again_max_s: float) -> None:
+    def __init__(self, session: Coordination, *, again_s: float = 600.0, again_max_s: float = 14_400.0) -> None:
         self._session = session
-        self._store = store
         self._again_s = again_s
         self._again_max_s = again_max_s
-        self._until_s: dict[int, float] = {}
+        self._until_s: dict[tuple[int, str], float] = {}
         """Registered failures, and when each one is forgotten."""
-        self._pauses_s: dict[int, float] = {}
+        self._pauses_s: dict[tuple[int, str], float] = {}
         self._changed = asyncio.Event()
 
-    async def add(self, number: int, reason: str) -> None:
+    async def add(self, number: int, store: str, reason: str) -> None:
         """Register a failure, or its new reason. Raises SessionEndedError. Cancelled: it may be registered."""
-        if number not in self._pauses_s or number not in self._until_s:
-            self._pauses_s[number] = min(2 * self._pauses_s.get(number, self._again_s / 2), self._again_max_s)
-        self._until_s[number] = asyncio.get_running_loop().time() + self._pauses_s[number]
+        key = number, store
+        if key not in self._pauses_s or key not in self._until_s:
+            self._pauses_s[key] = min(2 * self._pauses_s.get(key, self._again_s / 2), self._again_max_s)
+        self._until_s[key] = asyncio.get_running_loop().time() + self._pauses_s[key]
         self._changed.set()
-        path = failed_path(number, self._store)
-        data = encode_node(FailedOpening(store=self._store, container=number, reason=reason[:_REASON_CHARS]))
+        path = failed_path(number, store)
+        data = encode_node(FailedOpening(store=store, container=number, reason=reason[:_REASON_CHARS]))
         try:
             with suppress(AlreadyExistsError):  # a cluster of the first version has no node above it
                 await self._session.create(FAILED, b"")
             try:
                 await self._session.register(path, data)
-                log.error("container is left to other stores", extra={"container": number})
+                log.error("container is left to other stores", extra={"container": number, "store": store})
             except AlreadyExistsError:
                 await self._session.set(path, data, (await self._session.read(path)).version)
         except (NodeNotFoundError, NodeChangedError, AlreadyExistsError, UnavailableError) as error:
             log.warning("failure could not be registered", extra={"container": number, "reason": str(error)})
 
-    async def clear(self, number: int) -> None:
-        """The store has opened the container. Raises SessionEndedError."""
-        self._pauses_s.pop(number, None)
-        if await self._delete(number):
-            self._until_s.pop(number, None)
-        elif number in self._until_s:
-            self._until_s[number] = 0.0  # ``forget`` repeats it
+    async def clear(self, number: int, store: str) -> None:
+        """The store serves the container after all. Raises SessionEndedError."""
+        key = number, store
+        self._pauses_s.pop(key, None)
+        if key not in self._until_s:
+            return
+        if await self._delete(number, store):
+            self._until_s.pop(key, None)
+        elif key in self._until_s:
+            self._until_s[key] = 0.0  # ``forget`` repeats it
             self._changed.set()
 
     async def forget(self) -> NoReturn:
@@ -179,17 +182,17 @@ class FailedOpenings:
         loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
-            for number, until_s in list(self._until_s.items()):
-                if until_s <= loop.time() and await self._delete(number) and self._until_s.get(number) == until_s:
-                    del self._until_s[number]
+            for key, until_s in list(self._until_s.items()):
+                if until_s <= loop.time() and await self._delete(*key) and self._until_s.get(key) == until_s:
+                    del self._until_s[key]
             waits_s = [max(_RETRY_S, until_s - loop.time()) for until_s in self._until_s.values()]
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(waits_s, default=None)):
                     await self._changed.wait()
 
-    async def _delete(self, number: int) -> bool:
+    async def _delete(self, number: int, store: str) -> bool:
         """Delete a registration. False: it may still be there."""
-        path = failed_path(number, self._store)
+        path = failed_path(number, store)
         try:
             await self._session.delete(path, (await self._session.read(path)).version)
         except NodeNotFoundError:

@@ -107,6 +107,7 @@ def test_events_outlive_a_store_and_the_active_controller(zookeeper, bookies, tm
             writing.rounds(20)
             store_s = writing.longest_s
             cluster.until(lambda: not cluster.status()["unserved"])
+            key = cluster.run("audit", "key", "--controller", address)
             first.kill()
             began = time.monotonic()
             second = cluster.active()
@@ -120,6 +121,9 @@ def test_events_outlive_a_store_and_the_active_controller(zookeeper, bookies, tm
             writing.rounds(20)
         assert second is not first
         assert second.facts["term"] == 2
+        # The second controller has not made it, and continues the log with it.
+        cluster.run("audit", "checkpoint", str(tmp_path / "note"), "--controller", address)
+        assert cluster.run("audit", "key", "--controller", address) == key
         third = first.start()
         cluster.until(lambda: third.facts.get("role") == "standby")
         expected = {key: list(range(writing.next)) for key in KEYS}

@@ -29,8 +29,10 @@ from penstock.codec.store.cluster_nodes import (
     encode_node,
 )
 from penstock.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.testing.fakes import START_MS, SeededRng
 from tests.cluster.cluster_kit import CONTAINERS, LoopClock, join, new_cluster, until
+from tests.cluster.signing_kit import keys_of
 from tests.cluster.virtual_time import run_virtually
 
 
@@ -122,7 +124,14 @@ def test_a_controller_waits_for_its_name_and_then_gives_up(tmp_path):
         earlier, session = coordinator.open(), coordinator.open()
         await earlier.register(f"{CONTROLLERS}/c1", entry)
         config = await read_config(session)
-        member = ClusterMember(settings(tmp_path), session, config, secret=bytes(32), rng=SeededRng(1))
+        member = ClusterMember(
+            settings(tmp_path),
+            session,
+            config,
+            secret=bytes(32),
+            rng=SeededRng(1),
+            signing=keys_of(tmp_path, MemoryObjects()),
+        )
         with pytest.raises(AlreadyExistsError, match="another controller of this cluster has this name"):
             await member.register()
         waiting = asyncio.ensure_future(member.register())

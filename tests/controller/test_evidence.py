@@ -183,10 +183,10 @@ def test_after_a_crash_at_any_step_one_key_signs_and_everything_holds(tmp_path, 
 class FullKeys(FileSigningKeys):
     full = True
 
-    def create(self):
+    async def create(self):
         if self.full:
             raise StorageFullError("disk is full")
-        return super().create()
+        return await super().create()
 
 
 def test_a_full_disk_changes_no_key(tmp_path):

@@ -51,6 +51,7 @@ from penstock.ports.control.layout import Endpoint
 from penstock.ports.control.plane import ControlPlane
 from penstock.ports.data.service import LocalSegmentService
 from penstock.ports.rng import Rng
+from penstock.ports.signing import SigningKeys
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.signing_keys import FileSigningKeys
 
@@ -99,8 +100,10 @@ async def open_control(
     telemetry: Counters,
     erasure_refused: str | None = None,
     earlier_removals_passed: EarlierPassed | None = None,
+    signing: SigningKeys | None = None,
 ) -> AsyncIterator[Controller]:
-    """A controller over the stores of other processes, with its keys in the data directory. ``erasure_refused``: why erasure
+    """A controller over the stores of other processes, with its keys in the data directory. ``signing``: the keys of the
+    audit log; None: there too. ``erasure_refused``: why erasure
     is impossible; None: it is possible. ``earlier_removals_passed``: see ``open_controller``. Raises as ``open_controller``;
     CorruptDataError: a key cannot be read."""
     store = settings.store
@@ -110,7 +113,7 @@ async def open_control(
         rng=rng,
         endpoint_of=endpoint_of,
         telemetry=telemetry,
-        signing=FileSigningKeys(store.data),
+        signing=signing or FileSigningKeys(store.data),
         settings=ControllerSettings(
             retention_cycle_ms=store.retention_cycle_ms,
             deletion_grace_ms=store.deletion_grace_ms,

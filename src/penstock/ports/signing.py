@@ -8,8 +8,9 @@ from typing import Protocol
 class SigningKeys(Protocol):
     """Ed25519 keys. A private key never leaves its place."""
 
-    def create(self) -> bytes:
-        """Make a key and keep it durably; returns its public part, 32 bytes. Raises StorageFullError, OSError."""
+    async def create(self) -> bytes:
+        """Make a key and keep it durably; returns its public part, 32 bytes. Raises StorageFullError, OSError,
+        UnavailableError (of keys that several controllers share)."""
         ...
 
     def sign(self, public: bytes, message: bytes) -> bytes:
@@ -17,6 +18,6 @@ class SigningKeys(Protocol):
         InvalidArgumentError: others can read it; CorruptDataError."""
         ...
 
-    def keep_only(self, public: bytes) -> None:
-        """Delete all other keys. Raises OSError."""
+    async def keep_only(self, public: bytes) -> None:
+        """Delete all other keys. Raises OSError, UnavailableError."""
         ...

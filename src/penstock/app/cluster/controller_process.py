@@ -18,6 +18,7 @@ from typing import Any, Final
 from penstock.app.cluster.access.keys import derived, settle_erasure_key, settle_token_key, token_key
 from penstock.app.cluster.access.secret import read_cluster_secret
 from penstock.app.cluster.access.shared_files import SharedFile, SharedFiles
+from penstock.app.cluster.access.signing_keys import SharedSigningKeys
 from penstock.app.cluster.address import ClusterAddress
 from penstock.app.cluster.election import leadership_over, leading
 from penstock.app.cluster.init import read_config
@@ -43,6 +44,7 @@ from penstock.net.workers.link import Handler, WorkerLink
 from penstock.net.workers.tcp_link import Greeting, dial_container
 from penstock.ports.cluster.coordination import Coordination, check_path
 from penstock.ports.control.layout import Endpoint
+from penstock.ports.objects import Objects
 from penstock.ports.offload import Offload
 from penstock.ports.rng import Rng
 from penstock.storage.access.token_list import merge_tokens, parse_tokens, tokens_path
@@ -52,6 +54,7 @@ from penstock.storage.machine.clock import RealClock, boot_seconds
 from penstock.storage.machine.data_directory import DataDirectory
 from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.machine.rng import RealRng
+from penstock.storage.machine.signing_keys import FileSigningKeys
 
 log = logging.getLogger(__name__)
 
@@ -135,9 +138,20 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
         config = await read_config(coordination)
         in_force = LevelInForce(await check_level(coordination))
         await offload.run(lambda: settle_erasure_key(settings.serving.store.data, secret, config.cluster))
+        objects = shared_objects(config.tier2, config.endpoint, insecure=settings.serving.insecure, offload=offload)
         shared = None
         if settings.serving.access is not None:
-            shared = await _share_access(settings, coordination, config, secret=secret, rng=rng, offload=offload)
+            shared = _sharing_access(settings, coordination, config, objects, secret=secret, rng=rng, offload=offload)
+            await offload.run(lambda: settle_token_key(settings.serving.store.data, token_key(secret, config.cluster)))
+            await shared.catch_up()
+        signing = SharedSigningKeys(
+            files=FileSigningKeys(settings.serving.store.data),
+            objects=objects,
+            cluster=config.cluster,
+            key=derived(secret, config.cluster, "keys of the audit log"),
+            rng=rng,
+            clock=RealClock(),
+        )
         directory.mark_complete()
         member = ClusterMember(
             settings,
@@ -145,6 +159,7 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
             config,
             secret=secret,
             rng=rng,
+            signing=signing,
             shared=shared,
             links_tls=links_tls,
             in_force=in_force,
@@ -153,22 +168,22 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
         yield member
 
 
-async def _share_access(
+def _sharing_access(
     settings: ControllerProcessSettings,
     coordination: Coordination,
     config: ClusterConfig,
+    objects: Objects,
     *,
     secret: bytes,
     rng: Rng,
     offload: Offload,
 ) -> SharedFiles:
-    """Users and tokens as all controllers have them, brought up to date."""
+    """Users and tokens as all controllers have them."""
     data, access = settings.serving.store.data, settings.serving.access
-    await offload.run(lambda: settle_token_key(data, token_key(secret, config.cluster)))
     own_users = access is not None and access.users is not None
-    shared = SharedFiles(
+    return SharedFiles(
         coordination=coordination,
-        objects=shared_objects(config.tier2, config.endpoint, insecure=settings.serving.insecure, offload=offload),
+        objects=objects,
         data=data,
         files=(
             SharedFile(name=tokens_path(data).name, check=parse_tokens, merge=merge_tokens),
@@ -179,8 +194,6 @@ async def _share_access(
         rng=rng,
         offload=offload,
     )
-    await shared.catch_up()
-    return shared
 
 
 class ClusterMember:
@@ -194,13 +207,15 @@ class ClusterMember:
         *,
         secret: bytes,
         rng: Rng,
+        signing: SharedSigningKeys,
         shared: SharedFiles | None = None,
         links_tls: FreshTls | None = None,
         in_force: LevelInForce | None = None,
     ) -> None:
-        """``shared``: users and tokens; None: callers need no identity. ``links_tls``: None: links are plain. ``in_force``:
-        the level of the cluster."""
+        """``signing``: the keys of the audit log. ``shared``: users and tokens; None: callers need no identity.
+        ``links_tls``: None: links are plain. ``in_force``: the level of the cluster."""
         self._shared = shared
+        self._signing = signing
         self._links_tls = links_tls
         self._in_force = in_force or LevelInForce()
         self._settings = settings
@@ -297,6 +312,7 @@ class ClusterMember:
                 open_lines(self._coordination, self._dial(term), containers=containers)
             )
             await lines.until_served(container_of(TABLE, containers), patience_s=_SERVED_S, reach_s=_REACHED_S)
+            await self._signing.catch_up()
             restored = await begin_after_rebuild(self._coordination, lines)
             controller = await stack.enter_async_context(
                 open_control(
@@ -308,6 +324,7 @@ class ClusterMember:
                     telemetry=telemetry,
                     erasure_refused=NO_ERASURE,
                     earlier_removals_passed=lines.earlier_removals_passed,
+                    signing=self._signing,
                 )
             )
             if restored is not None:

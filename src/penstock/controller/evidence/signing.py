@@ -93,7 +93,7 @@ class Signing:
     async def _make(self, state: LogState, keys: SigningKeys) -> None:
         found = await self._found(state)
         if found.value is None:
-            public = keys.create()
+            public = await keys.create()
             new = VerifierKey(name=state.origin, public=public).text
             await self._ctx.metadata.put(
                 found.put(AuditKeysRecord(public=public)), *self._entry({"action": "created", "new": new})
@@ -108,12 +108,12 @@ class Signing:
             # another call may have made a key that no record names yet.
             found = await self._found(state)
             if found.value is not None:
-                self._keys().keep_only(found.value.public)
+                await self._keys().keep_only(found.value.public)
         self._ctx.audit.soon()
 
     async def _rotate(self, state: LogState) -> None:
         old, found, keys = await self.key(state), await self._found(state), self._keys()
-        new = VerifierKey(name=state.origin, public=keys.create())
+        new = VerifierKey(name=state.origin, public=await keys.create())
         signature = b64encode(old.sign(rotation_bytes(old.verifier.text, new.text))).decode()
         rotation = {"old": old.verifier.text, "new": new.text, "signature": signature}
         record = AuditKeysRecord(public=new.public, rotations=[*old.rotations, rotation])

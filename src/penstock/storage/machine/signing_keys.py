@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.model.errors import CorruptDataError, InvalidArgumentError, NotFoundError
@@ -18,18 +20,41 @@ class FileSigningKeys:
     def __init__(self, data: Path) -> None:
         self._directory = data / DIRECTORY
 
-    def create(self) -> bytes:
+    async def create(self) -> bytes:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         key = Ed25519PrivateKey.generate()
         public = key.public_key().public_bytes_raw()
+        self.put(public, key.private_bytes_raw())
+        return public
+
+    def put(self, public: bytes, private: bytes) -> None:
+        """Keep a key that was made elsewhere; both parts have 32 bytes. Raises StorageFullError, OSError."""
         make_directories(self._directory)
         self._directory.chmod(0o700)
         # The file is made with mode 0600.
-        replace_file(self._path(public), key.private_bytes_raw().hex().encode() + b"\n")
-        return public
+        replace_file(self._path(public), private.hex().encode() + b"\n")
+
+    def all(self) -> Mapping[bytes, float]:
+        """The public parts of the keys that are here, and when each came, in seconds since the Unix epoch. Raises OSError."""
+        found: dict[bytes, float] = {}
+        for path in sorted(self._directory.glob("*.key")):
+            with suppress(ValueError):  # not a file of ours
+                found[bytes.fromhex(path.stem)] = path.stat().st_mtime
+        return found
+
+    def delete(self, public: bytes) -> None:
+        """Raises OSError."""
+        self._path(public).unlink()
+        sync_directory(self._directory)
 
     def sign(self, public: bytes, message: bytes) -> bytes:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(self.private(public)).sign(message)
+
+    def private(self, public: bytes) -> bytes:
+        """The private key, 32 bytes. Raises as ``sign``."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         path = self._path(public)
@@ -49,9 +74,9 @@ class FileSigningKeys:
             raise CorruptDataError("the private key of the audit log cannot be read", file=str(path)) from error
         if key.public_key().public_bytes_raw() != public:
             raise CorruptDataError("the private key of the audit log is another one", file=str(path))
-        return key.sign(message)
+        return key.private_bytes_raw()
 
-    def keep_only(self, public: bytes) -> None:
+    async def keep_only(self, public: bytes) -> None:
         kept = self._path(public)
         for path in sorted(self._directory.glob("*.key")):
             if path != kept:

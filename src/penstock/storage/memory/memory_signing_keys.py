@@ -16,7 +16,7 @@ class MemorySigningKeys:
     def __init__(self) -> None:
         self._keys: dict[bytes, Ed25519PrivateKey] = {}
 
-    def create(self) -> bytes:
+    async def create(self) -> bytes:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         key = Ed25519PrivateKey.generate()
@@ -30,5 +30,5 @@ class MemorySigningKeys:
             raise NotFoundError("the private key of the audit log is not here")
         return key.sign(message)
 
-    def keep_only(self, public: bytes) -> None:
+    async def keep_only(self, public: bytes) -> None:
         self._keys = {name: key for name, key in self._keys.items() if name == public}

@@ -1,1 +1,1 @@
-"""Who may do what in a cluster: the secret of its processes, keys that follow from it, and users that controllers share."""
+"""The secret of a cluster, keys that follow from it, and users and signing keys that its controllers share."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from penstock.app.cluster.access.sealed import seal, unseal
 from penstock.codec.store.cluster_nodes import ACCESS, SharedAccess, decode_node, encode_node
 from penstock.core.cluster.shared_files import Step, next_step
 from penstock.model.errors import (
@@ -42,7 +43,6 @@ OBJECTS: Final = "access"
 _LOOK_S: Final = 1.0
 _ATTEMPTS: Final = 16
 """Changes by other controllers that are followed before ours is published; operators are few."""
-_NONCE_BYTES: Final = 12
 _FILE_MAX_BYTES: Final = 16 << 20
 
 
@@ -224,27 +224,21 @@ class SharedFiles:
         return contents
 
     def _encrypt(self, contents: dict[str, bytes], name: str) -> bytes:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        nonce = self.rng.randrange(1 << 8 * _NONCE_BYTES).to_bytes(_NONCE_BYTES, "big")
         plain = json.dumps({file: base64.b64encode(data).decode() for file, data in sorted(contents.items())}).encode()
-        return nonce + AESGCM(self.key).encrypt(nonce, plain, self._about(name))
+        return seal(self.key, plain, about=self._about(name), rng=self.rng)
 
     def _decrypt(self, data: bytes, name: str) -> dict[str, bytes]:
-        from cryptography.exceptions import InvalidTag
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
         try:
-            plain = AESGCM(self.key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._about(name))
+            plain = unseal(self.key, data, about=self._about(name))
             return {str(file): base64.b64decode(text) for file, text in json.loads(plain).items()}
-        except (InvalidTag, *MALFORMED) as error:
+        except (CorruptDataError, *MALFORMED) as error:
             raise CorruptDataError(
                 "the users of the cluster cannot be decrypted: this controller has another secret, or the object is damaged",
                 object=name,
             ) from error
 
-    def _about(self, name: str) -> bytes:
-        return f"{self.cluster}\0{name}".encode()
+    def _about(self, name: str) -> str:
+        return f"{self.cluster}\0{name}"
 
     def _path(self, name: str) -> Path:
         return self.data / FOLDER / name

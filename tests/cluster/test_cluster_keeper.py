@@ -11,7 +11,16 @@ import pytest
 from penstock.app.cluster.keeper import keep_assignment
 from penstock.app.cluster.operations.status import cluster_state
 from penstock.app.cluster.operations.wishes import until_moved, wish_drained, wish_pinned
-from penstock.codec.store.cluster_nodes import WISHES, FailedOpening, Wishes, encode_node, failed_path
+from penstock.codec.store.cluster_nodes import (
+    FAILED,
+    HELD,
+    WISHES,
+    FailedOpening,
+    HeldContainer,
+    Wishes,
+    encode_node,
+    failed_path,
+)
 from penstock.core.cluster.placement import FLAP_WINDOW_MS, MOVE_PAUSE_MS
 from penstock.model.errors import (
     ConflictError,
@@ -20,6 +29,7 @@ from penstock.model.errors import (
     NotFoundError,
     SessionEndedError,
 )
+from penstock.storage.memory.memory_coordination import MemoryCoordination
 from penstock.testing.fakes import START_MS
 from tests.cluster.cluster_kit import CONTAINERS, LoopClock, assignment, join, new_cluster, until
 from tests.cluster.virtual_time import run_virtually
@@ -204,3 +214,33 @@ async def wishes_are_checked(session, number):
     assert await wish_pinned(session, number, None)
     with pytest.raises(NotFoundError, match="anywhere again"):
         await until_moved(session, number, "a", lambda text: None)
+
+
+class Late(MemoryCoordination):
+    """A session that sees failures which are deleted before it can read them."""
+
+    async def members(self, path):
+        found = await super().members(path)
+        if path == FAILED:
+            gone = {f"{FAILED}/{name}" for name in found}
+            tree = self._coordinator.tree
+            self._coordinator.become({name: entry for name, entry in tree.items() if name not in gone})
+        return found
+
+
+def test_a_move_goes_on_if_a_failure_is_forgotten_while_it_is_looked_at():
+    async def main():
+        coordinator = await new_cluster()
+        store, operator = await join(coordinator, "a"), Late(coordinator, "operator")
+        reason = FailedOpening(store="a", container=1, reason="disk is damaged")
+        await store.register(failed_path(1, "a"), encode_node(reason))
+        await wish_pinned(operator, 1, "a")
+        moving = asyncio.ensure_future(until_moved(operator, 1, "a", lambda text: None))
+        await asyncio.sleep(1)
+        assert not moving.done()
+        assert failed_path(1, "a") not in coordinator.tree
+        held = HeldContainer(store="a", clients="a:1", links="a:2", serving=True, session="s")
+        await store.register(f"{HELD}/1", encode_node(held))
+        await moving
+
+    run_virtually(main())

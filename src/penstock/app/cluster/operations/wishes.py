@@ -106,7 +106,10 @@ async def _check_pinned(coordination: Coordination, container: int, store: str) 
     if store in wishes.drained:
         raise ConflictError("the store is drained; it gets the container when it no longer is", store=store)
     if (container, store) in await failed_openings(coordination):
-        failure = decode_node(FailedOpening, (await coordination.read(failed_path(container, store))).data)
+        try:
+            failure = decode_node(FailedOpening, (await coordination.read(failed_path(container, store))).data)
+        except NodeNotFoundError:
+            return  # it has just been deleted, so the store is asked again
         raise ConflictError("the store cannot open the container", store=store, reason=failure.reason)
 
 

@@ -33,6 +33,7 @@ from penstock.model.errors import (
     StreamNotFoundError,
     TruncatedError,
 )
+from penstock.model.ledgers import LogWipe
 from penstock.model.segments import KeyRange
 
 STREAM = "s/t"
@@ -61,9 +62,9 @@ class Gate:
         self._fail()
         return found
 
-    async def _wipe_log(self) -> None:
+    async def _wipe_log(self) -> LogWipe:
         self._fail()
-        await self._real[1]()
+        return await self._real[1]()
 
     async def _wait(self) -> None:
         self.reached.set()

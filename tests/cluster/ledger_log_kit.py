@@ -82,8 +82,8 @@ async def append_all(log: LedgerLog, frames: list[bytes]) -> list[int]:
     return list(await asyncio.gather(*(log.append([frame]) for frame in frames)))
 
 
-def record_of(world: SimBookKeeper) -> ContainerRecord:
-    return decode_record(world.nodes.nodes[PATH][0])
+def record_of(world: SimBookKeeper, path: str = PATH) -> ContainerRecord:
+    return decode_record(world.nodes.nodes[path][0])
 
 
 FRAMES = [b"%d," % number * 700 for number in range(60)]

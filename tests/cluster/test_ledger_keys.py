@@ -477,7 +477,7 @@ def test_a_log_that_was_not_encrypted_says_from_when_on_it_can_be_wiped() -> Non
             assert [frame for _, frame in await replayed(log)] == [b"plain"], "both versions are read"
             await log.append([b"sealed"])
             assert record_of(world).plain_ms is None
-            with pytest.raises(UnsupportedError, match="before the upgrade"):
+            with pytest.raises(UnavailableError, match="before the upgrade"):
                 await log.wipes_from_ms()
             CLOCK.ms += 1000
             await log.truncate(LogAddress(1))

@@ -119,16 +119,6 @@ def test_a_mark_that_is_lost_or_damaged_stops_the_start(world: SimBookKeeper, da
             events(data, **settings)
 
 
-def test_erasure_is_refused_before_anything_is_decided(world: SimBookKeeper, data: Path) -> None:
-    with penstock.open(data, log_at=URL) as store:
-        stream = store.stream("shop/clicks")
-        for dry_run in (True, False):
-            with pytest.raises(UnsupportedError, match="until they compact"):
-                stream.erase({0: [0]}, who="ann", why="request 17", dry_run=dry_run)
-        assert list(store.erasures().list()) == []
-    assert events(data, log_at=URL) == EVENTS
-
-
 def test_backup_and_work_on_the_stopped_store_are_refused(world: SimBookKeeper, data: Path, tmp_path: Path) -> None:
     async def try_both() -> None:
         with pytest.raises(UnsupportedError, match="a backup is not supported"):

@@ -9,6 +9,7 @@ from controller_world import STREAM, seg
 from raced_segments import RacedSegments
 
 from penstock.controller.controller import Controller
+from penstock.model.ledgers import LogWipe
 
 ONE = seg(0, 0)
 
@@ -22,8 +23,8 @@ class Blanking(RacedSegments):
     async def erase(self, name: str, ranges: Any, *, erasure: str) -> list[Any]:
         return []
 
-    async def wipe_log(self) -> None:
-        return None
+    async def wipe_log(self) -> LogWipe:
+        return LogWipe()
 
 
 async def ask_for_erasure(controller: Controller) -> None:

@@ -18,6 +18,7 @@ from store_world import world
 from penstock.codec.store.operation_frames import decode_operations
 from penstock.core.segments.erasure import clipped
 from penstock.model.errors import InvalidArgumentError, TruncatedError, UnavailableError
+from penstock.model.ledgers import LogWipe
 from penstock.segmentstore.erasure.log_wipe import wipe_log
 
 
@@ -199,7 +200,7 @@ class BusyLog:
 
     async def end_wipe(self):
         self.times -= 1
-        return self.times < 0
+        return LogWipe() if self.times < 0 else None
 
     async def flush(self):
         self.flushes += 1

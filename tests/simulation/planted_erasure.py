@@ -13,6 +13,7 @@ from penstock.codec.store.erased import encode_erased
 from penstock.controller.erasure import deferral as erasure_deferral
 from penstock.controller.erasure import erasures
 from penstock.controller.erasure.decisions import Decisions
+from penstock.model.ledgers import LogWipe
 from penstock.segmentstore.calls import imports
 from penstock.segmentstore.calls.imports import Imports
 from penstock.segmentstore.erasure.eraser import Eraser
@@ -73,7 +74,11 @@ def copies_are_not_synced() -> Any:
 
 def log_is_not_wiped() -> Any:
     """What was erased of the chunks is in the log, and in its spare files, for as long as nobody writes over it."""
-    return patch.object(SegmentStore, "wipe_log", _nothing())
+
+    async def nothing(self: SegmentStore) -> LogWipe:
+        return LogWipe()
+
+    return patch.object(SegmentStore, "wipe_log", nothing)
 
 
 def tail_cache_keeps_erased_bytes() -> Any:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.erasure.key import erasure_key
-from penstock.app.replicated.log_place import NO_ERASURE
 from penstock.app.restored import settle_restored
 from penstock.app.segments import open_segments
 from penstock.app.settings import EmbeddedOptions, EmbeddedSettings
@@ -106,7 +105,6 @@ async def open_runtime(
                     deletion_grace_ms=settings.deletion_grace_ms,
                     scaling_minute_ms=settings.scaling_minute_ms,
                     erasure_key=erasure_key(settings.data, rng),
-                    erasure_refused=None if settings.log_at is None else NO_ERASURE,
                     waits_for_rights=waits_for_rights,
                 ),
             )

@@ -98,13 +98,13 @@ async def open_control(
     rng: Rng,
     endpoint_of: Callable[[str], Endpoint],
     telemetry: Counters,
-    erasure_refused: str | None = None,
+    erasure_refused: Callable[[], str | None] = lambda: None,
     earlier_removals_passed: EarlierPassed | None = None,
     signing: SigningKeys | None = None,
 ) -> AsyncIterator[Controller]:
     """A controller over the stores of other processes, with its keys in the data directory. ``signing``: the keys of the
-    audit log; None: there too. ``erasure_refused``: why erasure
-    is impossible; None: it is possible. ``earlier_removals_passed``: see ``open_controller``. Raises as ``open_controller``;
+    audit log; None: there too. ``erasure_refused``: see ``ControllerSettings``. ``earlier_removals_passed``: see
+    ``open_controller``. Raises as ``open_controller``;
     CorruptDataError: a key cannot be read."""
     store = settings.store
     async with open_controller(

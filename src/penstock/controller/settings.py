@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
@@ -40,7 +41,7 @@ class ControllerSettings:
     scaling_minute_ms: how long a minute of scaling by rate is: its windows, its cool-down and its pauses. Shorter in tests.
         None: streams are scaled only on request.
     erasure_key: key of the digests that stand for values in cases of erasure. None: cases must keep the values.
-    erasure_refused: why this store cannot erase; None: it can.
+    erasure_refused: returns why this store cannot erase now; None: it can.
     approval_ms: how long a request waits for approval before it expires (a week: a holiday of the approver).
     waits_for_rights: nothing that was approved is performed before ``use_rights``, because the requester may have lost the
         right while the store was closed.
@@ -67,7 +68,7 @@ class ControllerSettings:
     scaling_minute_ms: int | None = 60_000
     watermark_ms: int | None = 1000
     erasure_key: bytes | None = field(default=None, repr=False)
-    erasure_refused: str | None = None
+    erasure_refused: Callable[[], str | None] = lambda: None
     approval_ms: int = 7 * DAY_MS
     waits_for_rights: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,5 +72,12 @@ class LogWipe:
     those destroyed in the last day are included. ``at_ms``: when the last of them was destroyed, milliseconds since the Unix
     epoch; None: the log has no keys, and its files were overwritten."""
 
-    keys: tuple[str, ...] = ()
+    keys: Sequence[str] = ()
     at_ms: int | None = None
+
+    @classmethod
+    def joined(cls, wipes: Iterable[LogWipe]) -> LogWipe:
+        """The wipe of several logs."""
+        found = list(wipes)
+        times = [one.at_ms for one in found if one.at_ms is not None]
+        return cls(keys=tuple(sorted(key for one in found for key in one.keys)), at_ms=max(times, default=None))

@@ -79,7 +79,11 @@ class DurableLog(Protocol):
 
     async def wipes_from_ms(self) -> int:
         """Bytes that were appended before this wall-clock time, in milliseconds since the Unix epoch, may stay readable
-        whatever is wiped; 0: there are none. Raises UnsupportedError, with the reason: the log cannot be wiped now."""
+        whatever is wiped; 0: there are none.
+
+        Raises UnsupportedError, with the reason: the log cannot be wiped. UnavailableError: it still has such bytes, which a
+        wipe drops, or the place of its keys does not answer.
+        """
         ...
 
     def replay(self) -> AsyncIterator[tuple[LogAddress, bytes]]:

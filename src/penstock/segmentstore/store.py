@@ -19,6 +19,7 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     UnsupportedError,
 )
+from penstock.model.ledgers import LogWipe
 from penstock.model.names import transient_segment_name
 from penstock.model.scaling import SegmentRates
 from penstock.ports.data.attributes import AttributeChange
@@ -50,7 +51,7 @@ from penstock.segmentstore.changes import Changes
 from penstock.segmentstore.container import Container
 from penstock.segmentstore.durability.recovery import recover
 from penstock.segmentstore.durability.shared_log import SharedLog
-from penstock.segmentstore.erasure.log_wipe import wipe_log
+from penstock.segmentstore.erasure.log_wipe import wipe_log, wipes_from
 from penstock.segmentstore.parts import StoreParts
 from penstock.segmentstore.rates import RateMeters
 from penstock.segmentstore.repair.scrub import Scrubber
@@ -305,7 +306,6 @@ class SegmentStore:
         await tables.change(self._container(name), name, removals)
 
     async def table_change(self, name: str, changes: Sequence[TablePut | TableRemoval | TableCheck]) -> Sequence[int]:
-        """See ``Tables``."""
         return await tables.change(self._container(name), name, changes)
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> Sequence[TableEntry]:
@@ -328,7 +328,7 @@ class SegmentStore:
         return await self._container(name).reads.chunk_ranges(name, start, end)
 
     async def event_ranges(self, name: str, offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
-        return await self._container(name).eraser.event_ranges(name, offsets)
+        return await self._container(name).eraser.event_ranges(name, offsets, await wipes_from(self, self._shared_log))
 
     async def erase(self, name: str, ranges: Sequence[tuple[int, int]], *, erasure: str) -> Sequence[ErasedChunk]:
         return await self._container(name).eraser.erase(name, ranges, erasure)
@@ -336,9 +336,9 @@ class SegmentStore:
     async def erased_ranges(self, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
         return await self._container(name).eraser.erased_ranges(name, start, end)
 
-    async def wipe_log(self) -> None:
+    async def wipe_log(self) -> LogWipe:
         async with self._wiping:
-            await wipe_log(self, self._shared_log, self.containers[0].index, self._parts.clock.now_ms())
+            return await wipe_log(self, self._shared_log, self.containers[0].index, self._parts.clock.now_ms())
 
     async def lease_chunks(self, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = "") -> Leased:
         return await leases.take(self.containers, self._container, names, lease.int, until_ms=until_ms, holder=holder)

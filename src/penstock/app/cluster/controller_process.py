@@ -322,7 +322,7 @@ class ClusterMember:
                     rng=self._rng,
                     endpoint_of=lines.endpoint_of,
                     telemetry=telemetry,
-                    erasure_refused=NO_ERASURE,
+                    erasure_refused=lambda: None if self._in_force.seals_ledgers else NO_ERASURE,
                     earlier_removals_passed=lines.earlier_removals_passed,
                     signing=self._signing,
                 )

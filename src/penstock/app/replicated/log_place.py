@@ -13,7 +13,10 @@ from penstock.storage.machine.calls import make_directories, replace_file
 SCHEME = "bookkeeper"
 MARK = "wal/BOOKKEEPER"
 LEDGERS_ROOT = "/ledgers"
-NO_ERASURE = "erasure is not possible with a log on BookKeeper: bookies keep deleted bytes until they compact"
+NO_ERASURE = (
+    "erasure is not possible before the cluster is upgraded with `penstock cluster upgrade`: until then its logs are not"
+    " encrypted, and bookies keep deleted bytes until they compact"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ from penstock.controller.stream_view import StreamView
 from penstock.controller.streams.tails import head_positions
 from penstock.controller.streams.workflows import exclusive
 from penstock.core.segments.erasure import Range, size_of
-from penstock.core.segments.erasure_receipt import digest_of, sealed
+from penstock.core.segments.erasure_receipt import digest_of, log_fields, sealed
 from penstock.model.answers.erasure import Erasure, ErasureHold, ErasurePart, ErasurePreview
 from penstock.model.callers import verified_name
 from penstock.model.errors import (
@@ -75,14 +75,6 @@ log = logging.getLogger(__name__)
 
 _GATHERED_MS = 24 * 3600 * 1000
 _RETRY_MAX_S = 30.0
-
-_SENTENCES = {
-    "cache": "the blanked bytes are in no cache of the store",
-    "chunks": "chunks that held them were written anew, or belonged to segments that were deleted; the old files were "
-    "overwritten and deleted, old objects deleted, leased or not",
-    "log": "log files that held them were overwritten, files that wait to be used again included",
-    "metadata": "metadata and the catalogue of tier 2 never hold payloads of events",
-}
 
 
 class Erasures:
@@ -207,7 +199,7 @@ class Erasures:
 
     def check_possible(self) -> None:
         """Raises UnsupportedError, with the reason, if this store cannot erase."""
-        reason = self._ctx.settings.erasure_refused
+        reason = self._ctx.settings.erasure_refused()
         if reason is not None:
             raise UnsupportedError(reason)
 
@@ -401,7 +393,7 @@ class Erasures:
                 continue
             chunks += [chunk_fields(segment, item) for item in chunks_found]
         self._attempts.reached(erasure, segments=len(wanted), of=len(wanted), is_log=True)
-        await ctx.segments.wipe_log()
+        wipe = await ctx.segments.wipe_log()
         await self._parts.keep_chunks(erasure, chunks)
         tables = await self.tables.names(record)
         fields = {
@@ -412,7 +404,7 @@ class Erasures:
             "asked_ms": record.asked_ms,
             "where": where_of(parts, gone),
             "chunks": {"count": len(chunks), "sha256": digest_of(chunks)},
-            "tiers": _SENTENCES,
+            **log_fields(wipe),
             "request": None if record.request is None else dict(record.request),
             "remains": await remains_of(ctx, await self._view(record), stream, record.incarnation, tables),
             "version": version("penstock"),

@@ -8,16 +8,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock.core.segments.erasure import Range
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.ledgers import LogWipe
 from penstock.model.segments import SegmentId
 
 FORMAT = 1
 
 BY_POSITIONS = "positions"
 """The ``by`` of an erasure whose caller gave positions and stated no search."""
+
+KEYS_SHOWN_MAX = 200
+"""Keys of the log that a receipt lists; there is one for each ledger since the wipe before."""
+
+_PLACES = {
+    "cache": "the blanked bytes are in no cache of the store",
+    "chunks": "chunks that held them were written anew, or belonged to segments that were deleted; the old files were "
+    "overwritten and deleted, old objects deleted, leased or not",
+    "metadata": "metadata and the catalogue of tier 2 never hold payloads of events",
+}
+_OVERWRITTEN = "log files that held them were overwritten, files that wait to be used again included"
+_UNREADABLE = (
+    "the bytes on bookies are unreadable, because their keys were destroyed by {at}; the bookies free them later"
+)
 
 NOT_SEEN = "not_seen"
 """Field of a search in a receipt: events that the search does not find although they may hold a value."""
@@ -82,6 +98,22 @@ def request_digest(stream: str, asked: Mapping[str, Any], positions_sha256: str)
 def undecided(positions: Mapping[SegmentId, Iterable[int]], decided: Mapping[SegmentId, Set[int]]) -> int:
     """How many of the distinct positions the erasure does not cover. 0: a request for them is a repeat of it."""
     return sum(len(set(offsets) - decided.get(segment, frozenset())) for segment, offsets in positions.items())
+
+
+def log_fields(wipe: LogWipe) -> dict[str, Any]:
+    """What a receipt says about the log: ``tiers``, and ``log_keys`` if its keys were destroyed."""
+    if wipe.at_ms is None:
+        return {"tiers": {**_PLACES, "log": _OVERWRITTEN}}
+    at = datetime.fromtimestamp(wipe.at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {
+        "tiers": {**_PLACES, "log": _UNREADABLE.format(at=at)},
+        "log_keys": {
+            "destroyed_ms": wipe.at_ms,
+            "count": len(wipe.keys),
+            "sha256": digest_of(list(wipe.keys)),
+            "keys": list(wipe.keys[:KEYS_SHOWN_MAX]),
+        },
+    }
 
 
 def values_digest(values: Iterable[bytes]) -> str:

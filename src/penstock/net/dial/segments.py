@@ -19,6 +19,7 @@ from penstock.model.errors import (
     PenstockError,
     UnsupportedError,
 )
+from penstock.model.ledgers import LogWipe
 from penstock.model.scaling import SegmentRates
 from penstock.net.dial.direct_line import DirectLine, dial_direct
 from penstock.net.dial.line_calls import LineCalls
@@ -351,7 +352,7 @@ class RemoteSegments:
     async def erase(self, name: str, ranges: Sequence[tuple[int, int]], *, erasure: str) -> Sequence[ErasedChunk]:
         raise UnsupportedError(_OWN_CONTROLLER, segment=name, erasure=erasure)
 
-    async def wipe_log(self) -> None:
+    async def wipe_log(self) -> LogWipe:
         raise UnsupportedError(_OWN_CONTROLLER)
 
     async def lease_chunks(self, names: Sequence[str], lease: UUID, *, until_ms: int, holder: str = "") -> Leased:

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from penstock.model import errors
 from penstock.model.errors import InternalError, PenstockError, ProtocolError
+from penstock.model.ledgers import LogWipe
 from penstock.model.policies import ScaleType
 from penstock.model.scaling import SegmentRates
 from penstock.ports.data.attributes import AttributeChange
@@ -51,6 +52,7 @@ _RECORDS = {
         ErasedChunk,
         Lease,
         Leased,
+        LogWipe,
         RateWatch,
         SegmentChanges,
         SegmentInfo,

@@ -18,6 +18,7 @@ from penstock.model.errors import (
     NotConnectedError,
     PenstockError,
 )
+from penstock.model.ledgers import LogWipe
 from penstock.model.scaling import SegmentRates
 from penstock.net.tasks import together
 from penstock.net.workers.limit_shares import LimitShares
@@ -300,9 +301,9 @@ class WorkerSegments:
     async def erased_ranges(self, name: str, start: int, end: int) -> Sequence[tuple[int, int]]:
         return [(first, last) for first, last in await self._ask("erased_ranges", name, start, end)]
 
-    async def wipe_log(self) -> None:
+    async def wipe_log(self) -> LogWipe:
         """As the port says, in every worker."""
-        await together([line.call("wipe_log", repeat=True) for line in self._lines])
+        return LogWipe.joined(await together([line.call("wipe_log", repeat=True) for line in self._lines]))
 
     async def flush(self) -> None:
         """As the port says, in every worker."""

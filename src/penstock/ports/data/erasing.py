@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.model.ledgers import LogWipe
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasedChunk:
@@ -30,8 +32,11 @@ class Erasing(Protocol):
 
     async def event_ranges(self, name: str, offsets: Sequence[int]) -> Sequence[tuple[int, int]]:
         """The byte ranges of the payloads of the events that begin at the offsets: half-open, in order. Events without
-        payload and repeated offsets give no range. Tiers the current content of the segment. Raises
-        InvalidArgumentError (no event begins there), TruncatedError."""
+        payload and repeated offsets give no range. Tiers the current content of the segment.
+
+        Raises InvalidArgumentError (no event begins there), TruncatedError; UnsupportedError, with the reason: copies of
+        these events, or of all, would stay readable in the log.
+        """
         ...
 
     async def erase(self, name: str, ranges: Sequence[tuple[int, int]], *, erasure: str) -> Sequence[ErasedChunk]:
@@ -50,7 +55,10 @@ class Erasing(Protocol):
         """The erased parts of ``start <= offset < end``: half-open, in order. Adjacent ranges are merged."""
         ...
 
-    async def wipe_log(self) -> None:
-        """Return once no file of any log, spare ones included, holds a byte that was erased before the call. Tiers and
-        checkpoints everything. Raises what the storage raises."""
+    async def wipe_log(self) -> LogWipe:
+        """Return once nobody can read a byte from any log that was erased before the call: its files, spare ones included,
+        were overwritten, or the keys that encrypted it were destroyed. Tiers and checkpoints everything.
+
+        Raises UnsupportedError as ``event_ranges``, and what the storage raises.
+        """
         ...

@@ -38,6 +38,7 @@ from penstock.model.errors import (
     SegmentNotFoundError,
     TruncatedError,
     UnavailableError,
+    UnsupportedError,
 )
 from penstock.ports.data.chunks import ChunkBlock
 from penstock.ports.data.erasing import ErasedChunk
@@ -90,8 +91,8 @@ class Eraser:
 
     # --- what there is ------------------------------------------------------------------------------------
 
-    async def event_ranges(self, name: str, offsets: Sequence[int]) -> list[Range]:
-        """See ``SegmentService.event_ranges``."""
+    async def event_ranges(self, name: str, offsets: Sequence[int], from_ms: int) -> list[Range]:
+        """See ``SegmentService.event_ranges``. ``from_ms``: see ``DurableLog.wipes_from_ms``."""
         state = self._state
         segment = (await state.segments.find_visible(name)).require_plain()
         found: list[Range] = []
@@ -118,6 +119,7 @@ class Eraser:
                     continue  # The segment has changed: try again.
                 start = chunk.start
                 block = blocks[bisect_right(blocks, offset - start, key=_START) - 1]
+                _check_age(segment, block, from_ms)
                 count = bisect_left(wanted, start + block.end_offset, at) - at
                 data = await self._block(segment, chunk, block)
                 if data is not None:
@@ -412,6 +414,18 @@ def _own(segment: Segment, chunk: Chunk, wanted: Sequence[Range]) -> list[Range]
     dead = _dead(segment, chunk)
     live = clipped(shifted(clipped(wanted, chunk.start, chunk.end), -chunk.start), dead, chunk.length)
     return joined([(chunk.freed, dead)] if dead > chunk.freed else [], live)
+
+
+def _check_age(segment: Segment, block: ChunkBlock, from_ms: int) -> None:
+    """Raises UnsupportedError: the log may have had the block's events in a place that cannot be wiped."""
+    if from_ms and (block.first_ms is None or block.first_ms < from_ms):
+        raise UnsupportedError(
+            "these events were appended before the log was encrypted, and bookies keep deleted bytes until they compact;"
+            " retention deletes the events, and only the operator of the bookies knows when their bytes are gone",
+            segment=segment.name,
+            appended_ms=block.first_ms,
+            encrypted_ms=from_ms,
+        )
 
 
 def _check_offset(segment: Segment, offset: int) -> None:

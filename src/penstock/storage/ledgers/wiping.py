@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.model.errors import UnsupportedError
+from penstock.model.errors import UnavailableError, UnsupportedError
 from penstock.model.ledgers import LogWipe
 from penstock.storage.ledgers.keyring import Keyring
 from penstock.storage.ledgers.log_record import HeldRecord
@@ -34,12 +34,11 @@ class Wiping:
         return self._keyring
 
     async def from_ms(self) -> int:
-        """See ``DurableLog.wipes_from_ms``. Raises UnavailableError: tier 2 does not answer."""
+        """See ``DurableLog.wipes_from_ms``. Raises UnavailableError also if tier 2 does not answer."""
         keyring, record = self.keyring, self._held.record
         if record.plain_ms is None:
-            raise UnsupportedError(
-                "erasure is not possible yet: the log still has ledgers from before the upgrade, which are not encrypted;"
-                " try again in some minutes",
+            raise UnavailableError(
+                "log still has ledgers from before the upgrade, which are not encrypted; wipe it, or try again later",
                 ledgers=sum(not one.sealed for one in record.ledgers),
             )
         await keyring.check(record.ledgers[-1].ledger)

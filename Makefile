@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The tests start about a hundred server processes; without bytecode files, each of them compiles 1,200 modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo cluster-demo test test-fast test-slow compile-tests lint-all test-pulsar-admin test-java test-registry setup-cluster test-cluster setup-s3 test-s3 test-prometheus test-idp setup-peers lint format docs bench soak proto lock clean
+.PHONY: help setup demo cluster-demo test test-fast test-slow compile-tests lint-all test-pulsar-admin test-java test-registry setup-cluster test-cluster setup-s3 test-s3 setup-hdfs test-hdfs test-prometheus test-idp setup-peers lint format docs bench soak proto lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,8 @@ help:
 	@echo "make cluster-demo  the demo on a cluster of them: a store, a bookie and a controller are killed (3 to 10 minutes)"
 	@echo "make test-idp  test tokens, new keys and an outage of a real Keycloak (JDK, Maven, 147 MB; its first start takes minutes)"
 	@echo "make setup-s3  only fetch and build those two servers"
+	@echo "make test-hdfs  run the tests of tier 2 against a real HDFS (JDK, Maven, 65 MB of jars)"
+	@echo "make setup-hdfs  only fetch those"
 	@echo "make setup-peers  fetch Kafka, Pravega, NATS, Redis and their clients, for make bench to measure beside ours (1 GB, ten minutes)"
 	@echo "make setup   only set up: .venv from the hash-locked requirements"
 	@echo "make soak    the long forms of all that shows reliability, one line for each promise (about four hours)"
@@ -75,6 +77,12 @@ test-s3: setup
 	@$(BIN)/python scripts/s3_servers.py --all
 	$(BIN)/python -m pytest -q tests/storage/test_object_chunks.py tests/storage/test_object_chunks_faults.py tests/storage/test_object_tier.py tests/storage/test_object_tier_erasure.py tests/spark/test_spark_s3.py tests/lake/test_lake_s3.py
 	$(BIN)/python -m pytest -q -m slow tests/spark/test_spark_lake_s3.py
+
+setup-hdfs: setup
+	@$(BIN)/python scripts/hdfs_engine.py
+
+test-hdfs: setup-hdfs
+	$(BIN)/python -m pytest -q -m hdfs tests/storage
 
 test-prometheus: setup
 	@$(BIN)/python scripts/prometheus.py

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -65,19 +65,19 @@ def missing() -> str | None:
     return None
 
 
-def fetch() -> None:
-    """Fetch what is missing. Raises EngineError without Maven."""
-    wanted = [engine for engine in ENGINES if not jars(engine).is_dir()]
+def fetch(engines: Mapping[str, Sequence[str]] = ENGINES) -> None:
+    """Fetch what is missing. ``engines``: names and Maven coordinates. Raises EngineError without Maven."""
+    wanted = [engine for engine in engines if not jars(engine).is_dir()]
     if not wanted:
         return
     if shutil.which("mvn") is None:
-        raise EngineError("Maven is needed to fetch ZooKeeper and BookKeeper, and `mvn` is not found")
+        raise EngineError(f"Maven is needed to fetch {', '.join(wanted)}, and `mvn` is not found")
     HOME.mkdir(parents=True, exist_ok=True)
     for engine in wanted:
         print(f"cluster: fetch {engine}", flush=True)
         with tempfile.TemporaryDirectory(dir=HOME) as name:
             place = Path(name)
-            (place / "pom.xml").write_text(_project(engine, ENGINES[engine]))
+            (place / "pom.xml").write_text(_project(engine, engines[engine]))
             command = ["mvn", "-q", "-B", "-ntp", f"-Dmaven.repo.local={HOME / 'repository'}"]
             copy = ["dependency:copy-dependencies", f"-DoutputDirectory={place / 'jars'}"]
             subprocess.run([*command, *copy], cwd=place, check=True, stdin=subprocess.DEVNULL)
@@ -264,7 +264,7 @@ class ZooKeeper(Engine):
             )
             settings = (f"-Dlogback.configurationFile={home / 'logback.xml'}", "-Dzookeeper.jmx.log4j.disable=true")
             main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-            command = _java(ZOOKEEPER, heap_mb, settings, (main, str(home / "zoo.cfg")))
+            command = java(ZOOKEEPER, heap_mb, settings, (main, str(home / "zoo.cfg")))
             self.servers.append(Server(home, port, command, partial(_has_quorum, port)))
 
     def _settings(self, home: Path, port: int, tick_ms: int) -> str:
@@ -320,7 +320,7 @@ class Bookies(Engine):
             home = directory / f"bookie-{number}"
             self._write(home, port, console=False)
             main = ("org.apache.bookkeeper.server.Main", "-c", str(home / "bookie.conf"))
-            command = _java(BOOKKEEPER, heap_mb, _bookie_flags(home), main)
+            command = java(BOOKKEEPER, heap_mb, _bookie_flags(home), main)
             self.servers.append(Server(home, port, command, partial(self.registered, port)))
 
     def start(self) -> None:
@@ -348,7 +348,7 @@ class Bookies(Engine):
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         main = ("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(self._shell / "bookie.conf"), *arguments)
-        command = _java(BOOKKEEPER, 64, _bookie_flags(self._shell), main)
+        command = java(BOOKKEEPER, 64, _bookie_flags(self._shell), main)
         return subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
@@ -358,7 +358,7 @@ class Bookies(Engine):
         home = self._shell.parent / "autorecovery"
         self._write(home, self.ports[0], console=False)
         main = ("org.apache.bookkeeper.replication.AutoRecoveryMain", "-c", str(home / "bookie.conf"))
-        return Server(home, 0, _java(BOOKKEEPER, self._heap_mb, _bookie_flags(home), main), lambda: True)
+        return Server(home, 0, java(BOOKKEEPER, self._heap_mb, _bookie_flags(home), main), lambda: True)
 
     def _write(self, home: Path, port: int, *, console: bool) -> None:
         home.mkdir(parents=True, exist_ok=True)
@@ -413,7 +413,7 @@ def _bookie_flags(home: Path) -> tuple[str, ...]:
     return (*opened, *flags, f"-Dlog4j2.configurationFile={home / 'log4j2.xml'}")
 
 
-def _java(engine: str, heap_mb: int, settings: Sequence[str], main: Sequence[str]) -> list[str]:
+def java(engine: str, heap_mb: int, settings: Sequence[str], main: Sequence[str]) -> list[str]:
     return [
         shutil.which("java") or "java",
         f"-Xmx{heap_mb}m",

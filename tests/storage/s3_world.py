@@ -8,13 +8,14 @@ import select
 import socket
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import obstore
@@ -22,6 +23,8 @@ import pytest
 from obstore import sign
 from obstore.store import S3Store
 
+from penstock.ports.objects import Objects
+from penstock.storage.objects.cloud_objects import BucketObjects, ObjectSettings
 from penstock.testing.server import free_ports
 
 BUILT = Path(__file__).parents[2] / "build" / "s3"
@@ -33,10 +36,12 @@ START_S = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Server:
-    """A server that answers at ``endpoint`` and knows ``CREDENTIALS``, which are in the environment while it runs."""
+    """A server that answers at ``endpoint`` and knows ``CREDENTIALS``, which are in the environment while it runs. With
+    ``stranger`` in the environment, it refuses."""
 
     name: str
     endpoint: str
+    stranger: ClassVar = {"AWS_SECRET_ACCESS_KEY": "bad-secret"}
 
     def new_bucket(self) -> str:
         """Make a bucket by a request of the protocol; returns its URL."""
@@ -46,6 +51,17 @@ class S3Server:
         with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=20) as answer:
             assert answer.status == 200
         return f"s3://{bucket}"
+
+    def objects(self, url: str, settings: ObjectSettings | None = None) -> Objects:
+        return BucketObjects(url, endpoint=self.endpoint, settings=settings)
+
+    def options(self, url: str) -> tuple[str, ...]:
+        """Options of a server that has its tier 2 there."""
+        return ("--tier2", url, "--s3-endpoint", self.endpoint)
+
+    def place(self, url: str) -> Mapping[str, Any]:
+        """Settings of an embedded store that has its tier 2 there."""
+        return {"tier2": url, "tier2_endpoint": self.endpoint}
 
 
 def contents(server: S3Server, url: str) -> dict[str, bytes]:

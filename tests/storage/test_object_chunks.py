@@ -1,4 +1,4 @@
-"""Chunks as objects: the laws of the port, on memory and on real S3 servers that are started here."""
+"""Chunks as objects: the laws of the port, on memory, and on real S3 servers and HDFS that are started here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from s3_world import CREDENTIALS, SERVERS, S3Server, running
+from hdfs_world import ALL_SERVERS, TierServer, tier_running
+from s3_world import CREDENTIALS, SERVERS
 
 from penstock.model.errors import InvalidArgumentError, UnavailableError
 from penstock.ports.chunks import ChunkStorage
@@ -18,8 +19,9 @@ from penstock.storage.chunks.object_chunks import ObjectChunks
 from penstock.storage.machine.files import RealFiles
 from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.memory.memory_objects import MemoryObjects
-from penstock.storage.objects.cloud_objects import BucketObjects, ObjectSettings, read_location
+from penstock.storage.objects.cloud_objects import BucketObjects, ObjectSettings
 from penstock.storage.objects.file_objects import FileObjects
+from penstock.storage.objects.locations import read_location
 from penstock.testing import InlineOffload
 from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.chunks import ChunkLaws
@@ -45,14 +47,14 @@ class ObjectChunkLaws(ChunkLaws):
             await chunks.close()
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running(request.param, tmp_path_factory.mktemp(request.param)) as found:
+@pytest.fixture(scope="module", params=ALL_SERVERS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierServer]:
+    with tier_running(request.param, tmp_path_factory.mktemp(request.param)) as found:
         yield found
 
 
-def chunks_in(server: S3Server, url: str, settings: ObjectSettings = HASTY) -> ObjectChunks:
-    return ObjectChunks(BucketObjects(url, endpoint=server.endpoint, settings=settings))
+def chunks_in(server: TierServer, url: str, settings: ObjectSettings = HASTY) -> ObjectChunks:
+    return ObjectChunks(server.objects(url, settings))
 
 
 @pytest.mark.parametrize("law", laws(ChunkLaws))
@@ -61,8 +63,8 @@ def test_objects_in_memory_keep_the_laws_of_chunks(law: str) -> None:
 
 
 @pytest.mark.parametrize("law", laws(ChunkLaws))
-def test_an_s3_server_keeps_the_laws_of_chunks(server: S3Server, law: str) -> None:
-    objects = BucketObjects(f"{server.new_bucket()}/below/here", endpoint=server.endpoint, settings=HASTY)
+def test_a_server_keeps_the_laws_of_chunks(server: TierServer, law: str) -> None:
+    objects = server.objects(f"{server.new_bucket()}/below/here", HASTY)
     run_conformance(lambda: ObjectChunkLaws(objects), law=law)
 
 
@@ -82,12 +84,12 @@ class FileObjectLaws(ObjectLaws):
         return FileObjects(self.files)
 
 
-class BucketObjectLaws(ObjectLaws):
-    def __init__(self, server: S3Server) -> None:
+class ServerObjectLaws(ObjectLaws):
+    def __init__(self, server: TierServer) -> None:
         self.server, self.url = server, server.new_bucket()
 
     def make(self) -> Objects:
-        return BucketObjects(f"{self.url}/below", endpoint=self.server.endpoint, settings=HASTY)
+        return self.server.objects(f"{self.url}/below", HASTY)
 
 
 @pytest.mark.parametrize("law", laws(ObjectLaws))
@@ -132,11 +134,11 @@ def test_an_object_deleted_while_its_directory_is_listed_is_left_out(tmp_path: P
 
 
 @pytest.mark.parametrize("law", laws(ObjectLaws))
-def test_an_s3_server_keeps_the_laws_of_objects(server: S3Server, law: str) -> None:
-    run_conformance(lambda: BucketObjectLaws(server), law=law)
+def test_a_server_keeps_the_laws_of_objects(server: TierServer, law: str) -> None:
+    run_conformance(lambda: ServerObjectLaws(server), law=law)
 
 
-def test_a_large_chunk_goes_up_in_parts_and_is_read_in_ranges(server: S3Server) -> None:
+def test_a_large_chunk_goes_up_in_parts_and_is_read_in_ranges(server: TierServer) -> None:
     settings = ObjectSettings(multipart_bytes=6 << 20, part_bytes=5 << 20)
     data = os.urandom(12 << 20)
 
@@ -154,9 +156,9 @@ def test_a_large_chunk_goes_up_in_parts_and_is_read_in_ranges(server: S3Server) 
     asyncio.run(run())
 
 
-def test_lists_are_read_to_their_last_page(server: S3Server) -> None:
+def test_lists_are_read_to_their_last_page(server: TierServer) -> None:
     async def run() -> None:
-        objects = BucketObjects(server.new_bucket(), endpoint=server.endpoint, settings=HASTY)
+        objects = server.objects(server.new_bucket(), HASTY)
         names = [f"chunks/0/{number:x}-1-0" for number in range(1050)]
         for first in range(0, len(names), 50):
             async with asyncio.TaskGroup() as group:
@@ -169,7 +171,7 @@ def test_lists_are_read_to_their_last_page(server: S3Server) -> None:
     asyncio.run(run())
 
 
-def test_a_location_is_read_without_the_store(server: S3Server) -> None:
+def test_a_location_is_read_without_the_store(server: TierServer) -> None:
     url = server.new_bucket()
 
     async def run() -> str:
@@ -189,6 +191,7 @@ def test_a_location_is_read_without_the_store(server: S3Server) -> None:
         read_location(location.replace(NAME, "0/1-2-4"), 0, 1)
 
 
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
@@ -198,12 +201,12 @@ def test_a_location_is_read_without_the_store(server: S3Server) -> None:
     ],
 )
 def test_what_is_wrong_with_a_bucket_is_said(
-    server: S3Server, changed: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
+    server: TierServer, changed: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = server.new_bucket() if changed else "s3://penstock-no-such-bucket"
     for name, value in changed.items():
         monkeypatch.setenv(name, value)
-    objects = BucketObjects(url, endpoint=server.endpoint, settings=HASTY)
+    objects = server.objects(url, HASTY)
     for call in (
         lambda: objects.list("chunks"),
         lambda: objects.put("chunks/0/x", b"x"),

@@ -1,10 +1,10 @@
-"""A whole store with its chunks in S3: written, killed, recovered, read by executors, truncated, cut off and back."""
+"""A whole store with its chunks in S3 or HDFS: written, killed, recovered, read by executors, truncated, cut off and back."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -12,8 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hdfs_world import ALL_SERVERS, HDFS, HdfsServer, TierServer, tier_running
 from s3_faults import Fault, FaultProxy, answer, fault_proxy
-from s3_world import SERVERS, S3Server, running
+from s3_world import SERVERS, S3Server
 
 import penstock
 from penstock.app.embedded import Runtime, embedded_settings, open_runtime
@@ -25,7 +26,7 @@ from penstock.model.names import StreamName, segment_name
 from penstock.model.segments import SegmentId
 from penstock.spark.reading.plan import Cover, Pieces, Share
 from penstock.spark.reading.scan import Shape, read_share
-from penstock.storage.objects.cloud_objects import BucketObjects
+from penstock.storage.objects import cloud_objects, hdfs_objects
 from penstock.testing.server import ServerProcess
 from tests.abuse.peers import Peer
 
@@ -38,16 +39,16 @@ SLOW_DOWN = Fault("answer", answer("503 Slow Down", "SlowDown"))
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running(request.param, tmp_path_factory.mktemp(request.param)) as found:
+@pytest.fixture(scope="module", params=ALL_SERVERS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierServer]:
+    with tier_running(request.param, tmp_path_factory.mktemp(request.param)) as found:
         yield found
 
 
-def chunks_below(server: S3Server, url: str) -> list[str]:
+def chunks_below(server: TierServer, url: str) -> list[str]:
     """Chunks of the stream; the controller's own segments lie in other containers."""
     mine = f"chunks/{container_of(segment_name(STREAM, SegmentId(0)), 4):x}/"
-    found = asyncio.run(BucketObjects(url, endpoint=server.endpoint).list("chunks"))
+    found = asyncio.run(server.objects(url).list("chunks"))
     return [name for name in found if name.startswith(mine)]
 
 
@@ -83,14 +84,14 @@ def read(store: Any) -> list[bytes]:
     return [bytes(event.data) for event in store.stream("plant/turbine").reader(until_tail=True)]
 
 
-def test_a_store_on_s3_survives_kill_9_and_truncation_deletes_its_objects(server: S3Server, tmp_path: Path) -> None:
+def test_a_store_survives_kill_9_and_truncation_deletes_its_objects(server: TierServer, tmp_path: Path) -> None:
     url = f"{server.new_bucket()}/stores/one"
-    options = ("--tier2", url, "--s3-endpoint", server.endpoint, "--tier2-unit", "1MiB", "--tier2-wait", "200ms")
+    options = (*server.options(url), "--tier2-unit", "1MiB", "--tier2-wait", "200ms")
     with ServerProcess(tmp_path / "data", *options) as process:
         with penstock.connect(process.address) as store:
             store.create_stream("plant/turbine", segments=1, create_scope=True)
             events = written(store, 0, 3000)
-            until(lambda: len(chunks_below(server, url)) >= 2, "nothing reached S3")
+            until(lambda: len(chunks_below(server, url)) >= 2, "nothing reached tier 2")
             events += written(store, 3000, 1000)
             process.kill()
         process.start()
@@ -102,24 +103,24 @@ def test_a_store_on_s3_survives_kill_9_and_truncation_deletes_its_objects(server
             events = written(store, 4000, 100)
             stream.truncate(cut)
             flush(process)
-            until(lambda: not set(before) & set(chunks_below(server, url)), "truncated chunks stayed in S3")
+            until(lambda: not set(before) & set(chunks_below(server, url)), "truncated chunks stayed in tier 2")
         process.kill()
         # Where the chunks are is remembered; only the credentials come from outside.
         process.options = ("--tier2-wait", "200ms", "--deletion-grace", "0s")
         process.start()
         with penstock.connect(process.address) as store:
             assert read(store) == events
-            until(lambda: bool(chunks_below(server, url)), "nothing reached S3")
+            until(lambda: bool(chunks_below(server, url)), "nothing reached tier 2")
             store.stream("plant/turbine").seal()
             store.stream("plant/turbine").delete()
             flush(process)
-            until(lambda: not chunks_below(server, url), "chunks of a deleted stream stayed in S3")
+            until(lambda: not chunks_below(server, url), "chunks of a deleted stream stayed in tier 2")
     assert not (tmp_path / "data" / "chunks").exists()
 
 
-def in_store(data: Path, url: str, endpoint: str, work: Callable[[Runtime, AsyncStore], Awaitable[None]]) -> None:
+def in_store(data: Path, place: Mapping[str, Any], work: Callable[[Runtime, AsyncStore], Awaitable[None]]) -> None:
     async def run() -> None:
-        settings = embedded_settings(data, {"tier2": url, "tier2_endpoint": endpoint, **SOON})
+        settings = embedded_settings(data, {**place, **SOON})
         async with open_runtime(settings) as runtime:
             await work(runtime, AsyncStore(runtime.segments, runtime.controller, runtime.clock, runtime.rng))
 
@@ -140,7 +141,7 @@ async def _tiered(runtime: Runtime, segment: str) -> bool:
 
 
 def test_executors_read_objects_by_themselves_and_ask_the_store_where_they_cannot(
-    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: TierServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = server.new_bucket()
     events = [os.urandom(1000) for _ in range(3000)]
@@ -167,16 +168,17 @@ def test_executors_read_objects_by_themselves_and_ask_the_store_where_they_canno
         assert await asyncio.to_thread(scanned, share) == events
         assert asked == []
         # Somewhere else there are no credentials, or a bucket of the same name with other bytes.
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "bad-secret")
-        from penstock.storage.objects import cloud_objects as real_objects
-
-        real_objects._reader.cache_clear()
+        for name, value in server.stranger.items():
+            monkeypatch.setenv(name, value)
+        cloud_objects._reader.cache_clear()
+        hdfs_objects._reader.cache_clear()
         assert await asyncio.to_thread(scanned, share) == events
         assert asked != []
 
-    in_store(tmp_path / "data", url, server.endpoint, work)
+    in_store(tmp_path / "data", server.place(url), work)
 
 
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
 def test_an_object_store_that_is_away_stops_neither_appends_nor_reads_and_catches_up(
     server: S3Server, tmp_path: Path
 ) -> None:
@@ -207,16 +209,41 @@ def test_an_object_store_that_is_away_stops_neither_appends_nor_reads_and_catche
     asyncio.run(main())
 
 
-def test_a_bucket_of_another_store_is_refused_at_the_start(server: S3Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", [HDFS], indirect=True)
+def test_a_namenode_that_is_away_stops_neither_appends_nor_reads_and_the_store_catches_up(
+    server: HdfsServer, tmp_path: Path
+) -> None:
+    early = [b"early" * 200 for _ in range(2000)]
+    late = [b"late" * 250 for _ in range(2000)]
+
+    async def work(runtime: Runtime, store: AsyncStore) -> None:
+        name = await _stream_with(store, early)
+        await until_async(lambda: _tiered(runtime, name), "not tiered")
+        server.engine.servers[0].kill()
+        try:
+            await _stream_with(store, late)
+            await asyncio.sleep(3)
+            assert not await _tiered(runtime, name)
+        finally:
+            # In this thread: servers end with the one that started them.
+            server.engine.servers[0].launch()
+        await until_async(lambda: _tiered(runtime, name), "did not catch up")
+        reader = store.stream("plant/turbine").reader(until_tail=True)
+        assert [bytes(event.data) async for event in reader] == early + late
+
+    in_store(tmp_path / "data", server.place(server.new_bucket()), work)
+
+
+def test_a_bucket_of_another_store_is_refused_at_the_start(server: TierServer, tmp_path: Path) -> None:
     url = server.new_bucket()
 
     async def nothing(runtime: Runtime, store: AsyncStore) -> None:
         pass
 
-    in_store(tmp_path / "one", url, server.endpoint, nothing)
+    in_store(tmp_path / "one", server.place(url), nothing)
     with pytest.raises(InvalidArgumentError, match="belongs to another store"):
-        in_store(tmp_path / "two", url, server.endpoint, nothing)
-    in_store(tmp_path / "one", url, server.endpoint, nothing)
+        in_store(tmp_path / "two", server.place(url), nothing)
+    in_store(tmp_path / "one", server.place(url), nothing)
 
 
 async def _true(value: bool) -> bool:

@@ -47,9 +47,10 @@ class EmbeddedSettings:
     a minute of scaling by rate is (default 60 s; shorter in tests and demonstrations).
 
     ``tier2`` is where chunks are stored: None for the data directory (or where the store has them already),
-    ``s3://bucket/prefix``, or another directory. ``tier2_endpoint`` is the URL of an S3 service other than Amazon's. In an
-    object store, a segment is written when it has gathered ``tier2_unit_bytes`` (8 MiB: a terabyte takes 262,144 uploads,
-    half of them small) or has waited ``tier2_wait_ms`` (5 minutes). ``tier2_insecure`` allows plain HTTP beyond loopback.
+    ``s3://bucket/prefix``, ``hdfs://namenode:port/path``, or another directory. ``tier2_endpoint`` is the URL of an S3
+    service other than Amazon's. In an object store or HDFS, a segment is written when it has gathered
+    ``tier2_unit_bytes`` (8 MiB: a terabyte takes 262,144 uploads, half of them small) or has waited ``tier2_wait_ms``
+    (5 minutes). ``tier2_insecure`` allows plain HTTP beyond loopback.
     """
 
     data: Path

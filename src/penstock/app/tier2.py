@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from penstock.app.settings import EmbeddedSettings, is_loopback
 from penstock.model.errors import InvalidArgumentError
@@ -27,6 +28,7 @@ from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.objects.file_objects import FileObjects
 
 CHUNKS = "chunks"
+HDFS = "hdfs"
 _HANG_S = 5.0
 """How long a close waits for tier 2, seconds: once for its files, and once for its threads."""
 _CATALOGUE_S = 60.0
@@ -79,8 +81,11 @@ async def open_tier(
         if found.place is not None and claims:
             await claim_tier(found.objects, files, place=found.place, endpoint=found.endpoint, rng=rng)
         objects = found.objects
-        if found.files is None:
-            chunks: ChunkStorage = ObjectChunks(objects)
+        if isinstance(objects, HdfsTier):
+            await objects.clear_unfinished()
+            chunks: ChunkStorage = ObjectChunks(objects, check_wipe=objects.check_wipe)
+        elif found.files is None:
+            chunks = ObjectChunks(objects)
         elif found.place is None:
             chunks = FileChunks(files, directory=CHUNKS)
         else:
@@ -107,6 +112,19 @@ async def open_tier_objects(settings: EmbeddedSettings, files: Files, *, offload
         stack.push_async_callback(threads.close, wait_s=_HANG_S)
         shared = RealFiles(Path(found.place), threads)
         yield SharedObjects(FileObjects(shared), shared)
+
+
+@runtime_checkable
+class HdfsTier(Objects, Protocol):
+    """What HDFS needs of the owner of a prefix, beside ``Objects``."""
+
+    async def clear_unfinished(self) -> None:
+        """Delete what writers left that died while they wrote. Raises UnavailableError."""
+        ...
+
+    async def check_wipe(self, name: str) -> None:
+        """Raises UnavailableError if the bytes of the object would survive its deletion."""
+        ...
 
 
 async def _close_soon(chunks: ChunkStorage) -> None:
@@ -156,10 +174,8 @@ async def locate_tier(
             data=str(settings.data),
         )
     if url_parts(place).scheme:
-        _check_endpoint(endpoint, settings)
-        return TierPlace(
-            record=record, place=place, endpoint=endpoint, objects=open_bucket(place, endpoint), files=None
-        )
+        objects = _open_objects(place, endpoint, settings.plain_http_allowed)
+        return TierPlace(record=record, place=place, endpoint=endpoint, objects=objects, files=None)
     directory = _checked_directory(place, settings.data)
     shared = RealFiles(directory, offload, read_only=read_only)
     return TierPlace(record=record, place=str(directory), endpoint=None, objects=FileObjects(shared), files=shared)
@@ -174,8 +190,7 @@ def check_place(settings: EmbeddedSettings) -> None:
     if place is None:
         return
     if url_parts(place).scheme:
-        _check_endpoint(settings.tier2_endpoint, settings)
-        open_bucket(place, settings.tier2_endpoint)
+        _open_objects(place, settings.tier2_endpoint, settings.plain_http_allowed)
     else:
         _checked_directory(place, settings.data)
 
@@ -204,9 +219,29 @@ def shared_objects(place: str, endpoint: str | None, *, insecure: bool, offload:
     """The objects of a tier 2 that several machines reach. ``insecure``: plain HTTP beyond loopback is allowed. Makes no
     request. Raises InvalidArgumentError."""
     if url_parts(place).scheme:
-        _check_url(endpoint, lambda host: insecure or is_loopback(host))
-        return open_bucket(place, endpoint)
+        return open_objects(place, endpoint, insecure=insecure)
     return FileObjects(RealFiles(_existing_directory(place), offload))
+
+
+def open_objects(url: str, endpoint: str | None, *, insecure: bool) -> Objects:
+    """The objects of a tier 2 in a bucket or in HDFS. ``insecure``: plain HTTP beyond loopback is allowed. Makes no request.
+    Raises InvalidArgumentError, also if the library for it is missing."""
+    return _open_objects(url, endpoint, lambda host: insecure or is_loopback(host))
+
+
+def _open_objects(url: str, endpoint: str | None, plain_http_allowed: Callable[[str], bool]) -> Objects:
+    if url_parts(url).scheme != HDFS:
+        _check_url(endpoint, plain_http_allowed)
+        return open_bucket(url, endpoint)
+    if endpoint is not None:
+        raise InvalidArgumentError("an S3 endpoint belongs to a bucket, not to HDFS", tier2=url, endpoint=endpoint)
+    try:
+        from penstock.storage.objects.hdfs_objects import HdfsObjects
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "hdfs_native":
+            raise
+        raise InvalidArgumentError("tier 2 in HDFS needs: pip install 'penstock[hdfs]'", tier2=url) from error
+    return HdfsObjects(url)
 
 
 def open_bucket(url: str, endpoint: str | None) -> Objects:
@@ -218,10 +253,6 @@ def open_bucket(url: str, endpoint: str | None) -> Objects:
             raise
         raise InvalidArgumentError("tier 2 in an object store needs: pip install 'penstock[s3]'", tier2=url) from error
     return BucketObjects(url, endpoint=endpoint)
-
-
-def _check_endpoint(endpoint: str | None, settings: EmbeddedSettings) -> None:
-    _check_url(endpoint, settings.plain_http_allowed)
 
 
 def _check_url(endpoint: str | None, plain_http_allowed: Callable[[str], bool]) -> None:

@@ -362,6 +362,13 @@ class NotEnoughBookiesError(UnavailableError):
     """Fewer bookies can be written to than the log needs. Fields: ``registered``, ``refused``: names of bookies."""
 
 
+class KeptBySnapshotError(UnavailableError):
+    """A snapshot outside the store keeps bytes that an erasure deletes. Delete the snapshot; the store keeps trying.
+
+    Fields: ``snapshot``.
+    """
+
+
 class ErasureWaitsError(UnavailableError):
     """The erasure is decided, and several attempts to perform it failed. The store keeps trying; wait, or fix the
     cause.

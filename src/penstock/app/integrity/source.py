@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.app.replicated.log_place import refuse_replicated
-from penstock.app.settings import is_loopback
-from penstock.app.tier2 import open_bucket
+from penstock.app.tier2 import open_objects
 from penstock.app.workers.layout import load_layout, worker_directory
 from penstock.codec.store.catalogue import DIRECTORY
 from penstock.model.errors import InvalidArgumentError, PenstockError
@@ -59,8 +58,7 @@ async def open_source(
             tier = str(data) if record is None else record.place
             endpoint = endpoint or (record.endpoint if record is not None else None)
         if url_parts(tier).scheme:
-            _check_plain(endpoint, insecure)
-            objects = open_bucket(tier, endpoint)
+            objects = open_objects(tier, endpoint, insecure=insecure)
             chunks: ChunkStorage = ObjectChunks(objects)
         else:
             below = RealFiles(tier, offload, read_only=True)
@@ -98,14 +96,6 @@ def _hold(place: str) -> DataDirectory | None:
         held.close()
         raise InvalidArgumentError("the directory holds no store", path=str(path))
     return held
-
-
-def _check_plain(endpoint: str | None, insecure: bool) -> None:
-    parts = url_parts(endpoint or "")
-    if endpoint is not None and "@" in endpoint:
-        raise InvalidArgumentError("the S3 endpoint must have the form https://host[:port]", endpoint=endpoint)
-    if parts.scheme == "http" and not insecure and not is_loopback(parts.hostname or ""):
-        raise InvalidArgumentError("refusing S3 without TLS beyond loopback; --insecure allows it", endpoint=endpoint)
 
 
 def holds_something(directory: Path) -> bool:

@@ -10,6 +10,7 @@ from penstock.model.answers.erasure import ErasureProgress
 from penstock.model.errors import (
     CorruptDataError,
     FencedError,
+    KeptBySnapshotError,
     PenstockError,
     StorageFullError,
     UnavailableError,
@@ -22,7 +23,7 @@ def cause_of(error: Exception) -> str:
     """Why an attempt failed: a ``cause`` of docs/formats/erasure.md."""
     if isinstance(error, StorageFullError) or (isinstance(error, OSError) and error.errno in _NO_SPACE):
         return "no space"
-    if isinstance(error, UnavailableError | FencedError):
+    if isinstance(error, UnavailableError | FencedError) and not isinstance(error, KeptBySnapshotError):
         return "unavailable"
     return "damage" if isinstance(error, CorruptDataError) else "error"
 

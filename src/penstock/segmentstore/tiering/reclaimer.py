@@ -14,6 +14,7 @@ from penstock.core.segments.garbage import orphan_candidates, orphans
 from penstock.model.errors import (
     CorruptDataError,
     DamagedRowError,
+    KeptBySnapshotError,
     UnavailableError,
 )
 from penstock.ports.data.chunks import Lease
@@ -218,6 +219,7 @@ class Reclaimer:
                     await self._parts.chunks.wipe(chunk)
                 await self._delete(chunk)
                 self._orphans.pop(chunk, None)
+        kept: KeptBySnapshotError | None = None  # It must not keep other chunks from being deleted.
         # Later leases cannot cover these chunks, because no segment names them any more.
         leased = self._leases.segments()
         for chunk, record in list(self._freeable.items()):
@@ -225,7 +227,11 @@ class Reclaimer:
             if chunk in self._writes.in_flight or (record.uid in leased and not wipe):
                 continue
             if wipe:
-                await self._parts.chunks.wipe(chunk)
+                try:
+                    await self._parts.chunks.wipe(chunk)
+                except KeptBySnapshotError as error:
+                    kept = error
+                    continue
             await self._delete(chunk)
             self._freeable.pop(chunk, None)
             if wipe:
@@ -243,6 +249,8 @@ class Reclaimer:
                 except BaseException:
                     self._committed_heads[uid] = None
                     raise
+        if kept is not None:
+            raise kept
 
     async def scanned(self) -> None:
         """Return once this opening has found all chunks that nothing names."""

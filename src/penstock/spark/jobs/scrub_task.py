@@ -245,7 +245,7 @@ class _Source:
     def read(self, start: int, size: int) -> bytes:
         """Up to ``size`` bytes. Raises FileNotFoundError, OSError, UnavailableError (an object store)."""
         if "://" in self._location:
-            from penstock.storage.objects.cloud_objects import read_location
+            from penstock.storage.objects.locations import read_location
 
             return read_location(self._location, start, size)
         if self._file is None:

@@ -401,7 +401,7 @@ def _download(piece: Piece, location: str) -> _Object | None:
     """Fetch a piece of an object with one request. A piece is no larger than a task's share, and each request costs as
     much time as several megabytes."""
     try:
-        from penstock.storage.objects.cloud_objects import read_location
+        from penstock.storage.objects.locations import read_location
 
         data = read_location(location, piece.start - piece.chunk_start, piece.size_bytes)
     except (PenstockError, OSError, ImportError) as error:

@@ -17,8 +17,9 @@ from urllib.parse import parse_qsl
 
 from penstock.codec.store.chunk_builder import BuiltChunk
 from penstock.codec.store.chunk_index import index_name
-from penstock.model.errors import StorageFullError, UnavailableError
+from penstock.model.errors import InvalidArgumentError, StorageFullError, UnavailableError
 from penstock.ports.data.imports import ImportedChunk, ImportGrant
+from penstock.ports.objects import Objects
 from penstock.storage.machine.calls import sync_directory, write_all
 from penstock.storage.machine.direct import DirectWriter
 
@@ -129,30 +130,33 @@ def _translated(error: OSError, path: str) -> StorageFullError | UnavailableErro
 
 async def _open_bucket(grant: ImportGrant, location: str) -> ImportPlace | None:
     try:
-        from penstock.storage.objects.cloud_objects import BucketObjects
-    except ImportError:
-        return None
-    base, _, query = location.partition("?")
-    url = base.removesuffix(f"/{grant.marker}")
-    objects = BucketObjects(url, endpoint=dict(parse_qsl(query)).get("endpoint"))
-    try:
+        objects = await _objects_of(grant, location)
         await objects.size(grant.marker)
-    except (FileNotFoundError, UnavailableError):
-        # No credentials here, no route, or another bucket: send the bytes through the store instead.
+    except (ImportError, FileNotFoundError, InvalidArgumentError, UnavailableError):
+        # No library, credentials or rights here, no route, or another bucket: send the bytes through the store instead.
         return None
     return _BucketPlace(grant, objects)
 
 
-class _Objects(Protocol):
-    async def put(self, name: str, data: bytes) -> None: ...
+async def _objects_of(grant: ImportGrant, location: str) -> Objects:
+    base, _, query = location.partition("?")
+    url = base.removesuffix(f"/{grant.marker}")
+    if url.startswith("hdfs://"):
+        from penstock.storage.objects.hdfs_objects import HdfsObjects
 
-    async def delete(self, name: str) -> None: ...
+        hdfs = HdfsObjects(url)
+        # Files of the store can be read by its group, which may not write.
+        await hdfs.check_write()
+        return hdfs
+    from penstock.storage.objects.cloud_objects import BucketObjects
+
+    return BucketObjects(url, endpoint=dict(parse_qsl(query)).get("endpoint"))
 
 
 class _BucketPlace:
     """Implements ``ImportPlace`` with objects, each put whole and checked before it counts."""
 
-    def __init__(self, grant: ImportGrant, objects: _Objects) -> None:
+    def __init__(self, grant: ImportGrant, objects: Objects) -> None:
         self._grant = grant
         self._objects = objects
 

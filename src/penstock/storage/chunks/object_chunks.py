@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.model.errors import CorruptDataError, SegmentNotFoundError, UnsupportedError
@@ -35,8 +35,10 @@ class ObjectChunks:
 
     mutable = False
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, *, check_wipe: Callable[[str], Awaitable[None]] | None = None) -> None:
+        """``check_wipe``: raises UnavailableError if the bytes of this object would survive its deletion."""
         self._objects = objects
+        self._check_wipe = check_wipe
         self._drafts: dict[str, _Draft] = {}
 
     async def append(self, name: str, offset: int, parts: Sequence[Buffer]) -> None:
@@ -104,9 +106,11 @@ class ObjectChunks:
         check_chunk_name(name)
 
     async def wipe(self, name: str) -> None:
-        """Does nothing: an object is deleted, not overwritten. The owner of the bucket must remove old versions that it
-        keeps."""
-        check_chunk_name(name)
+        """Only checks, if it can, that a deletion removes the bytes: an object is deleted, not overwritten. The owner of a
+        bucket must remove old versions that it keeps."""
+        object_name = _object_name(name)
+        if self._check_wipe is not None:
+            await self._check_wipe(object_name)
 
     async def trim(self, name: str, length: int) -> None:
         """Does nothing: an object is written whole."""

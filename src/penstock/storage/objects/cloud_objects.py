@@ -240,7 +240,9 @@ def checked_url(url: str) -> str:
         or set("@:") & set(parts.netloc)
     ):
         raise InvalidArgumentError(
-            "the URL of a tier 2 in an object store must be s3://bucket/prefix", url=url, schemes=", ".join(SCHEMES)
+            "the URL of a tier 2 must be s3://bucket/prefix, or hdfs://namenode:port/path",
+            url=url,
+            schemes=", ".join((*SCHEMES, "hdfs")),
         )
     return url.rstrip("/")
 

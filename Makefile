@@ -81,8 +81,9 @@ test-s3: setup
 setup-hdfs: setup
 	@$(BIN)/python scripts/hdfs_engine.py
 
-test-hdfs: setup-hdfs
+test-hdfs: setup-hdfs setup-cluster
 	$(BIN)/python -m pytest -q -m hdfs tests/storage
+	$(BIN)/python -m pytest -q -m cluster tests/cluster/test_cluster_hdfs.py
 
 test-prometheus: setup
 	@$(BIN)/python scripts/prometheus.py

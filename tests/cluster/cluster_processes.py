@@ -88,14 +88,18 @@ class ClusterProcess:
 class ClusterOfProcesses:
     """Use it in a ``with`` block: at its end, all processes are gone."""
 
-    def __init__(self, directory: Path, zookeeper: str, ledgers: str, *, containers: int = 4) -> None:
+    def __init__(
+        self, directory: Path, zookeeper: str, ledgers: str, *, containers: int = 4, tier2: str | None = None
+    ) -> None:
         self.directory = directory
         self.url = f"zk://{zookeeper}/penstock/{directory.name}-{os.getpid()}"
         self.secret = directory / "secret"
         self.processes: list[ClusterProcess] = []
-        (directory / "tier2").mkdir()
+        if tier2 is None:
+            tier2 = str(directory / "tier2")
+            Path(tier2).mkdir()
         self.init = (
-            *("cluster", "init", self.url, "--tier2", str(directory / "tier2"), "--ledgers", ledgers),
+            *("cluster", "init", self.url, "--tier2", tier2, "--ledgers", ledgers),
             *("--containers", str(containers), "--secret-file", str(self.secret)),
         )
         self.run(*self.init)
@@ -113,7 +117,9 @@ class ClusterOfProcesses:
 
     def store(self, name: str, *options: str) -> ClusterProcess:
         port, links = free_ports(2)
-        return self._add("store", name, "--port", str(port), "--links-port", str(links), *options)
+        process = self._add("store", name, "--port", str(port), "--links-port", str(links), *options)
+        process.address = f"127.0.0.1:{port}"
+        return process
 
     def controller(self, name: str, *, secret: Path | None = None) -> ClusterProcess:
         port, http = free_ports(2)

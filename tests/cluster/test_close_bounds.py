@@ -28,6 +28,7 @@ from penstock.segmentstore.settings import StoreSettings
 from penstock.segmentstore.store import SegmentStore, open_segment_store
 from penstock.storage.chunks.file_chunks import FileChunks
 from penstock.storage.ledgers.bookkeeper import open_ledgers
+from penstock.storage.ledgers.keyring import Sealing
 from penstock.storage.ledgers.ledger_log import open_ledger_log
 from penstock.storage.machine.files import RealFiles
 from penstock.storage.memory.memory_chunks import MemoryChunks
@@ -35,6 +36,7 @@ from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.memory.memory_objects import MemoryObjects
 from penstock.storage.memory.memory_signing_keys import MemorySigningKeys
 from penstock.storage.objects.file_objects import FileObjects
+from penstock.storage.objects.ledger_keys import ObjectLedgerKeys
 from penstock.testing import FakeClock, InlineOffload, SeededRng
 from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from tests.cluster.virtual_time import run_virtually
@@ -126,7 +128,7 @@ class Site:
         rng, clock, telemetry = SeededRng(self.openings), FakeClock(), Counters()
         async with (
             open_ledgers(self.world.nodes, root=ROOT, clock=clock, rng=rng, connect=self.world.connect) as ledgers,
-            open_ledger_log(ledgers, self.world.nodes, path="/store", rng=rng) as log,
+            open_ledger_log(ledgers, self.world.nodes, path="/store", rng=rng, sealing=self.sealing(clock)) as log,
             open_segment_store(
                 log,
                 StoreParts(
@@ -152,6 +154,10 @@ class Site:
             ) as controller,
         ):
             yield store, controller
+
+    def sealing(self, clock: FakeClock) -> Sealing:
+        """Keys of the log in the same tier 2."""
+        return Sealing(keys=lambda uid: ObjectLedgerKeys(self.objects, uid=uid, clock=clock), clock=clock)
 
     async def write(self, store: SegmentStore, segment: str, size_bytes: int) -> None:
         done = await store.append(

@@ -540,3 +540,45 @@ def test_a_name_that_is_taken_is_never_used() -> None:
             await tier_of(world).create(taken[0], b"")
 
     run(scenario)
+
+
+def check_close_while_a_directory_hangs() -> None:
+    """The cleanup of a write waits for the same directory."""
+
+    async def scenario(world: SimBookKeeper) -> None:
+        hangs = [False]
+
+        async def hang(verb: str, name: str) -> None:
+            if hangs[0]:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    await asyncio.Event().wait()
+
+        tier_of(world)._before = hang
+        async with open_log(world) as log:
+            await replayed(log)
+            await append_all(log, FRAMES[:3])
+            hangs[0] = True
+            log._start_roll()
+            await asyncio.sleep(1)
+            since_s = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - since_s < 15
+        hangs[0] = False
+        assert await content(world, seed=2) == FRAMES[:3]
+
+    run(scenario)
+
+
+def test_a_log_closes_in_bounded_time_while_the_directory_of_its_keys_hangs() -> None:
+    check_close_while_a_directory_hangs()
+
+
+def test_a_planted_close_that_cancels_once_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end_once(task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.wait({task}, timeout=1000)
+
+    monkeypatch.setattr(keyring, "end_task", end_once)
+    with pytest.raises(AssertionError):
+        check_close_while_a_directory_hangs()

@@ -16,10 +16,13 @@ import pytest
 from penstock.model.ledgers import LedgerSpec
 from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.ledgers.bookkeeper import BookKeeperLedgers, open_ledgers
+from penstock.storage.ledgers.keyring import Sealing
 from penstock.storage.ledgers.ledger_log import open_ledger_log
 from penstock.storage.ledgers.limits import LedgerLimits, LedgerLogLimits
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.rng import RealRng
+from penstock.storage.memory.memory_objects import MemoryObjects
+from penstock.storage.objects.ledger_keys import ObjectLedgerKeys
 from penstock.testing.conformance import laws, run_conformance
 from penstock.testing.conformance.durable_log import DurableLogLaws, replayed
 from penstock.testing.conformance.ledgers import HEADER, LedgerLaws
@@ -85,8 +88,17 @@ def test_laws_of_ledgers_hold_on_real_bookies(world: World, law: str) -> None:
     run_conformance(RealLaws, law=law)
 
 
-@pytest.mark.parametrize("law", [law for law in laws(DurableLogLaws) if law != WIPE])
-def test_laws_of_the_log_hold_on_real_bookies(world: World, law: str) -> None:
+@pytest.mark.parametrize(
+    ("law", "encrypts"),
+    [*((law, True) for law in laws(DurableLogLaws)), *((law, False) for law in laws(DurableLogLaws) if law != WIPE)],
+)
+def test_laws_of_the_log_hold_on_real_bookies(world: World, law: str, encrypts: bool) -> None:
+    clock, objects = RealClock(), MemoryObjects()
+    sealing = Sealing(
+        keys=lambda uid: ObjectLedgerKeys(objects, uid=uid, clock=clock), clock=clock, may_write=lambda: encrypts
+    )
+    path = f"/penstock/{law}-{encrypts}"
+
     class RealLogLaws(DurableLogLaws):
         frame_max = 5 << 20
 
@@ -98,7 +110,7 @@ def test_laws_of_the_log_hold_on_real_bookies(world: World, law: str) -> None:
                 open_ledgers(
                     nodes, root=world.bookies.root, clock=RealClock(), rng=RealRng(), limits=LIMITS
                 ) as ledgers,
-                open_ledger_log(ledgers, nodes, path=f"/penstock/{law}", rng=RealRng(), limits=limits) as log,
+                open_ledger_log(ledgers, nodes, path=path, rng=RealRng(), limits=limits, sealing=sealing) as log,
             ):
                 yield log
 

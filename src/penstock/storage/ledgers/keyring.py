@@ -14,6 +14,7 @@ from penstock.model.ledgers import KEY_ID_BYTES, LedgerKey, LogWipe
 from penstock.ports.clock import Clock
 from penstock.ports.cluster.ledger_keys import LedgerKeys
 from penstock.ports.rng import Rng
+from penstock.storage.ledgers.ending import end_task
 
 _log = logging.getLogger(__name__)
 
@@ -127,8 +128,7 @@ class Keyring:
         """Stop what runs in the background. The reserve is destroyed by the next wipe."""
         tending, self._tending = self._tending, None
         if tending is not None:
-            tending.cancel()
-            await asyncio.gather(tending, return_exceptions=True)
+            await end_task(tending)
 
     # --- in the background
 

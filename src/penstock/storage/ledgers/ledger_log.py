@@ -31,6 +31,7 @@ from penstock.ports.durable_log import LogAddress
 from penstock.ports.files import Buffer
 from penstock.ports.rng import Rng
 from penstock.storage.ledgers.beginnings import Beginnings, BegunLedger
+from penstock.storage.ledgers.ending import end_task
 from penstock.storage.ledgers.keyring import Keyring, Sealing
 from penstock.storage.ledgers.limits import LedgerLogLimits
 from penstock.storage.ledgers.log_record import HeldRecord, Opening
@@ -62,8 +63,7 @@ async def open_ledger_log(
     ``HeldRecord.take``, which raise. ``sealing``: how ledgers are encrypted; None: they are not, and none can be read."""
     clock = None if sealing is None else sealing.clock
     held = await HeldRecord.take(nodes, path, rng=rng, opening=opening or Opening(), clock=clock)
-    record = held.record
-    keyring = None if sealing is None else Keyring(sealing, uid=record.uid, epoch=record.epoch, rng=rng)
+    keyring = None if sealing is None else Keyring(sealing, uid=held.record.uid, epoch=held.record.epoch, rng=rng)
     spec, limits = spec or LedgerSpec(), limits or LedgerLogLimits()
     opened = await LedgerLog.open(ledgers, held, spec=spec, limits=limits, keyring=keyring)
     try:
@@ -276,7 +276,7 @@ class LedgerLog:
                 rolling.cancel()
             self._fail(ContainerOfflineError("log is closed", epoch=self.epoch))  # before an await: it can be cancelled
             if rolling is not None:
-                await asyncio.gather(rolling, return_exceptions=True)
+                await end_task(rolling)
             if self._keyring is not None:
                 await self._keyring.close()
 

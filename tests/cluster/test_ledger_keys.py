@@ -461,11 +461,54 @@ def test_a_planted_wipe_that_forgets_the_next_ledger_is_found(monkeypatch: pytes
     original = Wiping.end
 
     async def end(self: Wiping, begun: Any) -> Any:
-        return await original(self, [])
+        return await original(self, list)
 
     monkeypatch.setattr(Wiping, "end", end)
     with pytest.raises(CorruptDataError, match="key of a ledger is missing"):
         check_wipe_beside_a_roll()
+
+
+@pytest.mark.parametrize("verb", ["delete a ledger", "overwrite"])
+def test_a_wipe_keeps_the_key_of_a_ledger_that_is_begun_while_it_waits(verb: str) -> None:
+    """The wipe waits for the coordinator, or until keys are destroyed that a truncation has released."""
+
+    async def scenario(world: SimBookKeeper) -> None:
+        async with open_log(world) as log:
+            await replayed(log)
+            await log.append([b"old"])
+            await asyncio.sleep(1)
+            upto = await log.begin_wipe()
+            await log.append([b"new"])
+            await asyncio.sleep(1)  # the reserve is written
+            go_on, delete = asyncio.Event(), log._removals._ledgers.delete
+
+            async def slow(done: str, name: str) -> None:
+                if done == verb:
+                    await go_on.wait()
+
+            async def slow_delete(ledger: int) -> None:
+                await slow("delete a ledger", "")
+                await delete(ledger)
+
+            tier_of(world)._before = slow
+            with patch.object(log._removals._ledgers, "delete", slow_delete):
+                truncating = asyncio.ensure_future(log.truncate(upto))
+                await asyncio.sleep(1)
+                wiping = asyncio.ensure_future(log.end_wipe())
+                await asyncio.sleep(1)
+                log._start_roll()
+                await asyncio.sleep(1)
+                await log.append([b"newer"]) if verb == "overwrite" else None
+                assert not wiping.done()
+                go_on.set()
+                await truncating
+                assert await wiping is not None
+            await asyncio.sleep(1)
+            await log.append([b"newest"])
+        expected = [b"new", b"newer", b"newest"] if verb == "overwrite" else [b"new", b"newest"]
+        assert await content(world, seed=2) == expected
+
+    run(scenario)
 
 
 def test_a_log_that_was_not_encrypted_says_from_when_on_it_can_be_wiped() -> None:

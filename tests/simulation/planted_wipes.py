@@ -33,7 +33,7 @@ def keys_before_the_record() -> Iterator[None]:
     async def begin_wipe(self: LedgerLog) -> Any:
         upto = await original(self)
         newest = self._current.writer.ledger if self._current is not None else 0
-        await self._wiping.keyring.destroy_others([newest])
+        await self._wiping.keyring.destroy_others(lambda: [newest])
         return upto
 
     with patch.object(LedgerLog, "begin_wipe", begin_wipe):

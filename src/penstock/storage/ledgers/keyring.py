@@ -110,9 +110,12 @@ class Keyring:
         """Raises UnsupportedError: the secret of this ledger could not be destroyed. Raises UnavailableError."""
         await self._keys.check(self._of[ledger])
 
-    async def destroy_others(self, ledgers: Collection[int]) -> LogWipe | None:
-        """Destroy all secrets of the log but those of these ledgers, and the reserve. Raises as ``LedgerKeys``."""
+    async def destroy_others(self, needed: Callable[[], Collection[int]]) -> LogWipe | None:
+        """Destroy all secrets of the log but those of the ledgers that are needed, and the reserve. ``needed`` is asked when
+        this call no longer waits for others: a ledger may be begun until then. One that is begun later gets the reserve.
+        Raises as ``LedgerKeys``."""
         async with self._writing:
+            ledgers = needed()
             kept = [key for ledger, key in self._of.items() if ledger in ledgers]
             if self._reserve is not None:
                 kept.append(self._reserve[0])
@@ -120,7 +123,7 @@ class Keyring:
             await self._keys.destroy(known)  # a listing may lag
             found = await self._keys.destroy_others(kept, epoch=self._epoch)
             if found is not None:
-                self._retired.clear()
+                self._retired = {key: None for key in self._retired if key in kept}
                 self._of = {ledger: key for ledger, key in self._of.items() if key in kept}
             return found
 

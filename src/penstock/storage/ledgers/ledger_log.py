@@ -238,8 +238,7 @@ class LedgerLog:
     async def end_wipe(self) -> LogWipe | None:
         """As the port says."""
         self._check_online()
-        begun = [one.writer.ledger for one in (self._current, self._spare) if one is not None]
-        return await self._wiping.end(begun)
+        return await self._wiping.end(lambda: [one.writer.ledger for one in (self._current, self._spare) if one])
 
     def _is_sealed(self) -> bool:
         return self._current is not None and self._current.cipher is not None

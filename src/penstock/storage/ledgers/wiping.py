@@ -6,7 +6,7 @@ docs/design/0067-encrypted-ledgers.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from penstock.model.errors import UnavailableError, UnsupportedError
 from penstock.model.ledgers import LogWipe
@@ -44,11 +44,12 @@ class Wiping:
         await keyring.check(record.ledgers[-1].ledger)
         return record.plain_ms
 
-    async def end(self, begun: Iterable[int]) -> LogWipe | None:
+    async def end(self, begun: Callable[[], Iterable[int]]) -> LogWipe | None:
         """See ``DurableLog.end_wipe``. ``begun``: ledgers that may not be in the record yet, whose frames are all later."""
         keyring, record = self.keyring, self._held.record
         is_old = [one.first <= self.upto or not one.sealed for one in record.ledgers]
         if record.truncated < self.upto or any(is_old):
             return None
         await self._removals.run()
-        return await keyring.destroy_others([*(one.ledger for one in record.ledgers), *begun])
+        # Not the ledgers from before: rolls continue meanwhile, and every ledger begun since has later frames only.
+        return await keyring.destroy_others(lambda: {one.ledger for one in self._held.record.ledgers}.union(begun()))

@@ -19,7 +19,7 @@ help:
 	@echo "make test-registry  run the tests of schema registries against Apicurio Registry (Maven, 160 MB)"
 	@echo "make test-cluster  run the tests of clusters against real ZooKeeper servers and bookies (JDK, Maven, 108 MB of jars)"
 	@echo "make setup-cluster  only fetch those"
-	@echo "make cluster-demo  the demo on a cluster of them: a store, a bookie and a controller are killed (3 to 10 minutes)"
+	@echo "make cluster-demo  the demo on a cluster of them, with chunks in HDFS: a store, a bookie and a controller are killed (3 to 10 minutes)"
 	@echo "make test-idp  test tokens, new keys and an outage of a real Keycloak (JDK, Maven, 147 MB; its first start takes minutes)"
 	@echo "make setup-s3  only fetch and build those two servers"
 	@echo "make test-hdfs  run the tests of tier 2 against a real HDFS (JDK, Maven, 65 MB of jars)"
@@ -37,8 +37,8 @@ setup:
 demo: setup
 	@$(BIN)/penstock demo --data ./data
 
-cluster-demo: setup-cluster
-	@$(BIN)/python scripts/cluster_demo.py --data ./data
+cluster-demo: setup-cluster setup-hdfs
+	@$(BIN)/python scripts/cluster_demo.py --data ./data --hdfs
 
 # Four processes also on two cores: of three, one waited for servers that it had started.
 test: setup

@@ -1,5 +1,6 @@
 """The demo on a cluster: one ZooKeeper, three bookies, three stores and two controllers, all of them real, on this machine.
 
+    python scripts/cluster_demo.py --hdfs               with a real HDFS as tier 2
     python scripts/cluster_demo.py                      with a directory as tier 2
     python scripts/cluster_demo.py --tier2 s3://...     or any other tier 2 of `penstock cluster init`
 
@@ -18,6 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import cluster_engines
+import hdfs_engine
 
 from penstock.app.demo.packages import require_packages
 from penstock.app.demo.processes import Child
@@ -33,10 +35,11 @@ STORE_AT, BOOKIE_AT, CONTROLLER_AT = 0.3, 0.5, 0.7
 class Cluster:
     """Implements ``penstock.app.demo.sites.Site``. The engines run from entry to exit of ``engines``."""
 
-    def __init__(self, data: Path, tier2: str | None, engines: ExitStack) -> None:
+    def __init__(self, data: Path, tier2: str | None, engines: ExitStack, *, hdfs: bool) -> None:
         self.writes_s = 120.0
         self._data = data
         self._tier2 = tier2
+        self._hdfs = hdfs
         self._engines = engines
         self._ports = free_ports(CONTROLLERS)
         self._stores: list[Child] = []
@@ -53,9 +56,10 @@ class Cluster:
     @property
     def story(self) -> str:
         """As the protocol says."""
+        tier2 = "HDFS with two datanodes" if self._hdfs else "tier 2"
         return (
-            f"The store is a cluster: one ZooKeeper, three bookies, {STORES} stores, {CONTROLLERS} controllers. A store, a"
-            " bookie and the active controller are killed (kill -9)."
+            f"The store is a cluster: one ZooKeeper, three bookies, {STORES} stores, {CONTROLLERS} controllers, and {tier2}."
+            " A store, a bookie and the active controller are killed (kill -9)."
         )
 
     @property
@@ -81,9 +85,7 @@ class Cluster:
         zookeeper = self._engines.enter_context(cluster_engines.ZooKeeper(place))
         self._bookies = self._engines.enter_context(cluster_engines.Bookies(place, zookeeper.address))
         self._url = f"zk://{zookeeper.address}/penstock/demo"
-        tier2 = self._tier2 or str(self._data / "tier2")
-        if self._tier2 is None:
-            Path(tier2).mkdir()
+        tier2 = self._place_of_chunks(place)
         secret = ("--secret-file", str(self._data / "cluster.secret"))
         containers = ("--containers", str(CONTAINERS))
         made = _penstock("cluster", "init", self._url, "--tier2", tier2, *containers, *secret)
@@ -107,6 +109,15 @@ class Cluster:
             moved = _penstock("cluster", "move", str(number), f"store-{number % STORES + 1}", "--cluster", self._url)
             if moved.returncode:
                 raise UnavailableError("a container cannot be moved", reason=moved.stderr.strip())
+
+    def _place_of_chunks(self, place: Path) -> str:
+        if self._tier2 is not None:
+            return self._tier2
+        if self._hdfs:
+            return f"{self._engines.enter_context(hdfs_engine.Hdfs(place / 'hdfs')).url}/penstock-demo"
+        directory = self._data / "tier2"
+        directory.mkdir()
+        return str(directory)
 
     def look(self) -> None:
         """As the protocol says."""
@@ -159,10 +170,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"), help="the demo empties it (default: ./data)")
     parser.add_argument("--tier2", metavar="URL", help="a directory or bucket that is new (default: DATA/tier2)")
+    parser.add_argument("--hdfs", action="store_true", help="start an HDFS for it")
     parser.add_argument("--limit", type=int, help="only so many flights")
     parser.add_argument("--plain", action="store_true", help="lines instead of the live view")
     given = parser.parse_args()
-    reason = cluster_engines.missing()
+    if given.hdfs and given.tier2 is not None:
+        parser.error("give either --hdfs or --tier2")
+    reason = cluster_engines.missing() or (hdfs_engine.missing() if given.hdfs else None)
     if reason is not None:
         print(f"cluster demo: {reason}", file=sys.stderr)
         return 1
@@ -170,7 +184,7 @@ def main() -> int:
     data = given.data.absolute()
     try:
         with ExitStack() as engines:
-            site = Cluster(data, given.tier2, engines)
+            site = Cluster(data, given.tier2, engines, hdfs=given.hdfs)
             return run_demo(data, limit=given.limit, plain=given.plain, site=site)
     except (PenstockError, cluster_engines.EngineError) as error:
         print(f"cluster demo: {error}", file=sys.stderr)

@@ -273,7 +273,7 @@ def _report(demo: Demo) -> int:
         ("bytes written", format_size(last.written)),
         (
             "bytes reclaimed",
-            f"{format_size(last.written - last.disk)}: du of the stream's chunks is {format_size(last.disk)}",
+            f"{format_size(min(last.head, last.written - last.disk))}: du of the stream's chunks is {format_size(last.disk)}",
         ),
         (
             "official client",

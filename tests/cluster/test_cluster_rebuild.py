@@ -30,6 +30,7 @@ from penstock.codec.store.cluster_nodes import (
     decode_node,
 )
 from penstock.codec.store.container_record import CataloguePosition, ContainerRecord
+from penstock.codec.store.ledger_keys import DIRECTORY, encode_marker
 from penstock.core.cluster.ownership import counted_objects, frozen
 from penstock.core.cluster.rebuilding import LedgerExtent, chain, earlier, positions
 from penstock.model.errors import ConflictError, CorruptDataError, InvalidArgumentError, PenstockError
@@ -237,6 +238,61 @@ def test_a_log_that_lacks_a_ledger_goes_on_before_the_gap_and_what_is_behind_it_
             assert await serve(b, 1, segment, []) == [*range(5), *range(70, 75)]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("left", [None, encode_marker(1), b"damaged"])
+def test_frames_whose_key_is_gone_are_reported_as_lost(tmp_path: Path, left: bytes | None) -> None:
+    cluster = MemoryCluster(tmp_path, containers=2)
+    segment = cluster.segment_of(1)
+
+    async def main() -> None:
+        async with cluster.shared("a") as a, cluster.shared("b") as b:
+            await serve(a, 1, segment, range(5), kill=True)
+            await serve(b, 1, segment, range(5, 9), kill=True)
+            epoch = cluster.record(1).epoch
+            keys = list((tmp_path / "tier2" / "container-1" / DIRECTORY).glob(f"*/{epoch:016x}-*"))
+            assert keys
+            for path in keys:
+                path.unlink()
+                if left is not None:
+                    path.write_bytes(left)
+            lose(cluster)
+            report = await rebuild(cluster)
+            assert not report.applied
+            assert [one.state for one in report.containers] == ["new", "cut"]
+            assert report.containers[1].unreachable_bytes > 0
+            assert (await rebuild(cluster, accept_loss=True)).applied
+            assert await serve(a, 1, segment, [70, 71], kill=True) == [*range(5), 70, 71]
+            lose(cluster)
+            (_, again) = (await rebuild(cluster)).containers
+            assert (again.state, again.unreachable_bytes) == ("complete", 0)
+
+    asyncio.run(main())
+
+
+def test_a_ledger_that_was_wiped_and_not_deleted_is_no_loss() -> None:
+    def extent(ledger: int, first: int, last: int, *, is_readable: bool = True) -> LedgerExtent:
+        count = last - first + 1
+        return LedgerExtent(
+            ledger=ledger,
+            epoch=1,
+            begun=first,
+            first=first,
+            last=last,
+            last_entry=count,
+            size_bytes=count,
+            sealed=True,
+            is_readable=is_readable,
+        )
+
+    wiped = extent(1, 1, 10, is_readable=False)
+    for later in (extent(2, 11, 10), extent(2, 11, 15)):
+        found = chain(10, [wiped, later], epoch=1)
+        assert (found.reached, found.unusable_bytes, found.is_complete) == (later.last, 0, True)
+        assert all(one.ledger == 2 for one in found.ledgers)
+    for following in ([], [extent(2, 11, 10)], [extent(2, 11, 15)]):
+        lost = chain(9, [wiped, *following], epoch=1)
+        assert (lost.reached, lost.is_complete) == (9, False), "tier 2 lacks a frame"
 
 
 def test_an_earlier_owner_acknowledges_nothing_more(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def earlier(at: CataloguePosition) -> CataloguePosition | None:
 class LedgerExtent:
     """A ledger that is closed. ``epoch``: of its writer. ``begun``: the address that its first frame has at least. ``first``
     and ``last``: addresses of its whole frames; ``last`` is lower if it has none. ``last_entry``: its last entry.
-    ``size_bytes``: of its entries. ``sealed``: it is encrypted."""
+    ``size_bytes``: of its entries. ``sealed``: it is encrypted. ``is_readable``: its key is there."""
 
     ledger: int
     epoch: int
@@ -74,12 +74,14 @@ class LedgerExtent:
     last_entry: int
     size_bytes: int
     sealed: bool = False
+    is_readable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
     """The ledgers that continue a position. ``first``: the first address that they have. ``reached``: the last address up to
-    which the container is known; that of the position without ledgers. ``unusable_bytes``: of ledgers that lie behind a gap.
+    which the container is known; that of the position without ledgers. ``unusable_bytes``: of ledgers that lie behind a gap,
+    or whose key is gone.
     ``is_complete``: no ledger is known to be missing."""
 
     ledgers: tuple[ListedLedger, ...]
@@ -96,22 +98,26 @@ def chain(upto: int, extents: Sequence[LedgerExtent], *, epoch: int) -> Chain:
     A log has a ledger from its first opening on, and each opening adds one. So without any ledger, or with none of the
     newest epoch that names in tier 2 show (``epoch``; 0: none), ledgers are missing. So they are if the newest one was begun
     behind the end, or if there is one behind a gap. A ledger is void if one of a later epoch begins at or before its end:
-    that owner has found the log without it.
+    that owner has found the log without it. A ledger without its key cannot be used; nothing is lost if a wipe has destroyed
+    the key, because tier 2 then has all its frames.
     """
     filled = [one for one in extents if one.last >= one.first]
+    readable = [one for one in filled if one.is_readable]
     sound = sorted(
-        (one for one in filled if not any(_voids(other, one) for other in filled)),
+        (one for one in filled if not any(_voids(other, one) for other in readable)),
         key=lambda one: (one.first, one.ledger),
     )
     runs: list[list[LedgerExtent]] = []
     for one in sound:
+        if not one.is_readable:
+            continue
         if runs and runs[-1][-1].last + 1 == one.first:
             runs[-1].append(one)
         else:
             runs.append([one])
     run = next((run for run in runs if run[0].first <= upto + 1 <= run[-1].last + 1), [])
     reached = run[-1].last if run else upto
-    unusable_bytes = sum(one.size_bytes for one in sound if one.first > reached)
+    unusable_bytes = sum(one.size_bytes for one in sound if (one.first if one.is_readable else one.last) > reached)
     newest = max((one.epoch for one in extents), default=0)
     return Chain(
         ledgers=tuple(

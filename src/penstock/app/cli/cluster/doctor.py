@@ -157,7 +157,9 @@ def _line(one: RebuiltContainer) -> str:
     else:
         text = f"{known} alone{as_of}. Its log is gone: what was acknowledged after that is lost, and nothing shows how much"
     if one.unreachable_bytes:
-        text += f". {format_size(one.unreachable_bytes)} of log behind a gap cannot be used"
+        text += (
+            f". {format_size(one.unreachable_bytes)} of log cannot be used: frames before it, or its key, are missing"
+        )
     if one.lost_bytes:
         text += f". {format_size(one.lost_bytes)} with {counted(one.lost_events, 'event')} are known to be lost"
     if one.missing_chunks:

@@ -294,8 +294,7 @@ class _Container:
                 raise CorruptDataError("part of tier 2 has a catalogue and no mark", container=number)
             return ContainerRecord(uid=str(self._rng.uuid())), RebuiltContainer(container=number, state="new")
         keys = ObjectLedgerKeys(objects, uid=uid, clock=self._clock)
-        found_extents = [await self._extent(one.ledger, keys) for one in self._facts if one.log == uid]
-        extents = [one for one in found_extents if one is not None]
+        extents = [await self._extent(one.ledger, keys) for one in self._facts if one.log == uid]
         chunks = [name.removeprefix(_CHUNKS) for name in await objects.list(_CHUNKS.rstrip("/"))]
         epochs = [epoch for name in chunks if (epoch := chunk_epoch(name)) is not None]
         known = max((newest_epoch(names, ()), *epochs))
@@ -394,18 +393,19 @@ class _Container:
                             return batch
         return None
 
-    async def _extent(self, ledger: int, keys: LedgerKeys) -> LedgerExtent | None:
-        """Fence and close the ledger, and see which frames it has. None: its key was destroyed by a wipe that could not
-        delete the ledger, or is lost."""
+    async def _extent(self, ledger: int, keys: LedgerKeys) -> LedgerExtent:
+        """Fence and close the ledger, and see which frames it has. Its key may be gone: a wipe has destroyed it and could not
+        delete the ledger, or the key is lost."""
         info = await self._sources.ledgers.take_over(ledger)
         inspection = self._sources.inspection
         metadata = await inspection.metadata(ledger)
         header = decode_header(bytes((await inspection.entry(ledger, metadata, 0)).payload), ledger=ledger)
+        is_readable = True
         if header.key is not None:
             try:
                 await keys.read(LedgerKey(epoch=header.epoch, id=header.key))
-            except NotFoundError:
-                return None
+            except (NotFoundError, CorruptDataError):
+                is_readable = False
         first, last = header.first, header.first - 1
         if info.last > 0:
             first = decode_part((await inspection.entry(ledger, metadata, 1)).payload, ledger=ledger).address
@@ -421,4 +421,5 @@ class _Container:
             last_entry=info.last,
             size_bytes=info.size_bytes,
             sealed=header.key is not None,
+            is_readable=is_readable,
         )

@@ -201,16 +201,16 @@ async def upgrade(world: World) -> None:
 
 
 CASES: dict[str, tuple[Spoil, list[tuple[bool, str]]]] = {
-    "BookKeeper with another INSTANCEID": (other_bookkeeper, [(True, "BookKeeper: it is not that of the cluster")]),
+    "BookKeeper with another INSTANCEID": (other_bookkeeper, [(True, "BookKeeper: it is not the one of the cluster")]),
     "tier 2 of another cluster": (
         other_tier,
         [(True, "tier 2: it lacks the mark of this cluster; it has that of theirs")],
     ),
-    "tier 2 of two clusters": (shared_tier, [(True, "tier 2: it also has the mark of cluster theirs")]),
+    "tier 2 of two clusters": (shared_tier, [(True, "tier 2: cluster theirs uses it too")]),
     "a part of tier 2 of another log": (other_part, [(True, "container 1: its part of tier 2 belongs to another log")]),
     "two processes with one address": (
         same_address,
-        [(True, "store a (clients) and store b (clients): both show the address a:1")],
+        [(True, "store a (clients) and store b (clients): they show the same address a:1")],
     ),
     "a cluster above this version": (
         too_old,
@@ -227,15 +227,15 @@ CASES: dict[str, tuple[Spoil, list[tuple[bool, str]]]] = {
             (True, "bookie bookie-0: it is read-only"),
         ],
     ),
-    "fewer bookies than copies": (one_bookie, [(True, "bookies: 1 bookie can be written to, and appends need 2")]),
+    "fewer bookies than copies": (one_bookie, [(True, "bookies: 1 bookie can be written to, but appends need 2")]),
     "a bookie that does not answer": (
         silent_bookie,
-        [(True, "bookies: 2 bookies"), (True, "bookie bookie-0: it is registered, and accepts no connection")],
+        [(True, "bookies: 2 bookies"), (True, "bookie bookie-0: it is registered, but accepts no connections")],
     ),
     "a half-initialised namespace": (half_created, [(True, "ZooKeeper: the creation of the cluster was not finished")]),
     "a clock that differs": (wrong_clock, [(True, "store a: its clock was 60 s ahead of ZooKeeper's")]),
     "our clock differs": (own_clock, [(True, "this machine: its clock was 7 s behind ZooKeeper's")]),
-    "an orphan ledger": (orphan, [(False, "ledger 7: no record has named it for a day")]),
+    "an orphan ledger": (orphan, [(False, "ledger 7: it is older than a day, and no record names it")]),
     "a container without an owner": (
         unserved,
         [(True, "container 1: not served: could not be opened by a: disk full")],

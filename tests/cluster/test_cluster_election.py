@@ -42,7 +42,7 @@ def test_the_end_of_the_session_ends_the_block():
         one, other = Candidate(coordinator.open(), "one"), Candidate(coordinator.open(), "other")
         (first,) = await until_leading(one, other)
         coordinator.expire(first.session.session().id)
-        with pytest.raises(SessionEndedError, match="can no longer be the active one"):
+        with pytest.raises(SessionEndedError, match="may no longer be the active one"):
             await first.task
         second = other if first is one else one
         await until_leading(second)

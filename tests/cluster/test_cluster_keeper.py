@@ -212,7 +212,7 @@ async def wishes_are_checked(session, number):
     with pytest.raises(ConflictError, match="is drained"):
         await waiting
     assert await wish_pinned(session, number, None)
-    with pytest.raises(NotFoundError, match="anywhere again"):
+    with pytest.raises(NotFoundError, match="no longer pinned"):
         await until_moved(session, number, "a", lambda text: None)
 
 

@@ -74,7 +74,7 @@ def test_an_upgrade_waits_for_the_last_process_of_the_earlier_version(monkeypatc
         assert (await raise_level(session)).plan.before == new
         assert await check_level(session) == new
         monkeypatch.undo()
-        with pytest.raises(VersionTooNewError, match="install the version of the other machines"):
+        with pytest.raises(VersionTooNewError, match="install the version that other machines run"):
             await check_level(session)
 
     run_virtually(main())

@@ -129,7 +129,7 @@ def test_calls_follow_a_container_from_store_to_store():
         one, other = Store(cluster, 1), Store(cluster, 2)
         async with cluster.lines() as lines:
             name = segment_of(lines, 0)
-            with pytest.raises(UnavailableError, match="not served now"):
+            with pytest.raises(UnavailableError, match="no store serves"):
                 lines.endpoint_of(name)
             waiting = asyncio.ensure_future(lines.segments.seal(name))
             await one.hold(0, serving=False)

@@ -396,7 +396,7 @@ def test_a_damaged_catalogue_is_never_replaced_by_an_empty_container(tmp_path: P
         for file in (tmp_path / "tier2" / "container-1" / "catalogue").rglob("s-*"):
             file.write_bytes(b"damaged")
         lose(cluster, ledgers=True)
-        with pytest.raises(CorruptDataError, match="no snapshot is whole"):
+        with pytest.raises(CorruptDataError, match="no snapshot is complete"):
             await rebuild(cluster, accept_loss=True)
 
     asyncio.run(main())

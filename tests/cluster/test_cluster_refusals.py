@@ -70,7 +70,7 @@ def test_a_process_that_knew_earlier_records_ends() -> None:
         await check_incarnation(session, config)
         await check_incarnation(session, replace(config, incarnation=None))
         await put(coordinator, f"{INCARNATIONS}/first", None)
-        with pytest.raises(WrongClusterError, match="start it again"):
+        with pytest.raises(WrongClusterError, match="restart it"):
             await check_incarnation(session, config)
 
     asyncio.run(main())
@@ -178,7 +178,7 @@ def test_init_store_and_controller_refuse_with_a_sentence(
         for role in ("store", "controller"):
             assert "has no node at this root" in refused(cluster, *process(role, cluster.url + "x"))
             client.set(f"{root}/{FEATURES}", b'{"format": 1, "level": 99}')
-            assert "install the version of the other machines" in refused(cluster, *process(role))
+            assert "install the version that other machines run" in refused(cluster, *process(role))
             client.set(f"{root}/{FEATURES}", b'{"format": 1, "level": 1}')
             client.set(f"{root}/{CONFIG}", b"{")
             assert "cannot be read" in refused(cluster, *process(role))

@@ -207,11 +207,11 @@ def test_a_drain_that_cannot_proceed_says_why() -> None:
         await join(coordinator, "b")
         assert await stuck() == {}
         await put(coordinator, failed_path(1, "b"), b'{"format": 1, "store": "b", "container": 1, "reason": "full"}')
-        assert await stuck() == {"every other store could not open them": [1]}
+        assert await stuck() == {"no other store could open them": [1]}
         await put(coordinator, WISHES, encode_node(Wishes(drained=("a", "b"))))
         assert await stuck() == {"all other stores are drained too": [0, 1]}
         await put(coordinator, "controllers/c", None)
-        assert await stuck() == {"no controller is up that would move them": [0, 1]}
+        assert await stuck() == {"no controller is up to move them": [0, 1]}
 
     asyncio.run(main())
 

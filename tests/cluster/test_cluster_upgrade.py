@@ -165,5 +165,5 @@ def assert_refused(place: Place) -> None:
             timeout=60,
         )
         assert found.returncode not in (0, 1), found.stderr
-        assert "install the version of the other machines" in found.stderr
+        assert "install the version that other machines run" in found.stderr
         assert "Traceback" not in found.stderr

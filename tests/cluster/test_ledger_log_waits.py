@@ -99,7 +99,7 @@ def test_a_fenced_log_that_cannot_ask_whose_it_is_goes_offline() -> None:
         async with fenced(world) as log:
             world.nodes.is_down = True
             async with asyncio.timeout(10):
-                with pytest.raises(ContainerOfflineError, match="does not answer whether another store owns") as found:
+                with pytest.raises(ContainerOfflineError, match="another store may own the log now") as found:
                     await log.append([b"unknown"])
             assert isinstance(found.value.__cause__, ContainerOfflineError)
             assert isinstance(found.value.__cause__.__cause__, NotConnectedError)
@@ -190,4 +190,4 @@ def test_an_outage_of_bookies_is_two_lines_in_the_log(caplog: pytest.LogCaptureF
 
     run(scenario)
     lines = [record.message for record in caplog.records if record.name.endswith("ledger_log")]
-    assert lines == ["log waits and repeats the step", "log continues after a wait"]
+    assert lines == ["log waits and tries again", "log continues after a wait"]

@@ -56,7 +56,7 @@ def test_of_two_new_stores_with_one_url_one_is_refused(tmp_path: Path) -> None:
         assert isinstance(refused, InvalidArgumentError)
         world.nodes.both = None
         other = {"a": "b", "b": "a"}[owner]
-        with pytest.raises(InvalidArgumentError, match="another store has its log there"):
+        with pytest.raises(InvalidArgumentError, match="the log at this path belongs to another store"):
             async with start(world, tmp_path / other, seed=3):
                 pass
         async with start(world, tmp_path / owner, seed=4, is_new=False) as log:

@@ -83,7 +83,7 @@ def test_a_store_starts_on_no_other_log(world: SimBookKeeper, data: Path, tmp_pa
         events(tmp_path / "local", log_at=URL)
     before = world.nodes.nodes[PATH]
     with (
-        pytest.raises(InvalidArgumentError, match="another store has its log there"),
+        pytest.raises(InvalidArgumentError, match="the log at this path belongs to another store"),
         penstock.open(tmp_path / "second", log_at=URL),
     ):
         pass

@@ -253,7 +253,7 @@ def test_removals_of_clients_need_a_controller_and_end_before_the_next_one(tmp_p
             unit = a.unit(0)
             await unit.create_segment(segment)
             await write(unit, segment, range(3))
-            with pytest.raises(UnavailableError, match="only a controller"):
+            with pytest.raises(UnavailableError, match="needs its permission"):
                 async with a.host.links.guard(segment, 8):
                     pass
             controller = Controller()

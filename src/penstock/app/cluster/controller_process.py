@@ -87,7 +87,7 @@ class ControllerProcessSettings:
     def __post_init__(self) -> None:
         check_path(self.name)
         if not self.name or "/" in self.name:
-            raise InvalidArgumentError("the name of a controller must be one word without /", given=self.name)
+            raise InvalidArgumentError("the name of a controller must not be empty or contain /", given=self.name)
 
 
 def run_controller(
@@ -248,11 +248,12 @@ class ClusterMember:
                         await self._coordination.register(self._path, encode_node(self._entry))
                         return
                     except AlreadyExistsError:
-                        log.info("name is still registered, waiting", extra={"controller": self._settings.name})
+                        log.info("name is still registered; waiting", extra={"controller": self._settings.name})
             except asyncio.CancelledError:
                 if limit.expired():
                     raise AlreadyExistsError(
-                        "another controller of this cluster has this name", controller=self._settings.name
+                        "another controller of this cluster has this name: give each controller its own --name",
+                        controller=self._settings.name,
                     ) from None
                 raise
 

@@ -49,7 +49,7 @@ async def leading(
     term = await elected(coordination, controller)
     own = asyncio.current_task()
     if own is None:
-        raise InternalError("leading needs a task")
+        raise InternalError("leading must run in a task")
     lost = False
 
     async def watch() -> None:
@@ -74,8 +74,8 @@ async def leading(
 def leadership_over(coordination: Coordination) -> SessionEndedError:
     """The error of a controller whose session has ended, or may have ended."""
     return SessionEndedError(
-        "this controller can no longer be the active one: ZooKeeper has not answered it in time, and another controller takes"
-        " over. Start this one again",
+        "this controller may no longer be the active one, because ZooKeeper did not answer it in time. Another controller"
+        " takes over; restart this one as a standby",
         session=coordination.session().id,
     )
 
@@ -97,7 +97,7 @@ async def elected(coordination: Coordination, controller: str) -> Term:
                     continue
                 except (UnavailableError, *UNREADABLE) as error:
                     if (reason := str(error)) != failed:  # a node that is damaged stays so until it is repaired
-                        log.warning("election could not be held", extra={"reason": reason})
+                        log.warning("could not stand for election; trying again", extra={"reason": reason})
                     failed = reason
                     await asyncio.sleep(_RETRY_S)
                     continue
@@ -149,4 +149,7 @@ async def _resign(coordination: Coordination, term: Term) -> None:
                 if decode_node(Term, node.data) == term:
                     await coordination.delete(LEADER, node.version)
         except (PenstockError, TimeoutError) as error:
-            log.info("the place of the active controller ends with its session", extra={"reason": str(error)})
+            log.info(
+                "could not resign; the end of the session frees the place of the active controller",
+                extra={"reason": str(error)},
+            )

@@ -212,7 +212,7 @@ class Holding:
 
         async def notice() -> None:
             await asyncio.sleep(self._limits.hang_s)
-            self.failure = f"opening it has not ended after {self._limits.hang_s:.0f} s"
+            self.failure = f"opening it has not finished after {self._limits.hang_s:.0f} s"
             log.error("container cannot be served", extra={"container": self.number, "reason": self.failure})
             with suppress(SessionEndedError):  # the node learns that by itself
                 await self._failures.add(self.number, self._entry.store, self.failure)
@@ -257,7 +257,9 @@ class Holding:
             async with asyncio.timeout(self._limits.flush_s):
                 await store.flush()
         except (TimeoutError, PenstockError, OSError) as error:
-            log.warning("container moves without a flush", extra={"container": self.number, "reason": repr(error)})
+            log.warning(
+                "container moves before its flush is complete", extra={"container": self.number, "reason": repr(error)}
+            )
 
     def _data(self, *, serving: bool) -> bytes:
         return encode_node(replace(self._entry, serving=serving))

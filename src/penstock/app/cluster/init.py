@@ -77,7 +77,7 @@ class ClusterPlan:
                 "number of containers is out of range", given=self.containers, most=CONTAINERS_MAX
             )
         if not self.ledgers.startswith("/"):
-            raise InvalidArgumentError("BookKeeper's root in ZooKeeper begins with /", given=self.ledgers)
+            raise InvalidArgumentError("BookKeeper's root in ZooKeeper must begin with /", given=self.ledgers)
 
     def config(self, cluster: str, *, bookkeeper: str | None = None, incarnation: str | None = None) -> ClusterConfig:
         """The configuration of the cluster with this id; see ``ClusterConfig``. A directory is named by its absolute path."""
@@ -182,7 +182,7 @@ async def check_incarnation(coordination: Coordination, config: ClusterConfig) -
         await coordination.read(f"{INCARNATIONS}/{config.incarnation}")
     except NodeNotFoundError as error:
         raise WrongClusterError(
-            "the records of this cluster were created again since this process started: start it again",
+            "the records of this cluster were created again after this process started: restart it",
             cluster=config.cluster,
             expected=config.incarnation,
         ) from error
@@ -216,7 +216,8 @@ async def _exists(coordination: Coordination, wanted: ClusterConfig) -> bool:
     different = [f"{name} is {there}, not {given}" for name, (there, given) in pairs.items() if there != given]
     if different:
         raise InvalidArgumentError(
-            "a cluster exists at this root, with other settings, which are fixed", different="; ".join(different)
+            "a cluster with other settings exists at this root, and they cannot be changed",
+            different="; ".join(different),
         )
     return True
 

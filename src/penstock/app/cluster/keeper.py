@@ -114,11 +114,11 @@ async def _decide(coordination: Coordination, *, containers: int, clock: Clock) 
     except NodeChangedError:
         return 0.0  # by another controller: look again
     except UnavailableError as error:
-        log.warning("assignment could not be kept up to date", extra={"reason": str(error)})
+        log.warning("assignment could not be updated; trying again", extra={"reason": str(error)})
         return RETRY_S
     except UNREADABLE as error:
         # Every controller would end, again after each start, and the active one with its clients.
-        log.error("assignment cannot be kept until its nodes are repaired", extra={"reason": str(error)})
+        log.error("assignment cannot be updated until its nodes are repaired", extra={"reason": str(error)})
         return None
     return None if found.again_at_ms is None else max(0, found.again_at_ms - now_ms) / 1000
 

@@ -44,7 +44,7 @@ async def check_level(coordination: Coordination) -> int:
     level, _ = await _read(coordination)
     if level > LEVEL:
         raise VersionTooNewError(
-            "the cluster was upgraded to formats that this version cannot write: install the version of the other machines",
+            "the cluster was upgraded to formats that this version cannot write: install the version that other machines run",
             level=level,
             supported=LEVEL,
         )
@@ -81,7 +81,7 @@ async def obey_level(coordination: Coordination, in_force: LevelInForce | None =
                     await asyncio.sleep(_RETRY_S)
                     continue
                 except CorruptDataError as error:
-                    log.error("level of the cluster cannot be understood", extra={"reason": str(error)})
+                    log.error("level of the cluster cannot be decoded", extra={"reason": str(error)})
                 break
     raise AssertionError("notices end only with an error")
 
@@ -124,7 +124,7 @@ async def raise_level(coordination: Coordination, *, dry_run: bool = False) -> R
         except (NodeChangedError, AlreadyExistsError):
             continue
         return raised
-    raise NodeChangedError("the level of the cluster changes all the time", node=FEATURES)
+    raise NodeChangedError("the level of the cluster keeps changing; try again", node=FEATURES)
 
 
 async def _read(coordination: Coordination) -> tuple[int, int | None]:

@@ -132,7 +132,7 @@ class ContainerLines:
             raise _disabled(one.number, one.disabled)
         if one.held is None or not one.ready:
             raise UnavailableError(
-                "the container of this segment is not served now; try again",
+                "no store serves the container of this segment now; try again",
                 segment=segment,
                 container=one.number,
                 reason=one.failure(),
@@ -193,8 +193,8 @@ class ContainerLines:
         except TimeoutError:
             away = [(one.number, one.failure() or "not reached yet") for one in lines if not one.was_reached]
             raise UnavailableError(
-                "removals that an earlier controller has allowed may be in progress in containers that were not reached"
-                " since the election; try again",
+                "removals that an earlier controller allowed may still be in progress in containers that have not been"
+                " reached since the election; try again",
                 reason=_by_reason(away),
             ) from None
 
@@ -237,7 +237,7 @@ class ContainerLines:
         is_over = now_s - one.unreached[1] >= self._patience.unreached_s
         if is_over and any(other.ready and other.held and other.held.store != held.store for other in self.lines):
             one.unreached = held.store, now_s
-            reason = f"the controller does not reach it: {one.problem}"
+            reason = f"the controller cannot reach it: {one.problem}"
             await self._failures.add(one.number, held.store, reason)
 
     def _pause_s(self, failures: int) -> float:
@@ -252,7 +252,7 @@ class ContainerLines:
         except NodeNotFoundError:
             return None
         except UnavailableError as error:
-            log.warning("owner of a container is not known", extra={"container": one.number, "reason": str(error)})
+            log.warning("owner of a container is unknown", extra={"container": one.number, "reason": str(error)})
             asyncio.get_running_loop().call_later(self._patience.retry_s, wake.set)
             return one.held
         except UNREADABLE as error:
@@ -303,7 +303,10 @@ class ContainerLines:
         try:
             await self.segments.restore_limits(one.number)
         except PenstockError as error:
-            log.warning("container is not used", extra={"container": one.number, "reason": str(error)})
+            log.warning(
+                "limits of writers could not be sent to a container",
+                extra={"container": one.number, "reason": str(error)},
+            )
             return False
         one.ready, one.problem, one.unreached = True, None, None
         self._changed.set()
@@ -337,9 +340,9 @@ class ContainerLines:
                 wishes = decode_node(Wishes, (await self._coordination.read(WISHES)).data)
                 break
             except UnavailableError as error:
-                log.warning("wishes of operators are not known", extra={"reason": str(error)})
+                log.warning("requests of operators (node wishes) are not known", extra={"reason": str(error)})
             except UNREADABLE as error:
-                log.error("wishes of operators cannot be understood", extra={"reason": str(error)})
+                log.error("requests of operators (node wishes) cannot be decoded", extra={"reason": str(error)})
                 return
             await asyncio.sleep(self._patience.retry_s)
         for one in self.lines:
@@ -372,7 +375,7 @@ class ContainerLines:
 
 def _disabled(number: int, reason: str) -> UnavailableError:
     return UnavailableError(
-        "an operator has disabled this part of the store; `penstock cluster enable` ends this",
+        "an operator has disabled this part of the store; `penstock cluster enable` enables it again",
         container=number,
         reason=reason,
     )
@@ -380,7 +383,7 @@ def _disabled(number: int, reason: str) -> UnavailableError:
 
 def _unreachable(one: ContainerLine, held: HeldContainer) -> UnavailableError:
     return UnavailableError(
-        "this controller does not reach the container of its own table, so another one takes over",
+        "this controller cannot reach the container that has its own table, so it ends and another one takes over",
         container=one.number,
         store=held.store,
         reason=one.problem,

@@ -145,7 +145,7 @@ class StoreNode:
             except UnavailableError as error:
                 if not self.registered.is_set():
                     raise
-                log.warning("no session can be opened", extra={"reason": str(error)})
+                log.warning("session cannot be opened; trying again", extra={"reason": str(error)})
                 await self._pause(self._limits.session_pause_s)
 
     async def _pause(self, pause_s: float) -> None:
@@ -205,7 +205,9 @@ class StoreNode:
         def found(entry: HeldContainer | StoreEntry) -> None:
             nonlocal other
             if other is None:
-                log.info("waiting for an earlier registration with our name to end", extra={"store": entry.store})
+                log.info(
+                    "another process is registered with this name; waiting for it to end", extra={"store": entry.store}
+                )
             other = entry
 
         try:
@@ -268,7 +270,7 @@ class StoreNode:
             log.warning("assignment cannot be read", extra={"reason": str(error)})
             return None
         except UNREADABLE as error:
-            log.error("assignment cannot be understood", extra={"reason": str(error)})
+            log.error("assignment cannot be decoded, so the store keeps its containers", extra={"reason": str(error)})
             return None
         return frozenset(number for number, store in assignment.owners.items() if store == self._entry.store) - (
             self._disabled
@@ -280,7 +282,7 @@ class StoreNode:
         try:
             self._disabled = frozenset(decode_node(Wishes, (await session.read(WISHES)).data).disabled)
         except UNREADABLE as error:
-            log.error("wishes of operators cannot be understood", extra={"reason": str(error)})
+            log.error("requests of operators (node wishes) cannot be decoded", extra={"reason": str(error)})
 
 
 async def _until_ended(session: Coordination) -> None:

@@ -69,7 +69,7 @@ class TablePassing:
                 )
             except NeverSentError as error:
                 raise ContainerOfflineError(
-                    "the store of the segment was not reached", segment=segment, reason=str(error)
+                    "the store that has the segment could not be reached", segment=segment, reason=str(error)
                 ) from error
         is_plain = isinstance(reply, c.ErrorMessage) and reply.code == ILLEGAL_ARGUMENT
         if not is_plain and not isinstance(reply, _ANSWERS):

@@ -81,7 +81,7 @@ class Registration:
                 if node.data == data:
                     return
                 if not self._is_ours(self._decoded(node)):
-                    raise NodeNotFoundError("the registration is another session's", node=self._path)
+                    raise NodeNotFoundError("the registration belongs to another session", node=self._path)
                 with suppress(NodeChangedError):
                     await self._session.set(self._path, data, node.version)
                     return

@@ -87,14 +87,14 @@ class StoreProcessSettings:
     def __post_init__(self) -> None:
         check_path(self.name)
         if not self.name or "/" in self.name:
-            raise InvalidArgumentError("the name of a store must be one word without /", given=self.name)
+            raise InvalidArgumentError("the name of a store must not be empty or contain /", given=self.name)
         if not 0 <= self.links_port < 1 << 16:
             raise InvalidArgumentError("port must be 0 to 65535", links_port=self.links_port)
         if self.links_port and self.links_port == self.serving.store_port:
             raise InvalidArgumentError("clients and controllers need different ports", links_port=self.links_port)
         if self.serving.host in WILDCARDS and self.serving.advertised_host is None:
             raise InvalidArgumentError(
-                "clients and controllers on other machines need an address of this one: give --advertise",
+                "this --host is not an address that clients and controllers can connect to: give --advertise too",
                 host=self.serving.host,
             )
 
@@ -147,17 +147,18 @@ def bind_directory(data: Path, config: ClusterConfig, name: str) -> None:
     except FileNotFoundError:
         if is_complete(data):
             raise InvalidArgumentError(
-                "the data directory belongs to a store that is in no cluster; use a new one", data=str(data)
+                "the data directory belongs to a store outside any cluster; use a new directory", data=str(data)
             ) from None
         replace_file(file, json.dumps({"cluster": config.cluster, "store": name}).encode() + b"\n")
         return
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptDataError(
-            "the data directory does not say whose it is; it is a cache, so it may be deleted", file=str(file)
+            "the data directory does not show which store it belongs to; it is only a cache, so you can delete it",
+            file=str(file),
         ) from error
     if (cluster, store) != (config.cluster, name):
         raise InvalidArgumentError(
-            "the data directory belongs to another store; it is a cache, so it may be deleted",
+            "the data directory belongs to another store; it is only a cache, so you can delete it",
             data=str(data),
             cluster=cluster,
             store=store,

@@ -230,8 +230,8 @@ async def _record_of(number: int, settings: EmbeddedSettings, shared: UnitsShare
     record = await read_record(shared.nodes, path)
     if record is None:
         raise CorruptDataError(
-            "the record of the container is missing, so ZooKeeper's data were lost; a store does not create it, because the"
-            " container would be empty",
+            "the record of the container is missing, so ZooKeeper's data were lost. A store never creates it, because the"
+            " container would then be empty: see `penstock cluster doctor --rebuild`",
             container=number,
             node=path,
         )

@@ -88,7 +88,7 @@ class UnitLinks:
         if unit.removals:
             # The earlier controller has allowed them. The new one must not decide before they have ended.
             raise UnavailableError(
-                "removals that an earlier controller has allowed are in progress; try again",
+                "removals that an earlier controller allowed are still in progress; try again",
                 container=unit.number,
                 removals=unit.removals,
             )
@@ -121,7 +121,7 @@ class UnitLinks:
                 raise ContainerOfflineError("container is not open in this store", container=unit.number)
             self._check_term(unit, greeting)
         except PenstockError as error:
-            log.info("link ends at once", extra={"container": unit.number, "reason": str(error)})
+            log.info("new link is closed at once", extra={"container": unit.number, "reason": str(error)})
             link.abort()
             return
         self._drop(unit)
@@ -156,7 +156,7 @@ class UnitLinks:
         link = unit.link
         if link is None:
             raise UnavailableError(
-                "no controller is connected to this container, and only a controller allows removals; try again",
+                "no controller is connected to this container, and a removal needs its permission; try again",
                 segment=segment,
                 container=number,
             )

@@ -102,13 +102,15 @@ def check_record(
         return
     if mark is None:
         raise InvalidArgumentError(
-            "another store has its log there: use a separate path for each store. If that store's machine or disk is lost,"
-            " continue it here with --take-over",
+            "the log at this path belongs to another store: use a separate path for each store. If that store's machine or"
+            " disk is lost, continue it here with --take-over",
             log=url,
             uid=record.uid,
         )
     if record.uid != mark.uid:
-        raise InvalidArgumentError("another store has its log there", log=url, uid=record.uid, expected=mark.uid)
+        raise InvalidArgumentError(
+            "the log at this path belongs to another store", log=url, uid=record.uid, expected=mark.uid
+        )
     if mark.loading:
         return
     if record.home not in (None, mark.home):

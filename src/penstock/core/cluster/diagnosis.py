@@ -48,8 +48,8 @@ def bookkeeper_findings(expected: str | None, found: str) -> list[Finding]:
     return [
         Finding(
             subject="BookKeeper",
-            problem=f"it is not that of the cluster: its INSTANCEID is {found}, not {expected}",
-            action="give ZooKeeper the data of the right BookKeeper back. If its metadata were deleted, the log is lost: stop"
+            problem=f"it is not the one of the cluster: its INSTANCEID is {found}, not {expected}",
+            action="bring the right BookKeeper back at its root. If its metadata were deleted, the log is lost: stop"
             " all stores and controllers, and see `penstock cluster doctor --rebuild`",
         )
     ]
@@ -76,8 +76,8 @@ def tier_findings(
     found = [
         Finding(
             subject="tier 2",
-            problem=f"it also has the mark of cluster {other}, which would delete what it does not know",
-            action="stop one of both, and move its data to a place of its own",
+            problem=f"cluster {other} uses it too, and would delete objects that it does not know",
+            action="stop one of the two clusters, and move its data elsewhere",
         )
         for other in sorted(marks)
         if other != cluster
@@ -107,7 +107,7 @@ def bookie_findings(
         found.append(
             Finding(
                 subject="bookies",
-                problem=f"{counted(len(usable), 'bookie')} can be written to, and appends need {least}: they wait",
+                problem=f"{counted(len(usable), 'bookie')} can be written to, but appends need {least}, so they wait",
                 action=f"start bookies until {copies} can be written to",
             )
         )
@@ -131,7 +131,7 @@ def bookie_findings(
     found += [
         Finding(
             subject=f"bookie {name}",
-            problem="it is registered, and accepts no connection from here",
+            problem="it is registered, but accepts no connections from here",
             action="check its process, its address and the network",
         )
         for name in sorted(silent)
@@ -147,8 +147,8 @@ def level_findings(in_force: int | None, processes: Mapping[str, int], *, own: i
         found.append(
             Finding(
                 subject="this command",
-                problem=f"its version writes formats up to level {own}, and the cluster has level {in_force}",
-                action="install the version of the other machines here",
+                problem=f"its version writes formats up to level {own}, but the cluster has level {in_force}",
+                action="install the version that the other machines run here",
             )
         )
     for name, level in sorted(processes.items()):
@@ -156,8 +156,8 @@ def level_findings(in_force: int | None, processes: Mapping[str, int], *, own: i
             found.append(
                 Finding(
                     subject=name,
-                    problem=f"it is too old: it writes formats up to level {level}, and the cluster has level {in_force}",
-                    action="install the version of the other machines there",
+                    problem=f"it is too old: it writes formats up to level {level}, but the cluster has level {in_force}",
+                    action="install the version that the other machines run there",
                 )
             )
     levels = set(processes.values())
@@ -184,7 +184,7 @@ def address_findings(addresses: Mapping[str, str]) -> list[Finding]:
     return [
         Finding(
             subject=" and ".join(names),
-            problem=f"both show the address {address}",
+            problem=f"they show the same address {address}",
             action="give each process an address of its own, with --advertise and the options for ports",
         )
         for address, names in users.items()
@@ -222,7 +222,7 @@ def orphan_findings(
     return [
         Finding(
             subject=f"ledger {ledger}",
-            problem="no record has named it for a day; it only takes space on bookies",
+            problem="it is older than a day, and no record names it; it only takes up space on bookies",
             action=f"delete it: bin/bookkeeper shell deleteledger -ledgerid {ledger}",
             wrong=False,
         )

@@ -41,14 +41,14 @@ def why_unserved(number: int, *, assigned: str | None, holder: str | None, facts
         return "no store is up"
     if assigned not in facts.stores:
         if not facts.controllers:
-            return "no controller is up that would assign it to another store"
+            return "no controller is up to assign it to another store"
         return (
-            "no store was assigned yet" if assigned is None else f"{assigned} is lost; another store is being assigned"
+            "no store is assigned yet" if assigned is None else f"{assigned} is lost; another store is being assigned"
         )
     if holder is None:
         return f"{assigned} has not taken it yet"
     if holder != assigned:
-        return f"{assigned} waits until {holder} lets it go"
+        return f"{assigned} waits until {holder} releases it"
     return f"{holder} is opening it"
 
 
@@ -62,14 +62,14 @@ def why_not_drained(
     for number in sorted(set(containers) - set(facts.disabled)):
         reason = None
         if not facts.controllers:
-            reason = "no controller is up that would move them"
+            reason = "no controller is up to move them"
         elif name not in facts.stores:
             reason = None  # it is lost: its containers are placed at once
         elif name in targets:
             others = [one for one in facts.stores if one != name]
             reason = "all other stores are drained too" if others else "there is no other store"
         elif not able_stores(number, targets, facts.choices):
-            reason = "every other store could not open them"
+            reason = "no other store could open them"
         if reason is not None:
             found.setdefault(reason, []).append(number)
     return found

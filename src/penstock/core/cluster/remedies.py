@@ -34,7 +34,7 @@ _BELOW: Final = {
     CONTROLLERS: "restart the controller of this name; delete the node if it stays",
     HELD: "restart the store that serves this container; delete the node if it stays",
     FAILED: "delete it",
-    INCARNATIONS: "leave it: processes that were started with an earlier one end by themselves",
+    INCARNATIONS: "leave it alone: processes that were started with an earlier one end by themselves",
     CONTAINERS: "stop all stores and controllers, and run `penstock cluster doctor --rebuild`; never create an empty one",
 }
 
@@ -44,4 +44,4 @@ def remedy(path: str) -> str:
     folder, _, name = path.partition("/")
     if name:
         return _BELOW.get(folder, "delete it")
-    return _BY_NODE.get(path, "create it without content")  # a folder of nodes
+    return _BY_NODE.get(path, "create an empty node at this path")  # a folder of nodes

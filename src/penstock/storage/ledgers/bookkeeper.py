@@ -68,8 +68,8 @@ async def open_ledgers(
     found = await opened.nodes.check_layout()
     if instance not in (None, found):
         raise WrongClusterError(
-            "this is not the BookKeeper of the cluster, so it has none of its ledgers: it was initialised again, or another"
-            " one is at this root",
+            "this is not the BookKeeper of the cluster, so it does not have the ledgers of the cluster: it was initialised"
+            " again, or another one is at this root",
             root=root,
             expected=instance,
             found=found,
@@ -116,7 +116,10 @@ class BookKeeperLedgers:
                 failed = {name for name, one in zip(chosen, connections, strict=True) if not one.is_open}
                 if not failed:
                     raise
-                _log.warning("bookies left a new ledger", extra={"bookies": sorted(failed), "error": str(error)})
+                _log.warning(
+                    "bookies failed while a ledger was created; trying others",
+                    extra={"bookies": sorted(failed), "error": str(error)},
+                )
                 refused |= failed
 
     async def _connected(self, spec: LedgerSpec, refused: set[str]) -> tuple[list[str], list[BookieConnection]]:

@@ -89,7 +89,7 @@ class BookieConnection(asyncio.Protocol):
         try:
             answers = [decode_answer(frame) for frame in take_frames(self._buffer)]
         except PenstockError as error:
-            _log.warning("bookie sent bytes that cannot be read", extra={"error": str(error)})
+            _log.warning("bookie sent an answer that cannot be decoded", extra={"error": str(error)})
             self.abort()
             return
         for answer in answers:

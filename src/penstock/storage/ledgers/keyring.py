@@ -75,7 +75,7 @@ class Keyring:
         if self._reserve is None:
             await self._refill()
         if self._reserve is None:
-            raise UnavailableError("key of a ledger was used meanwhile; try again")
+            raise UnavailableError("another ledger has used the key in reserve; try again")
         return self._reserve
 
     async def _refill(self) -> None:
@@ -149,12 +149,18 @@ class Keyring:
                 await self._destroy_retired()
                 await self._forget()
             except UnavailableError as error:
-                _log.warning("keys of ledgers wait for tier 2", extra={"epoch": self._epoch, "error": str(error)})
+                _log.warning(
+                    "keys of ledgers cannot be written or destroyed until tier 2 answers",
+                    extra={"epoch": self._epoch, "error": str(error)},
+                )
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
             except PenstockError as error:
                 # Nothing depends on it but the next wipe, which fails with this reason.
-                _log.warning("keys of ledgers stay", extra={"epoch": self._epoch, "error": str(error)})
+                _log.warning(
+                    "keys of ledgers could not be written or destroyed",
+                    extra={"epoch": self._epoch, "error": str(error)},
+                )
                 return
 
     async def _destroy_retired(self) -> None:

@@ -324,7 +324,7 @@ class LedgerLog:
             return
         if added.result() != frame.entry:
             # The number is the nonce of an encrypted entry: it must be the one that the entry was encrypted with.
-            self._fail(InternalError("ledger has given an entry another number", entry=frame.entry))
+            self._fail(InternalError("ledger gave an entry an unexpected number", entry=frame.entry))
             return
         self._acknowledge(frame.address)
         if current.writer.failed and self._ledger_age_s() >= self._limits.ledger_age_min_s:
@@ -407,8 +407,8 @@ class LedgerLog:
             since_s = self._fenced_at_s
             if since_s is not None and asyncio.get_running_loop().time() - since_s >= self._limits.fenced_s:
                 raise ContainerOfflineError(
-                    "a ledger of the log was fenced, and ZooKeeper does not answer whether another store owns the log"
-                    " now; start the store again when ZooKeeper answers",
+                    "a ledger of the log was fenced, so another store may own the log now, and ZooKeeper does not answer;"
+                    " start the store again when ZooKeeper answers",
                     epoch=self.epoch,
                     waited_s=self._limits.fenced_s,
                 ) from error
@@ -454,7 +454,7 @@ class LedgerLog:
                 if since_s is None:  # one line for an outage, however many attempts it takes
                     since_s = steady_s()
                     _log.warning(
-                        "log waits and repeats the step",
+                        "log waits and tries again",
                         extra={"problem": problem, "epoch": self.epoch, "error": str(error)},
                     )
             else:

@@ -77,7 +77,7 @@ class HeldRecord:
             record = decode_record(data)
             if opening.uid not in (None, record.uid):
                 raise InvalidArgumentError(
-                    "another store has its log there", path=path, uid=record.uid, expected=opening.uid
+                    "the log at this path belongs to another store", path=path, uid=record.uid, expected=opening.uid
                 )
             held = frozen(record, owner=owner, home=opening.home, tier=opening.tier)
             try:
@@ -122,7 +122,7 @@ class HeldRecord:
         if standing is Standing.BEHIND:
             self.record, self._version = found, version
             raise NotConnectedError(
-                "an earlier change of the log's record was made late; repeat the call", path=self._path
+                "an earlier change of the log's record took effect late; repeat the call", path=self._path
             )
         return version
 

@@ -49,7 +49,7 @@ class LedgerNodes:
             ) from error
         if layout.strip() != LAYOUT:
             raise UnsupportedError(
-                "BookKeeper's layout of ledgers is not supported: it needs HierarchicalLedgerManagerFactory",
+                "BookKeeper's layout of ledgers is not supported; use HierarchicalLedgerManagerFactory",
                 layout=layout.decode(errors="replace"),
             )
         return instance.decode(errors="replace")
@@ -107,7 +107,7 @@ class LedgerNodes:
         """An id that no ledger has had. Raises UnsupportedError after 2^31 - 2 ledgers."""
         number = await self._nodes.next_number(f"{self._root}/idgen/ID-")
         if number >= LONG_ID:
-            raise UnsupportedError("BookKeeper has used up its short ids of ledgers", id=number, limit=LONG_ID)
+            raise UnsupportedError("BookKeeper has used up its short ledger ids", id=number, limit=LONG_ID)
         return number
 
     async def create(self, ledger: int, metadata: LedgerMetadata) -> int:

@@ -110,7 +110,9 @@ class BookKeeperWriter:
                 "entry is over the limit", size_bytes=size, limit_bytes=self._limits.entry_max_bytes
             )
         if self._pending and self._in_flight_bytes + size > self._limits.in_flight_bytes:
-            raise ThrottledError("ledger has too much in flight", resource="ledger", limit=self._limits.in_flight_bytes)
+            raise ThrottledError(
+                "ledger has too many bytes in flight", resource="ledger", limit=self._limits.in_flight_bytes
+            )
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[int] = loop.create_future()
         if self._failure is not None or self._closing:

@@ -18,7 +18,7 @@ from penstock.core.units import counted
 if TYPE_CHECKING:
     from penstock.ports.cluster.coordination import Coordination
 
-app = typer.Typer(no_args_is_help=True, help="A store on several machines: create, show, move, repair, upgrade.")
+app = typer.Typer(no_args_is_help=True, help="A store on several machines: create, inspect, move, repair, upgrade.")
 
 app.command()(doctor)
 
@@ -29,7 +29,7 @@ StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Name of the
 @app.command()
 def init(
     cluster: Annotated[
-        str, typer.Argument(metavar="zk://HOST:PORT/ROOT", help="Where the cluster will be in ZooKeeper.")
+        str, typer.Argument(metavar="zk://HOST:PORT/ROOT", help="Address of the new cluster in ZooKeeper.")
     ],
     tier2: Annotated[
         str, typer.Option("--tier2", metavar="PLACE", help=f"{TIER2} All machines must reach it.", show_default=False)
@@ -39,16 +39,20 @@ def init(
     containers: Annotated[
         int,
         typer.Option(
-            "--containers", metavar="N", min=1, max=64, help="Parts of the cluster that move between machines; fixed."
+            "--containers",
+            metavar="N",
+            min=1,
+            max=64,
+            help="Number of parts that move between machines. It cannot be changed later.",
         ),
     ] = 16,
     ledgers: LedgersOption = "/ledgers",
     insecure: InsecureOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Create a cluster in ZooKeeper. Generates its secret if there is no file. A repeated call changes nothing.
+    """Create a cluster in ZooKeeper, and its secret if the file does not exist. Running it again changes nothing.
 
-    Number of containers, tier 2 and BookKeeper cannot be changed later.
+    The number of containers, tier 2 and BookKeeper's root cannot be changed later.
 
     \b
     penstock cluster init zk://zk1:2181,zk2:2181/penstock/shop --tier2 s3://bucket/shop --secret-file cluster.secret
@@ -81,7 +85,7 @@ def init(
     }
     print_facts(facts, as_json=json)
     if not json:
-        few = "" if len(found.bookies) >= 3 else " Containers need three bookies, or at least two."
+        few = "" if len(found.bookies) >= 3 else " Each container needs three bookies, or at least two."
         print(f"next: copy {secret_file} to all machines; run penstock store and penstock controller there.{few}")
 
 
@@ -113,9 +117,9 @@ def drain(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help=f"{WAIT} The store then holds no container.")] = True,
     json: JsonOption = False,
 ) -> None:
-    """Move all containers away from a store, one every ten seconds. Then it can be stopped without a pause for clients.
+    """Move all containers away from a store, one every second. It can then be stopped without a pause for clients.
 
-    The store stays drained, also after a restart, until `penstock cluster undrain`.
+    The store stays drained, even after a restart, until `penstock cluster undrain`.
 
     \b
     penstock cluster drain store-2 --cluster zk://zk1:2181/penstock/shop
@@ -130,14 +134,14 @@ def drain(
         def show(left: int) -> None:
             line.show(f"{counted(left, 'container')} left on {store}")
 
-        def tell(reason: str) -> None:
+        def explain(reason: str) -> None:
             line.show("")
             print(f"{store} cannot be emptied now: {reason}", file=sys.stderr)
 
         async def work(session: Coordination) -> None:
             await wish_drained(session, store, drained=True)
             if wait:
-                await until_drained(session, store, show, clock=RealClock(), stuck=tell)
+                await until_drained(session, store, show, clock=RealClock(), stuck=explain)
 
         with_cluster(cluster, work)
     say(f"{store} is empty" if wait else f"{store} is being emptied", as_json=json, store=store, empty=wait)
@@ -145,7 +149,7 @@ def drain(
 
 @app.command()
 def undrain(store: StoreArgument, cluster: ClusterOption, json: JsonOption = False) -> None:
-    """Let a store have containers again.
+    """Let a drained store get containers again.
 
     \b
     penstock cluster undrain store-2 --cluster zk://zk1:2181/penstock/shop
@@ -160,15 +164,15 @@ def undrain(store: StoreArgument, cluster: ClusterOption, json: JsonOption = Fal
 def move(
     container: ContainerArgument,
     store: Annotated[
-        str | None, typer.Argument(metavar="STORE", help="Where it should be.", show_default=False)
+        str | None, typer.Argument(metavar="STORE", help="Store that it moves to.", show_default=False)
     ] = None,
     *,
     cluster: ClusterOption,
-    unpin: Annotated[bool, typer.Option("--unpin", help="Let it be anywhere again, instead of a move.")] = False,
+    unpin: Annotated[bool, typer.Option("--unpin", help="Remove the pin instead: any store may own it again.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help=f"{WAIT} The store then serves it.")] = True,
     json: JsonOption = False,
 ) -> None:
-    """Move a container to a store, and keep it there until --unpin. Prints for how long no store served it.
+    """Move a container to a store, and keep it there until --unpin. Prints how long no store served it.
 
     If the store is lost, another one serves the container until it is back.
 
@@ -188,7 +192,7 @@ def move(
 
         away_s = with_cluster(cluster, work)
     if store is None:
-        text = f"container {container} may be anywhere again"
+        text = f"container {container} is no longer pinned"
     elif away_s is None:
         text = f"container {container} will move to {store}"
     else:
@@ -208,7 +212,7 @@ def disable(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Keep all stores from opening a container, so that it can be repaired. Nothing is deleted.
+    """Close a container, and keep all stores from opening it, so that it can be repaired. Nothing is deleted.
 
     Its segments cannot be written or read until `penstock cluster enable`. Calls to it fail with the reason.
 
@@ -233,7 +237,9 @@ def disable(
                 await until_closed(session, container, lambda store: line.show(f"{store} closes container {container}"))
 
         with_cluster(cluster, work)
-    text = f"container {container} is disabled" + (", and no store has it open" if wait else "; its store closes it")
+    text = f"container {container} is disabled" + (
+        ", and no store has it open" if wait else "; its store is closing it"
+    )
     say(text, as_json=json, container=container, reason=reason, closed=wait)
 
 
@@ -257,10 +263,10 @@ def upgrade(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Finish an upgrade: let all processes write the newest formats that each of them can write.
+    """Finish an upgrade: let all processes write the newest formats that all of them support.
 
-    Run it when all stores and controllers run the new version. Until then, they write the formats of the earlier one, so each
-    of them can still be replaced by it. Afterwards, the earlier version refuses to start.
+    Run it once all stores and controllers run the new version. Until then, they write the formats of the earlier version, so
+    each machine can still return to it. Afterwards, the earlier version refuses to start.
 
     \b
     penstock cluster upgrade --cluster zk://zk1:2181/penstock/shop
@@ -275,7 +281,7 @@ def upgrade(
         print_json({**asdict(plan), "damaged": [asdict(one) for one in raised.damaged], "dry_run": dry_run})
         return
     if plan.before is None:
-        print(f"the level of formats was damaged, and {'would be' if dry_run else 'was'} written again: {plan.after}")
+        print(f"the damaged level of formats {'would be' if dry_run else 'was'} written again as {plan.after}")
     elif plan.after == plan.before:
         print(f"formats stay at level {plan.before}")
     else:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def doctor(
     cluster: ClusterOption,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Make lost records in ZooKeeper again, from tier 2 and from ledgers.")
+        bool, typer.Option("--rebuild", help="Restore lost records in ZooKeeper from tier 2 and ledgers.")
     ] = False,
     tier2: Annotated[
         str | None, typer.Option("--tier2", metavar="PLACE", help=f"{TIER2} For --rebuild.", show_default=False)
@@ -34,7 +34,7 @@ def doctor(
     accept_loss: Annotated[
         bool,
         typer.Option(
-            "--accept-loss", help="Continue without what is lost. Without it, --rebuild then changes nothing."
+            "--accept-loss", help="Rebuild even if data are lost. By default, --rebuild then changes nothing."
         ),
     ] = False,
     reason: Annotated[
@@ -48,7 +48,7 @@ def doctor(
 
     Each finding is one line that ends with what to do. Exit status 7: something is wrong.
 
-    With --rebuild, records that ZooKeeper has lost are made again. Stop all stores and controllers first.
+    --rebuild restores records that ZooKeeper has lost. Stop all stores and controllers first.
 
     \b
     penstock cluster doctor --cluster zk://zk1:2181/penstock/shop
@@ -111,10 +111,10 @@ def _rebuild(
     address = parse_cluster_address(cluster)
     facts = {
         "before": "stop all stores and controllers on all machines, also those that ZooKeeper does not show",
-        "earlier owners": "are fenced: what they still hold in memory is not acknowledged",
-        "loss": "is accepted: a log that cannot be found is given up"
+        "earlier owners": "are fenced: they acknowledge nothing more",
+        "loss": "is accepted: the rebuild continues without logs that cannot be found"
         if accept
-        else "is shown, and nothing is changed then",
+        else "is reported, and then nothing is changed",
     }
     action = f"rebuild the records of the cluster at {address}"
     confirm(Loss(action=action, facts=facts, fields={"accept_loss": accept}), yes=yes, as_json=json)
@@ -148,20 +148,20 @@ def _line(one: RebuiltContainer) -> str:
     name = f"container {one.container}"
     if one.state == "new":
         return f"{name}: it was never used"
-    as_of = "" if one.as_of_ms is None else f", whose newest part is of {_time(one.as_of_ms)}"
+    as_of = "" if one.as_of_ms is None else f", whose newest part dates from {_time(one.as_of_ms)}"
     known = f"{name}: recovered up to position {one.upto} of its log, from tier 2"
     if one.state == "complete":
         text = f"{known}{as_of}, and {format_size(one.log_bytes)} of log; nothing is missing"
     elif one.state == "cut":
-        text = f"{known}{as_of}, and {format_size(one.log_bytes)} of log. The rest of its log is gone"
+        text = f"{known}{as_of}, and {format_size(one.log_bytes)} of log. The rest of its log is missing"
     else:
-        text = f"{known} alone{as_of}. Its log is gone: what was acknowledged after that is lost, and nothing shows how much"
+        text = f"{known} alone{as_of}. Its log is lost, with all that was acknowledged after that; how much is unknown"
     if one.unreachable_bytes:
         text += (
             f". {format_size(one.unreachable_bytes)} of log cannot be used: frames before it, or its key, are missing"
         )
     if one.lost_bytes:
-        text += f". {format_size(one.lost_bytes)} with {counted(one.lost_events, 'event')} are known to be lost"
+        text += f". {format_size(one.lost_bytes)} with {counted(one.lost_events, 'event')} are lost for certain"
     if one.missing_chunks:
         text += f". Tier 2 lacks {counted(one.missing_chunks, 'chunk')}"
     return text

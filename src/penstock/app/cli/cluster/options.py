@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.net.tls.client import ClientTls
     from penstock.net.tls.settings import TlsSettings
 
-ADDRESS = "The cluster: zk://ZOOKEEPER:PORT/ROOT; separate several servers by commas."
+ADDRESS = "Address of the cluster: zk://ZOOKEEPER:PORT/ROOT; separate several servers with commas."
 
 ClusterOption = Annotated[str, typer.Option("--cluster", metavar="URL", help=ADDRESS, show_default=False)]
 NameOption = Annotated[
@@ -36,7 +36,7 @@ LinksCaOption = Annotated[
     typer.Option(
         "--links-ca",
         metavar="FILE",
-        help="CA certificates of the stores, in PEM, instead of the system's. With --tls-cert, links to stores use TLS.",
+        help="CAs of the stores' certificates, in PEM, instead of the system's. With --tls-cert, links to stores use TLS.",
         show_default=False,
     ),
 ]
@@ -45,7 +45,7 @@ LinksCertOption = Annotated[
     typer.Option(
         "--links-cert",
         metavar="FILE",
-        help="Certificate for stores with --tls-client-ca, in PEM, instead of --tls-cert.",
+        help="Certificate to show to stores that have --tls-client-ca, in PEM, instead of --tls-cert.",
         show_default=False,
     ),
 ]
@@ -64,7 +64,7 @@ def links_tls_settings(
     if ports is None:
         if ca or cert or key:
             raise InvalidArgumentError(
-                "links to stores have TLS if the ports have it; give --tls-cert and --tls-key too"
+                "links to stores use TLS only if the ports do: give --tls-cert and --tls-key too"
             )
         return None
     if cert is None and key is None:

@@ -73,7 +73,7 @@ def store(
 ) -> None:
     """Run a store of a cluster. It owns containers, and serves their segments to clients and to the controller.
 
-    Containers move to it by themselves. If it dies, other stores take them over. Before it is stopped for long, empty it
+    Containers move to it automatically. If it dies, other stores take them over. Before it is stopped for long, empty it
     with `penstock cluster drain`.
 
     \b

@@ -46,7 +46,7 @@ def settle_token_key(data: Path, key: StoreKey) -> None:
             write_secret(path, text)
         elif found.strip() != text.strip():
             raise InvalidArgumentError(
-                "the key of tokens in this directory belongs to another cluster or secret; remove the file: tokens that it"
-                " signed are then refused",
+                "the key that signs tokens in this directory belongs to another cluster or secret; remove the file. Tokens"
+                " that it signed are then refused",
                 path=str(path),
             )

@@ -27,5 +27,5 @@ def unseal(key: bytes, sealed: bytes, *, about: str) -> bytes:
         return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], about.encode())
     except (InvalidTag, ValueError) as error:
         raise CorruptDataError(
-            "an object cannot be decrypted: this process has another secret, or the object is damaged", about=about
+            "an object cannot be decrypted: this process has a different secret, or the object is damaged", about=about
         ) from error

@@ -22,7 +22,7 @@ def read_cluster_secret(path: Path) -> bytes:
     text = read_secret(path, max_bytes=_FILE_MAX_BYTES)
     if text is None:
         raise NotFoundError(
-            "the file with the secret of the cluster does not exist: copy it from the machine of `penstock cluster init`",
+            "the file with the secret of the cluster does not exist: copy it from where `penstock cluster init` ran",
             path=str(path),
         )
     try:

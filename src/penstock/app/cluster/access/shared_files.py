@@ -82,7 +82,7 @@ class SharedFiles:
             done = await self._attempt()
             if done is not None:
                 return done
-        raise NodeChangedError("users and tokens of the cluster change all the time", node=ACCESS)
+        raise NodeChangedError("users and tokens of the cluster keep changing; try again", node=ACCESS)
 
     async def _attempt(self) -> Mapping[str, Step] | None:
         """``sync``. None: another controller was faster."""
@@ -213,14 +213,19 @@ class SharedFiles:
         try:
             await self.objects.delete(name)
         except (PenstockError, OSError) as error:
-            log.warning("old users and tokens stay in tier 2", extra={"object": name, "reason": str(error)})
+            log.warning(
+                "object with old users and tokens could not be deleted from tier 2",
+                extra={"object": name, "reason": str(error)},
+            )
 
     async def _fetch(self, shared: SharedAccess) -> dict[str, bytes]:
         """All files of the cluster, also those that this controller does not share."""
         size = await self.objects.size(shared.object)
         contents = self._decrypt(await self.objects.read(shared.object, 0, size), shared.object)
         if {name: _digest(data) for name, data in contents.items()} != dict(shared.files):
-            raise CorruptDataError("the users of the cluster are not those that were published", object=shared.object)
+            raise CorruptDataError(
+                "the users of the cluster do not match their published digests", object=shared.object
+            )
         return contents
 
     def _encrypt(self, contents: dict[str, bytes], name: str) -> bytes:
@@ -261,7 +266,7 @@ class SharedFiles:
                 kept = path.with_name(f"{name}.conflict")
                 write_secret(kept, current)
                 log.error(
-                    "a file of users or tokens was replaced by that of the cluster",
+                    "a file of users or tokens was replaced by the cluster's",
                     extra={"path": str(path), "reason": kept_because, "kept": str(kept)},
                 )
             write_secret(path, data)

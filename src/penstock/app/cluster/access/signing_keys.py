@@ -77,7 +77,8 @@ class SharedSigningKeys:
         if shared.keys() & self.files.all().keys():
             for public in sorted(public for public, came_s in here.items() if public not in shared and came_s < late_s):
                 log.info(
-                    "a key of the audit log was replaced elsewhere, and is deleted here", extra={"key": public.hex()}
+                    "a key of the audit log was replaced by another controller; deleting it here",
+                    extra={"key": public.hex()},
                 )
                 self.files.delete(public)
 

@@ -31,7 +31,7 @@ async def begin_after_rebuild(coordination: Coordination, lines: ContainerLines)
         return None
     away = lines.away()
     if away is not None:
-        raise UnavailableError("a rebuilt cluster begins only once all containers are served", reason=away)
+        raise UnavailableError("a rebuilt cluster starts only once all containers are served", reason=away)
     found = Reconciled()
     await reconcile_segments(lines.segments, found)
     for sentence in found.made:

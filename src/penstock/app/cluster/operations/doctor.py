@@ -39,7 +39,7 @@ from penstock.storage.ledgers.takeover import APPLICATION
 
 _AT_ONCE = 32
 """Ledgers whose metadata are read at the same time."""
-_RETRY = "check the network, and repeat this"
+_RETRY = "check the network, and run this again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def _state_findings(state: ClusterState) -> list[Finding]:
             Finding(
                 subject="controllers",
                 problem="none is active" if state.controllers else "none is up",
-                action="start a controller; the log of one that does not become active shows why",
+                action="start a controller. If one is up and does not become active, its log shows why",
             )
         )
     for store in state.stores:
@@ -151,7 +151,7 @@ def _state_findings(state: ClusterState) -> list[Finding]:
             for reason, numbers in store.stuck.items()
         ]
         if store.flaps:
-            problem = "it was lost three times in ten minutes, and gets no containers"
+            problem = "it was lost three times in ten minutes, so it gets no containers for now"
             found.append(Finding(subject=f"store {store.name}", problem=problem, action="see its log for the cause"))
     for one in state.containers:
         subject = f"container {one.number}"

@@ -202,8 +202,8 @@ def _refuse_unlabelled(facts: Sequence[LedgerFacts]) -> None:
     unknown = [one.ledger for one in facts if one.is_ours and one.log is None]
     if unknown:
         raise ConflictError(
-            "a log seems to be lost, but BookKeeper has ledgers that do not show whose they are. If they are of another store"
-            " or not needed, delete them, and repeat",
+            "a log seems to be lost, but BookKeeper has ledgers that do not show which log they belong to. If they belong to"
+            " another store or are not needed, delete them, and try again",
             ledgers=tuple(unknown[:20]),
         )
 
@@ -291,7 +291,7 @@ class _Container:
         names = (await list_catalogue(objects)).get(number, [])
         if uid is None:
             if names:
-                raise CorruptDataError("part of tier 2 has a catalogue and no mark", container=number)
+                raise CorruptDataError("part of tier 2 has a catalogue but no mark", container=number)
             return ContainerRecord(uid=str(self._rng.uuid())), RebuiltContainer(container=number, state="new")
         keys = ObjectLedgerKeys(objects, uid=uid, clock=self._clock)
         extents = [await self._extent(one.ledger, keys) for one in self._facts if one.log == uid]
@@ -357,7 +357,7 @@ class _Container:
                 at = earlier(at)
         if first is None and names:
             raise CorruptDataError(
-                "catalogue of a container is damaged: no snapshot is whole, with all batches behind it",
+                "catalogue of a container is damaged: no snapshot is complete, with all batches that follow it",
                 container=self._number,
             )
         return first

@@ -100,11 +100,11 @@ async def _check_pinned(coordination: Coordination, container: int, store: str) 
     """Raises NotFoundError or ConflictError if the store will not get the container now. The pin stays."""
     wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
     if wishes.pinned.get(container) != store:
-        raise NotFoundError("the container may be anywhere again", container=container, store=store)
+        raise NotFoundError("the container is no longer pinned to the store", container=container, store=store)
     if store not in await coordination.members(STORES):
-        raise NotFoundError("the store is lost; it gets the container when it is back", store=store)
+        raise NotFoundError("the store is lost; it gets the container once it is back", store=store)
     if store in wishes.drained:
-        raise ConflictError("the store is drained; it gets the container when it no longer is", store=store)
+        raise ConflictError("the store is drained; undrain it to let it have the container", store=store)
     if (container, store) in await failed_openings(coordination):
         try:
             failure = decode_node(FailedOpening, (await coordination.read(failed_path(container, store))).data)
@@ -186,7 +186,9 @@ async def _change_wishes(coordination: Coordination, change: Callable[[Wishes], 
         except NodeChangedError:
             continue
         return True
-    raise NodeChangedError("the wishes of the cluster change all the time", node=WISHES, expected=node.version)
+    raise NodeChangedError(
+        "the requests of operators (node wishes) keep changing; try again", node=WISHES, expected=node.version
+    )
 
 
 async def _check_known(coordination: Coordination, store: str) -> None:

@@ -33,17 +33,27 @@ from penstock.codec.store.container_record import CataloguePosition, ContainerRe
 from penstock.codec.store.ledger_keys import DIRECTORY, encode_marker
 from penstock.core.cluster.ownership import counted_objects, frozen
 from penstock.core.cluster.rebuilding import LedgerExtent, chain, earlier, positions
-from penstock.model.errors import ConflictError, CorruptDataError, InvalidArgumentError, PenstockError
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidArgumentError,
+    PenstockError,
+    UnavailableError,
+)
+from penstock.model.ledgers import LedgerSpec
 from penstock.ports.objects import Objects
 from penstock.segmentstore.store import SegmentStore
+from penstock.storage.ledgers.beginnings import LOG_LABEL
 from penstock.storage.ledgers.bookkeeper import open_ledgers
 from penstock.storage.ledgers.inspection import open_inspection
+from penstock.storage.ledgers.metadata import LedgerNodes, closed_at
+from penstock.storage.ledgers.writer import BookKeeperWriter
 from penstock.storage.machine.clock import RealClock
 from penstock.storage.machine.files import RealFiles
 from penstock.storage.machine.offload import ThreadOffload
 from penstock.storage.memory.memory_coordination import MemoryCoordinator
 from penstock.storage.objects.file_objects import FileObjects
-from penstock.testing.bookkeeper.bookies import ROOT
+from penstock.testing.bookkeeper.bookies import ROOT, SimBookKeeper
 from tests.cluster.damage_kit import put
 from tests.cluster.store_node_kit import MemoryCluster, numbers, write
 
@@ -236,6 +246,50 @@ def test_a_log_that_lacks_a_ledger_goes_on_before_the_gap_and_what_is_behind_it_
             (_, again) = (await rebuild(cluster)).containers
             assert (again.state, again.unreachable_bytes) == ("complete", 0)
             assert await serve(b, 1, segment, []) == [*range(5), *range(70, 75)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_ledger_whose_creator_died_before_its_header_stops_no_rebuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    cluster = MemoryCluster(tmp_path, containers=2)
+    segment = cluster.segment_of(1)
+
+    async def die(self: BookKeeperWriter, header: bytes) -> None:
+        raise Killed
+
+    async def create(world: SimBookKeeper, spec: LedgerSpec) -> None:
+        async with open_ledgers(
+            world.nodes, root=ROOT, clock=RealClock(), rng=cluster.rng, connect=world.connect
+        ) as ledgers:
+            await ledgers.create(spec, b"")
+
+    async def main() -> None:
+        async with cluster.shared("a") as a:
+            await serve(a, 1, segment, range(5), kill=True)
+            spec = LedgerSpec(labels=((LOG_LABEL, cluster.record(1).uid.encode()),))
+            with monkeypatch.context() as patched:
+                patched.setattr(BookKeeperWriter, "add_header", die)
+                with pytest.raises(Killed):
+                    await create(cluster.bookkeeper, spec)
+            lose(cluster)
+            stopped = [cluster.bookkeeper.bookies[name] for name in ("bookie-0", "bookie-1")]
+            for bookie in stopped:
+                bookie.stop()
+            with pytest.raises(UnavailableError):
+                await rebuild(cluster)
+            for bookie in stopped:
+                bookie.start()
+            if is_closed:  # by BookKeeper's own recovery
+                nodes = LedgerNodes(cluster.bookkeeper.nodes, ROOT)
+                ledger = max(await nodes.ledgers())
+                metadata, version = await nodes.read(ledger)
+                await nodes.replace(ledger, closed_at(metadata, last=-1, length_bytes=0), version)
+            report = await rebuild(cluster)
+            assert [one.state for one in report.containers] == ["new", "complete"]
+            assert await serve(a, 1, segment, [5]) == [*range(6)]
 
     asyncio.run(main())
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from penstock.codec.bookie import LAST_ENTRY, Code, Entry, Operation, decode_entry, encode_read
 from penstock.codec.ledger_metadata import LedgerMetadata, ensemble_of
+from penstock.core.ledgers.recovery import Quorum, Reply, judge_code
 from penstock.model.errors import CorruptDataError, NotConnectedError, UnavailableError
 from penstock.model.ledgers import Bookie
 from penstock.ports.cluster.nodes import Nodes
@@ -91,6 +92,16 @@ class LedgerInspection:
             if found is not None:
                 return found
         raise UnavailableError("entry cannot be read now", ledger=ledger, entry=number, bookies=names)
+
+    async def has_no_beginning(self, ledger: int, metadata: LedgerMetadata) -> bool:
+        """Whether bookies prove that entry 0 was never acknowledged: so many of them answer that they lack it. A log lists no
+        ledger before all bookies have this entry, so nothing else is in such a ledger. Ask after a takeover has failed, which
+        has fenced the ledger."""
+        key, frame = (Operation.READ, ledger, 0), [encode_read(ledger, 0)]
+        names = ensemble_of(metadata.ensembles, 0).bookies
+        answers = await asyncio.gather(*(self._connections.call(name, key, frame) for name in names))
+        lacking = sum(one is not None and judge_code(one.code) is Reply.LACKS for one in answers)
+        return lacking >= Quorum(copies=metadata.write_quorum, acks=metadata.ack_quorum).certain
 
     async def _read(self, name: str, ledger: int, number: int) -> Entry | None:
         key = (Operation.READ, ledger, number)

@@ -47,6 +47,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NodeNotFoundError,
     NotFoundError,
+    UnavailableError,
     VersionTooNewError,
 )
 from penstock.model.ledgers import LedgerKey
@@ -294,7 +295,8 @@ class _Container:
                 raise CorruptDataError("part of tier 2 has a catalogue but no mark", container=number)
             return ContainerRecord(uid=str(self._rng.uuid())), RebuiltContainer(container=number, state="new")
         keys = ObjectLedgerKeys(objects, uid=uid, clock=self._clock)
-        extents = [await self._extent(one.ledger, keys) for one in self._facts if one.log == uid]
+        found_extents = [await self._extent(one.ledger, keys) for one in self._facts if one.log == uid]
+        extents = [one for one in found_extents if one is not None]
         chunks = [name.removeprefix(_CHUNKS) for name in await objects.list(_CHUNKS.rstrip("/"))]
         epochs = [epoch for name in chunks if (epoch := chunk_epoch(name)) is not None]
         known = max((newest_epoch(names, ()), *epochs))
@@ -393,11 +395,20 @@ class _Container:
                             return batch
         return None
 
-    async def _extent(self, ledger: int, keys: LedgerKeys) -> LedgerExtent:
+    async def _extent(self, ledger: int, keys: LedgerKeys) -> LedgerExtent | None:
         """Fence and close the ledger, and see which frames it has. Its key may be gone: a wipe has destroyed it and could not
-        delete the ledger, or the key is lost."""
-        info = await self._sources.ledgers.take_over(ledger)
+        delete the ledger, or the key is lost. None: its writer died before the ledger had its header, so it was never used.
+        """
         inspection = self._sources.inspection
+        try:
+            info = await self._sources.ledgers.take_over(ledger)
+        except UnavailableError:
+            # A takeover takes no answers without an entry for proof, so this ledger can never be closed.
+            if await inspection.has_no_beginning(ledger, await inspection.metadata(ledger)):
+                return None
+            raise
+        if info.last < 0:
+            return None  # BookKeeper's own recovery has closed it
         metadata = await inspection.metadata(ledger)
         header = decode_header(bytes((await inspection.entry(ledger, metadata, 0)).payload), ledger=ledger)
         is_readable = True

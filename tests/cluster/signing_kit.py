@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from penstock.app.cluster.access.keys import derived
 from penstock.app.cluster.access.signing_keys import SharedSigningKeys
 from penstock.storage.machine.signing_keys import FileSigningKeys
 from penstock.storage.memory.memory_objects import MemoryObjects
-from penstock.testing.fakes import FakeClock, SeededRng
+from penstock.testing.fakes import SeededRng
 
 SECRET = bytes(range(32))
 
 
 def keys_of(data: Path, objects: MemoryObjects, *, secret: bytes = SECRET) -> SharedSigningKeys:
-    clock = FakeClock()
-    clock.ms = int(time.time() * 1000)  # files have the times of the real clock
     return SharedSigningKeys(
         files=FileSigningKeys(data),
         objects=objects,
         cluster="c1",
         key=derived(secret, "c1", "keys of the audit log"),
         rng=SeededRng(len(str(data))),
-        clock=clock,
     )

@@ -180,6 +180,39 @@ def test_after_a_crash_at_any_step_one_key_signs_and_everything_holds(tmp_path, 
     asyncio.run(run())
 
 
+class Overtaken(FileSigningKeys):
+    """Another controller becomes active and rotates while this one lists its keys, before or after it has them."""
+
+    def __init__(self, data, *, before):
+        super().__init__(data)
+        self.before = before
+        self.rotate = None
+
+    async def listed(self):
+        rotate, self.rotate = self.rotate, None
+        if rotate is not None and self.before:
+            await rotate()
+        found = await super().listed()
+        if rotate is not None and not self.before:
+            await rotate()
+        return found
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_controller_that_was_overtaken_deletes_no_key_of_the_next(tmp_path, before):
+    async def run():
+        segments, keys = MemorySegments(), Overtaken(tmp_path, before=before)
+        async with signing(segments, tmp_path, keys=keys) as slow, signing(segments, tmp_path) as other:
+            await slow.evidence.rotate_key()
+            keys.rotate = other.evidence.rotate_key
+            await slow.evidence.rotate_key()
+            key = (await other.evidence.log()).key
+            assert holds(key, now=(await other.evidence.checkpoint()).note.encode())
+            assert len(key_files(tmp_path)) == 1
+
+    asyncio.run(run())
+
+
 class FullKeys(FileSigningKeys):
     full = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 
@@ -18,6 +19,10 @@ class SigningKeys(Protocol):
         InvalidArgumentError: others can read it; CorruptDataError."""
         ...
 
-    async def keep_only(self, public: bytes) -> None:
-        """Delete all other keys. Raises OSError, UnavailableError."""
+    async def listed(self) -> Collection[bytes]:
+        """The public parts of all keys. Raises OSError, UnavailableError."""
+        ...
+
+    async def discard(self, replaced: Collection[bytes]) -> None:
+        """Delete keys that are never used again. Missing ones are no error. Raises OSError, UnavailableError."""
         ...

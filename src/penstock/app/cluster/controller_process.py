@@ -150,7 +150,6 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
             cluster=config.cluster,
             key=derived(secret, config.cluster, "keys of the audit log"),
             rng=rng,
-            clock=RealClock(),
         )
         directory.mark_complete()
         member = ClusterMember(

@@ -105,10 +105,13 @@ class Signing:
         async with self._ctx.locks.hold("audit-keys"):
             await changing(lambda: self._rotate(state))
             # Another controller may have rotated meanwhile: keep the key that is current now. Under the lock, because
-            # another call may have made a key that no record names yet.
+            # another call may have made a key that no record names yet. The list comes first: a controller that reads
+            # the record was still active when it listed, so no later one has made a key that is in the list.
+            listed = await self._keys().listed()
             found = await self._found(state)
             if found.value is not None:
-                await self._keys().keep_only(found.value.public)
+                current = found.value.public
+                await self._keys().discard([public for public in listed if public != current])
         self._ctx.audit.soon()
 
     async def _rotate(self, state: LogState) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,18 +35,19 @@ class FileSigningKeys:
         # The file is made with mode 0600.
         replace_file(self._path(public), private.hex().encode() + b"\n")
 
-    def all(self) -> Mapping[bytes, float]:
-        """The public parts of the keys that are here, and when each came, in seconds since the Unix epoch. Raises OSError."""
-        found: dict[bytes, float] = {}
+    async def listed(self) -> Collection[bytes]:
+        found: list[bytes] = []
         for path in sorted(self._directory.glob("*.key")):
             with suppress(ValueError):  # not a file of ours
-                found[bytes.fromhex(path.stem)] = path.stat().st_mtime
+                found.append(bytes.fromhex(path.stem))
         return found
 
-    def delete(self, public: bytes) -> None:
-        """Raises OSError."""
-        self._path(public).unlink()
-        sync_directory(self._directory)
+    async def discard(self, replaced: Collection[bytes]) -> None:
+        paths = [path for path in map(self._path, replaced) if path.exists()]
+        for path in paths:
+            path.unlink()
+        if paths:
+            sync_directory(self._directory)
 
     def sign(self, public: bytes, message: bytes) -> bytes:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -75,13 +76,6 @@ class FileSigningKeys:
         if key.public_key().public_bytes_raw() != public:
             raise CorruptDataError("the private key of the audit log is another one", file=str(path))
         return key.private_bytes_raw()
-
-    async def keep_only(self, public: bytes) -> None:
-        kept = self._path(public)
-        for path in sorted(self._directory.glob("*.key")):
-            if path != kept:
-                path.unlink()
-        sync_directory(self._directory)
 
     def _path(self, public: bytes) -> Path:
         return self._directory / f"{public.hex()}.key"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import NotFoundError
@@ -30,5 +31,8 @@ class MemorySigningKeys:
             raise NotFoundError("the private key of the audit log is not here")
         return key.sign(message)
 
-    async def keep_only(self, public: bytes) -> None:
-        self._keys = {name: key for name, key in self._keys.items() if name == public}
+    async def listed(self) -> Collection[bytes]:
+        return list(self._keys)
+
+    async def discard(self, replaced: Collection[bytes]) -> None:
+        self._keys = {name: key for name, key in self._keys.items() if name not in replaced}

@@ -7,12 +7,12 @@ tokens".
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.app.cluster.access.sealed import seal, unseal
 from penstock.model.errors import PenstockError
-from penstock.ports.clock import Clock
 from penstock.ports.objects import Objects
 from penstock.ports.rng import Rng
 from penstock.storage.machine.signing_keys import FileSigningKeys
@@ -22,8 +22,9 @@ log = logging.getLogger(__name__)
 OBJECTS: Final = "audit-keys"
 """Directory of tier 2 with the encrypted keys, each named by its public part."""
 
-_LAG_S: Final = 86_400.0
-"""A list of objects may lack what was put last, so a file is kept for at least a day."""
+_REPLACED: Final = ".replaced"
+"""Ends the name of an empty object that stays: with it, other controllers delete their files of a key. A key that tier 2
+lacks need not be replaced: the object may be lost, and a file may be the last copy of the current key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,6 @@ class SharedSigningKeys:
     cluster: str
     key: bytes
     rng: Rng
-    clock: Clock
 
     async def create(self) -> bytes:
         """As the protocol says. The object is written before anybody learns of the key: after the loss of this machine, the
@@ -49,12 +49,17 @@ class SharedSigningKeys:
         """As the protocol says."""
         return self.files.sign(public, message)
 
-    async def keep_only(self, public: bytes) -> None:
+    async def listed(self) -> Collection[bytes]:
+        """As the protocol says. Keys that only another machine has are not in it."""
+        shared = _keys_of(await self.objects.list(OBJECTS))
+        return sorted({*await self.files.listed(), *shared})
+
+    async def discard(self, replaced: Collection[bytes]) -> None:
         """As the protocol says. Files of other controllers are deleted when these become active."""
-        await self.files.keep_only(public)
-        for name in await self.objects.list(OBJECTS):
-            if name != _name(public):
-                await self.objects.delete(name)
+        for public in replaced:
+            await self.objects.put(f"{_name(public)}{_REPLACED}", b"")
+            await self.objects.delete(_name(public))
+        await self.files.discard(replaced)
 
     async def catch_up(self) -> None:
         """Fetch the keys that earlier active controllers have made, and delete the files of keys that one of them has
@@ -65,22 +70,20 @@ class SharedSigningKeys:
         except (PenstockError, OSError) as error:
             log.error("keys of the audit log may be missing", extra={"reason": str(error)})
             return
-        shared = {bytes.fromhex(name.rpartition("/")[2]): size for name, size in names.items() if _is_key(name)}
-        here = self.files.all()
-        for public in sorted(shared.keys() - here.keys()):
+        replaced = _keys_of(name.removesuffix(_REPLACED) for name in names if name.endswith(_REPLACED))
+        here = await self.files.listed()
+        for public in sorted({*_keys_of(names)}.difference(here, replaced)):
             try:
-                sealed = await self.objects.read(_name(public), 0, shared[public])
+                sealed = await self.objects.read(_name(public), 0, names[_name(public)])
                 self.files.put(public, unseal(self.key, sealed, about=self._about(public)))
             except (PenstockError, OSError) as error:
                 log.error("a key of the audit log is missing", extra={"object": _name(public), "reason": str(error)})
-        late_s = self.clock.now_ms() / 1000 - _LAG_S
-        if shared.keys() & self.files.all().keys():
-            for public in sorted(public for public, came_s in here.items() if public not in shared and came_s < late_s):
-                log.info(
-                    "a key of the audit log was replaced by another controller; deleting it here",
-                    extra={"key": public.hex()},
-                )
-                self.files.delete(public)
+        for public in sorted({*here}.intersection(replaced)):
+            log.info(
+                "a key of the audit log was replaced by another controller; deleting it here",
+                extra={"key": public.hex()},
+            )
+            await self.files.discard([public])
 
     def _about(self, public: bytes) -> str:
         return f"{self.cluster}\0audit key\0{public.hex()}"
@@ -90,6 +93,7 @@ def _name(public: bytes) -> str:
     return f"{OBJECTS}/{public.hex()}"
 
 
-def _is_key(name: str) -> bool:
-    text = name.rpartition("/")[2]
-    return len(text) == 64 and all(letter in "0123456789abcdef" for letter in text)
+def _keys_of(names: Iterable[str]) -> Sequence[bytes]:
+    """The keys that objects of these names hold. Other names are left out."""
+    texts = (name.rpartition("/")[2] for name in names)
+    return [bytes.fromhex(text) for text in texts if len(text) == 64 and set(text) <= set("0123456789abcdef")]

@@ -117,7 +117,17 @@ class HdfsObjects:
 
     async def _put(self, name: str, data: bytes, *, replaces: bool) -> None:
         part = f"{self._root}/{UNFINISHED}/{uuid4().hex}"
-        work = partial(_write, self._client, part, self._path(name), data=data, replaces=replaces, left=self._left)
+        given_up = threading.Event()
+        work = partial(
+            _write,
+            self._client,
+            part,
+            self._path(name),
+            data=data,
+            replaces=replaces,
+            left=self._left,
+            given_up=given_up,
+        )
         try:
             await self._call(work, name, transfers=True)
         except FileNotFoundError as error:
@@ -127,11 +137,13 @@ class HdfsObjects:
                 object=name,
             ) from error
         except UnavailableError:
+            given_up.set()
             # Perhaps only the answer to the rename was lost.
             if not await self._holds(name, data):
                 await self._remove_left(part)
                 raise
         except asyncio.CancelledError:
+            given_up.set()
             self._left[part] = None
             raise
 
@@ -174,8 +186,15 @@ class HdfsObjects:
         """Check that a deletion of the object removes its bytes from HDFS. Also deletes what failed calls of this process
         left. Raises KeptBySnapshotError (a snapshot would keep them), UnavailableError."""
         for part in list(self._left):
-            await self.delete(part.removeprefix(f"{self._root}/"))
-            self._left.pop(part, None)
+            await self._remove(part)
+        if self._left:
+            raise UnavailableError(
+                "a write to HDFS that was given up still waits there, and may hold what is to be erased; the erasure"
+                " continues once it has ended",
+                tier2=self._url,
+                object=name,
+                writes=len(self._left),
+            )
         found = await self._snapshot(name)
         if found is not None:
             directory, snapshot = found
@@ -193,7 +212,13 @@ class HdfsObjects:
         """Delete what a failed call left, or note it. Its thread may still wait for a datanode."""
         self._left[part] = None
         with suppress(UnavailableError):
-            await self.delete(part.removeprefix(f"{self._root}/"))
+            await self._remove(part)
+
+    async def _remove(self, part: str) -> None:
+        """Delete what a failed call left. It stays noted while the thread of the call runs, which may still create it."""
+        runs = part.rpartition("/")[2] in _OURS  # before the deletion: what it makes until then is deleted
+        await self.delete(part.removeprefix(f"{self._root}/"))
+        if not runs:
             self._left.pop(part, None)
 
     async def _holds(self, name: str, data: bytes) -> bool:
@@ -346,9 +371,19 @@ def _started(work: Callable[[], T]) -> asyncio.Future[T]:
     return done
 
 
-def _write(client: Client, part: str, path: str, *, data: bytes, replaces: bool, left: dict[str, None]) -> None:
+def _write(
+    client: Client,
+    part: str,
+    path: str,
+    *,
+    data: bytes,
+    replaces: bool,
+    left: dict[str, None],
+    given_up: threading.Event,
+) -> None:
     """Write the object under the name ``part``, then rename it. After a failure ``part`` is deleted, or noted in ``left``.
-    Raises AlreadyExistsError unless it ``replaces``."""
+    Not renamed any more once the caller has ``given_up``: it may have deleted the object since, as one that may have
+    arrived. Raises AlreadyExistsError unless it ``replaces``."""
     own = part.rpartition("/")[2]
     _OURS[own] = None
     try:
@@ -356,6 +391,8 @@ def _write(client: Client, part: str, path: str, *, data: bytes, replaces: bool,
         size_bytes = client.get_file_info(part).length
         if size_bytes != len(data):
             raise CorruptDataError("tier 2 stored other bytes than were written", object=path, size=size_bytes)
+        if given_up.is_set():
+            raise UnavailableError("HDFS took the object too late", object=path)
         try:
             client.rename(part, path, replaces)
         except FileNotFoundError:
@@ -365,7 +402,7 @@ def _write(client: Client, part: str, path: str, *, data: bytes, replaces: bool,
         left[part] = None
         with suppress(OSError, RuntimeError):
             client.delete(part)
-            del left[part]
+            left.pop(part, None)  # the loop may have been faster
         if isinstance(error, FileExistsError):
             raise AlreadyExistsError("object exists", object=path) from error
         raise

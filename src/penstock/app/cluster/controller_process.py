@@ -60,15 +60,16 @@ log = logging.getLogger(__name__)
 
 _WATCH_S: Final = 0.2
 _NAME_S: Final = 30.0
-"""How long the name of a controller that was killed may stay registered: a session, at most 20 ticks of 2 s as shipped,
-usually 4 s."""
+"""The name of a killed controller may stay registered for this long: one session, usually 4 s, and with ZooKeeper's
+defaults at most 20 ticks of 2 s."""
 _SERVED_S: Final = 30.0
 """How long the first start waits for all containers. Streams of the others cannot be reached until they are served."""
 _REACHED_S: Final = 10.0
 """How long an elected controller then tries to reach a store that serves its table. One with another secret, or behind a
 broken network, must not keep the others from being elected."""
 _LOST_S: Final = 30.0
-"""The same for the active controller. Longer: its calls wait as long, and a store that hangs is noticed in 15 s."""
+"""The same for the active controller. It is longer, because calls wait for this long, and a store that hangs is noticed
+only after 15 s."""
 
 Ready = Callable[[Mapping[str, Any]], None]
 
@@ -113,7 +114,7 @@ async def open_member(settings: ControllerProcessSettings) -> AsyncIterator[Clus
     rng = RealRng()
     secret = read_cluster_secret(settings.secret_file)
     if settings.serving.tls is not None:
-        # A standby opens no port. It must not find out only when it is elected that it cannot.
+        # A standby opens no port. Check the certificate now: otherwise a bad one would show only after the election.
         load_tls(settings.serving.tls, now_ms=RealClock().now_ms())
         # Files are read at the election. Without a handler, the signal would end a standby.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)

@@ -43,12 +43,12 @@ class HoldingLimits:
     """Seconds, and a number.
 
     ``openings``: containers that open at the same time; each waits half of its time, for bookies, ZooKeeper and tier 2.
-    ``flush_s``: how long a container that moves away may be written to tier 2 while it still serves. ``close_s``: how long
-    its close may take then; it gives up waiting for bookies and tier 2 by itself before that, after at most 49 s.
-    ``pause_s``, ``pause_max_s``: between attempts to open it, doubled each time. One that served for ``steady_s`` begins with
-    the first pause again. ``give_up_s``: after so long without success, others may try to open it. ``hang_s``: the same for
-    one attempt that does not end; an opening takes seconds. ``again_s``: after so long it may be given to this store again,
-    doubled after each failure, up to ``again_max_s``.
+    ``flush_s``: how long a container that moves away may be written to tier 2 while it still serves. ``close_s``: how
+    long its close may take then; it gives up waiting for bookies and tier 2 by itself before that, after at most 49 s.
+    ``pause_s``, ``pause_max_s``: between attempts to open it, doubled each time. One that served for ``steady_s``
+    begins with the first pause again. ``give_up_s``: after this long without success, other stores may try to open it.
+    ``hang_s``: the same for one attempt that does not end; an opening takes seconds. ``again_s``: after this long, the
+    container may be assigned to this store again; doubled after each failure, up to ``again_max_s``.
     """
 
     openings: int = 8
@@ -207,8 +207,8 @@ class Holding:
 
     @asynccontextmanager
     async def _noticing_hang(self) -> AsyncIterator[None]:
-        """Leave the container to others if the block takes too long. It goes on, and is cancelled once another store is to
-        have the container."""
+        """Offer the container to other stores if the block takes too long. The block continues, and is cancelled once
+        the container is assigned to another store."""
 
         async def notice() -> None:
             await asyncio.sleep(self._limits.hang_s)

@@ -117,7 +117,7 @@ async def _decide(coordination: Coordination, *, containers: int, clock: Clock) 
         log.warning("assignment could not be updated; trying again", extra={"reason": str(error)})
         return RETRY_S
     except UNREADABLE as error:
-        # Every controller would end, again after each start, and the active one with its clients.
+        # An error here would end every controller, again after each restart, and cut off the clients of the active one.
         log.error("assignment cannot be updated until its nodes are repaired", extra={"reason": str(error)})
         return None
     return None if found.again_at_ms is None else max(0, found.again_at_ms - now_ms) / 1000
@@ -128,7 +128,7 @@ async def failed_openings(coordination: Coordination) -> frozenset[tuple[int, st
     try:
         return failed_pairs(await coordination.members(FAILED))
     except NodeNotFoundError:
-        return frozenset()  # no store has had to tell this in a cluster of the first version
+        return frozenset()  # clusters of the first version have this node only once an opening has failed
 
 
 def _log_changes(before: Assignment, after: Assignment) -> None:

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _Entry = TypeVar("_Entry", StoreEntry, ControllerEntry)
 _RETRY_S: Final = 1.0
 _ATTEMPTS: Final = 16
-"""Changes by others that are followed while the level is raised; operators are few."""
+"""How often raising the level is repeated because others changed it; operators are few."""
 
 
 async def check_level(coordination: Coordination) -> int:
@@ -99,9 +99,9 @@ async def raise_level(coordination: Coordination, *, dry_run: bool = False) -> R
     """Raise the level as far as all registered processes can write it. Never lowers it. Writes it again if its node is
     damaged.
 
-    A process that registers meanwhile and cannot write the new level ends as soon as it sees it, and writes nothing above
-    its own level until then. Raises NodeChangedError: others change the level all the time. VersionTooNewError: the node of
-    the level was written by a newer version; use that one.
+    A process that registers meanwhile and cannot write the new level ends as soon as it sees it, and writes nothing
+    above its own level until then. Raises NodeChangedError: others keep changing the level. VersionTooNewError: the
+    node of the level was written by a newer version; use that one.
     """
     for _ in range(_ATTEMPTS):
         await coordination.sync()

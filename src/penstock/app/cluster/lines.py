@@ -41,11 +41,12 @@ Dial = Callable[[int, str, Mapping[str, Handler]], Awaitable[WorkerLink]]
 class LinePatience:
     """How a controller treats containers that it does not reach. Seconds.
 
-    A dial that fails is repeated after ``pause_s``, doubled each time up to ``pause_max_s``; so is one whose link lived for
-    less than ``steady_s``. It never gives up: another store takes the container over. ``pulse_s`` and ``silent_s``: as for
-    workers. The link of a store that hangs is closed, so that callers do not wait; the store is left alone. ``earlier_s``:
-    how long a hold or a lock waits for a container that was not reached since the election. ``retry_s``: after the
-    coordinator did not answer. ``unreached_s``: after so long, another store gets a container whose store is not reached.
+    A dial that fails is repeated after ``pause_s``, doubled each time up to ``pause_max_s``; so is one whose link lived
+    for less than ``steady_s``. It never gives up: another store takes the container over. ``pulse_s`` and ``silent_s``:
+    as for workers. The link of a store that hangs is closed, so that callers do not wait; the store is left alone.
+    ``earlier_s``: how long a hold or a lock waits for a container that was not reached since the election. ``retry_s``:
+    after the coordinator did not answer. ``unreached_s``: after this long, another store gets a container whose store
+    cannot be reached.
     """
 
     pause_s: float = 0.1
@@ -69,8 +70,8 @@ class ContainerLine:
         self.ready = False
         """Whether the link is open, and the store knows the limits of writers."""
         self.was_reached = False
-        """Whether there ever was a link. Removals that an earlier controller has allowed in this container have ended then:
-        its store accepts a link only afterwards, and no earlier controller can reach it any more."""
+        """Whether there ever was a link. If so, removals that an earlier controller allowed in this container have
+        ended: its store accepts a link only after that, and from then on no earlier controller can reach it."""
         self.problem: str | None = None
         """Why the last dial failed."""
         self.unreached: tuple[str, float] | None = None
@@ -110,7 +111,7 @@ class ContainerLines:
         return self._failure
 
     def not_ready(self) -> Mapping[str, str]:
-        """The functions that do not work in every container, each with the containers and their reasons."""
+        """The functions that do not work in at least one container, each with these containers and their reasons."""
         found: dict[str, list[tuple[int, str]]] = {}
         for one in self.lines:
             away = one.failure()
@@ -244,8 +245,8 @@ class ContainerLines:
         return min(self._patience.pause_max_s, self._patience.pause_s * float(1 << min(failures - 1, 16)))
 
     async def _holder(self, one: ContainerLine, wake: asyncio.Event) -> HeldContainer | None:
-        """The store that serves the container now; None: there is none. While the coordinator does not answer: the last one
-        that is known, and ``wake`` is set soon: no other notice of this change follows."""
+        """The store that serves the container now; None: there is none. If the coordinator does not answer: the last
+        known one, and ``wake`` is set soon, because no other notice of this change follows."""
         try:
             node = await self._coordination.read(f"{HELD}/{one.number}")
             held = decode_node(HeldContainer, node.data)
@@ -263,7 +264,7 @@ class ContainerLines:
     async def _connect(
         self, one: ContainerLine, held: HeldContainer, wake: asyncio.Event, watching: asyncio.Future[None]
     ) -> bool:
-        """Dial the store and use the link until it ends. Returns whether there was none."""
+        """Dial the store and use the link until it ends. Returns True if there was no usable link."""
         removals = WorkerRemovals()
         try:
             link = await self._dial(one.number, held.links, self._reports.handlers(removals, one.number))
@@ -328,8 +329,8 @@ class ContainerLines:
                 return True
 
     async def follow_wishes(self) -> None:
-        """Keep ``disabled`` of all containers up to date; while the wishes cannot be read, as it was. Runs until it is
-        cancelled. Raises SessionEndedError."""
+        """Keep ``disabled`` of all containers up to date. While the wishes cannot be read, it does not change. Runs
+        until it is cancelled. Raises SessionEndedError."""
         async with aclosing(self._coordination.notices(WISHES)) as notices:
             async for _ in notices:
                 await self._read_wishes()

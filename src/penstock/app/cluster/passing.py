@@ -1,4 +1,4 @@
-"""Requests about tables whose container another store has: they are sent there, and the answers come back.
+"""Forwards requests about tables to the store that has their container, and returns its answers.
 
 Pravega's Python client asks once where a table is. Without this, its readers would stop whenever the container of their
 group's table moves. Source: docs/design/0065-cluster.md, "Tables that have moved".
@@ -27,8 +27,8 @@ from penstock.ports.telemetry import Telemetry
 _LIMITS = DialLimits(connect_s=3.0, retry_for_s=10.0, backoff_max_s=0.5)
 """A takeover takes a few seconds, and the client waits for its answer."""
 _AT_A_TIME, _LARGE_AT_A_TIME = 256, 8
-"""Requests in flight at other stores; of those whose replies may be as large as a frame, fewer. More wait: their connections
-take no further ones then."""
+"""Requests in flight at other stores; fewer of those whose replies may be as large as a frame. Further requests wait,
+and their connections take no more requests meanwhile."""
 
 _READS = (t.GetTableSegmentInfo, t.ReadTable, t.ReadTableKeys, t.ReadTableEntries, t.ReadTableEntriesDelta)
 _ANSWERS = (

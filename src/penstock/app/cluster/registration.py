@@ -1,4 +1,4 @@
-"""Registrations of one session: made when their place is free, changed, and deleted, whatever happens to answers."""
+"""Registrations of one session: created when their place is free, changed, and deleted, even if answers are lost."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Registration:
         await self._repeated(attempt)
 
     async def drop(self) -> None:
-        """Delete our registration, if it exists. Then none of our earlier calls can make it any more."""
+        """Delete our registration, if it exists. Afterwards, none of our earlier calls can create it."""
 
         async def attempt() -> None:
             # A change with an unknown outcome does not happen after a later one was answered.
@@ -109,7 +109,7 @@ class Registration:
         return None
 
     def _decoded(self, node: Node) -> HeldContainer | StoreEntry | None:
-        """What the node says; None: it cannot be read. It is not ours then, because we write nothing damaged."""
+        """The content of the node; None: it cannot be read. Then it is not ours, because we write nothing damaged."""
         try:
             return decode_node(self._kind, node.data)
         except (CorruptDataError, VersionTooNewError) as error:
@@ -129,11 +129,11 @@ class Registration:
 
 
 class FailedOpenings:
-    """Containers and stores that could not open them, or where they cannot be reached. Controllers give these containers to
-    other stores. The registrations are those of one session.
+    """Containers that a store could not open, or that cannot be reached at a store. Controllers assign them to other
+    stores. The registrations are those of one session.
 
-    Each one is deleted by ``clear``, and otherwise after ``again_s`` by ``forget``: a store that was never asked again would
-    not notice that its fault is repaired. The time doubles after each failure, up to ``again_max_s``.
+    Each one is deleted by ``clear``, and otherwise after ``again_s`` by ``forget``. Without this limit, a store would
+    never be tried again after its fault is repaired. The time doubles after each failure, up to ``again_max_s``.
     """
 
     def __init__(self, session: Coordination, *, again_s: float = 600.0, again_max_s: float = 14_400.0) -> None:

@@ -138,8 +138,8 @@ def run_store(settings: StoreProcessSettings, *, ready: Ready) -> None:
 
 
 def bind_directory(data: Path, config: ClusterConfig, name: str) -> None:
-    """Bind the locked directory to this store of this cluster. Raises InvalidArgumentError: it is another one's;
-    CorruptDataError, OSError."""
+    """Bind the locked directory to this store of this cluster. Raises InvalidArgumentError: it belongs to another
+    store; CorruptDataError, OSError."""
     file = data / IDENTITY
     try:
         found = json.loads(file.read_bytes())
@@ -177,7 +177,7 @@ async def open_store(
     clock, rng, telemetry = RealClock(), RealRng(), Counters()
     hosts, root = settings.address.hosts, settings.address.root
     async with AsyncExitStack() as stack:
-        # Sessions have threads of their own, which no file of a container can keep waiting.
+        # Sessions have threads of their own, so that slow files of a container cannot delay them.
         sessions = await stack.enter_async_context(ThreadOffload(threads=2))
         session = partial(open_zookeeper, hosts, root, boot_clock=boot_seconds, rng=rng, offload=sessions)
         async with session(cluster=None) as first:
@@ -229,7 +229,8 @@ async def open_store(
 
 
 async def _check_tier(settings: StoreProcessSettings, config: ClusterConfig, offload: Offload) -> None:
-    """Raises WrongClusterError: tier 2 is another one's. While it does not answer, the store starts, and containers wait."""
+    """Raises WrongClusterError: tier 2 belongs to another cluster. If it does not answer, the store starts, and
+    containers wait."""
     objects = shared_objects(config.tier2, config.endpoint, insecure=settings.serving.insecure, offload=offload)
     try:
         await check_tier(objects, config)
@@ -336,7 +337,7 @@ async def _securing(
 
 
 def _metrics(settings: StoreProcessSettings, telemetry: Counters, clock: Clock) -> Callable[[], Any]:
-    """What the process knows of itself. Which functions of a container do not work, each container reports."""
+    """Metrics of the process. Which functions of a container do not work is reported by the container."""
     own = ProcessMetrics(telemetry, clock, not_ready=dict)
     budget_bytes = settings.serving.store.memory_bytes
     return lambda: own.snapshot(budget_bytes=budget_bytes, store=None).to_lists()

@@ -43,7 +43,8 @@ from penstock.storage.rows.sqlite_keyvalue import SqliteKeyValue
 _log = logging.getLogger(__name__)
 
 _THREADS_S = 2.0
-"""How long a unit that ends waits for its threads: a write takes milliseconds, and a file system that hangs forever."""
+"""How long a unit that ends waits for its threads. A write takes milliseconds, but on a file system that hangs it never
+ends."""
 
 
 class UnitsMemory:
@@ -184,8 +185,8 @@ def _with_part(shared: UnitsShared) -> tuple[UnitsShared, OffloadPart | None]:
 
 
 async def _unlock(directory: DataDirectory, part: OffloadPart | None, data: Path) -> None:
-    """Unlock the directory once no thread of the unit works there: one whose caller was cancelled still writes. Waits for a
-    moment; after that, the directory stays locked until the last thread has ended."""
+    """Unlock the directory once no thread of the unit works there: a thread whose caller was cancelled may still write.
+    Waits for a moment; after that, the directory stays locked until the last thread has ended."""
     if part is None:
         directory.close()
         return
@@ -259,7 +260,7 @@ async def _prepare(record: ContainerRecord, settings: EmbeddedSettings, shared: 
 async def _opened(
     number: int, settings: EmbeddedSettings, shared: UnitsShared, since_s: float
 ) -> AsyncIterator[SegmentStore]:
-    """The store in a directory that is prepared, which began at ``since_s`` of the event loop."""
+    """The store in a prepared directory. ``since_s``: when the opening began, by the clock of the event loop."""
     loop = asyncio.get_running_loop()
     times_s = [since_s, loop.time()]
     source, offload, url = shared.source, shared.offload, _url_of(settings)

@@ -38,7 +38,8 @@ class _Unit:
 
 
 class UnitLinks:
-    """Decides about links of controllers. Each open container has at most one: that of the newest term.
+    """Decides which controller may open a link to a container. Each open container has at most one link: that of the
+    newest term.
 
     A controller with a lower term than any seen, or than the cluster had when the container was opened, was deposed. It
     reaches no container.

@@ -13,7 +13,7 @@ from penstock.codec.store.cluster_nodes import Assignment
 from penstock.core.cluster.placement import FLAP_WINDOW_MS, MOVE_PAUSE_MS, NO_CHOICES, Choices, StoreFacts, place
 
 LOSSES_MAX = 16
-"""Losses of one store that are kept: more than three say nothing new, and the node stays small."""
+"""How many losses of one store are kept. More than three add no information, and the node stays small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,9 @@ def next_assignment(
     would stop all moves until then.
 
     Args:
-        before: The last assignment. registered: Names of stores, in any order. drained: Names that the operator wants to
-        be empty. containers: Their fixed number. now_ms: Wall clock, milliseconds since the Unix epoch. choices: See
-        ``Choices``.
+        before: The last assignment. registered: Names of stores, in any order. drained: Names of stores that the
+        operator wants to be empty. containers: Their fixed number. now_ms: Wall clock, milliseconds since the Unix
+        epoch. choices: See ``Choices``.
     """
     known = tuple(sorted(registered))
     losses = _losses(before, known, now_ms)

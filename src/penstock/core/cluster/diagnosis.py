@@ -11,15 +11,15 @@ from penstock.core.units import counted
 from penstock.model.ledgers import Bookie
 
 CLOCK_MS_MAX: Final = 5_000
-"""Difference of two clocks from which on it is reported. A registration may take a second while a leader is elected."""
+"""Clocks that differ by more than this are reported. A registration may take a second while a leader is elected."""
 ORPHAN_AGE_MS: Final = 86_400_000
-"""Age from which on a ledger that no record names is reported: a younger one may be about to be named."""
+"""A ledger that no record names is reported from this age on: a record may soon name a younger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line for an operator. ``action``: what to do. ``wrong``: something does not work, or is about to; else it is only
-    worth knowing."""
+    """One line for an operator. ``action``: what to do. ``wrong``: something does not work, or is about to fail.
+    Otherwise the finding needs no action now."""
 
     subject: str
     problem: str
@@ -32,8 +32,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFacts:
-    """A ledger as BookKeeper's metadata describe it. ``log``: uid of its log; None: it does not show it. ``created_ms``: wall
-    clock, milliseconds since the Unix epoch; None: unknown. ``is_ours``: Penstock has created it."""
+    """A ledger as BookKeeper's metadata describe it. ``log``: uid of its log; None: the metadata do not contain it.
+    ``created_ms``: wall clock, milliseconds since the Unix epoch; None: unknown. ``is_ours``: Penstock has created
+    it."""
 
     ledger: int
     log: str | None
@@ -176,8 +177,8 @@ def level_findings(in_force: int | None, processes: Mapping[str, int], *, own: i
 
 
 def address_findings(addresses: Mapping[str, str]) -> list[Finding]:
-    """``addresses``: for each registered process and port its ``HOST:PORT``. Two processes that show one address were given
-    the same options: clients and controllers reach only one of them."""
+    """``addresses``: for each registered process and port its ``HOST:PORT``. Clients and controllers reach only one of
+    two processes with the same address."""
     users: dict[str, list[str]] = {}
     for name, address in sorted(addresses.items()):
         users.setdefault(address, []).append(name)
@@ -209,8 +210,8 @@ def clock_findings(ahead_ms: Mapping[str, int]) -> list[Finding]:
 def orphan_findings(
     ledgers: Sequence[LedgerFacts], *, named: Collection[int], logs: Collection[str], now_ms: int
 ) -> list[Finding]:
-    """Ledgers of the cluster's own logs that no record names: their owner has died between two steps. ``named``: those that
-    records name. ``logs``: uids of the logs."""
+    """Ledgers of the cluster's own logs that no record names, because their owner died between two steps. ``named``:
+    those that records name. ``logs``: uids of the logs."""
     orphans = [
         one.ledger
         for one in ledgers

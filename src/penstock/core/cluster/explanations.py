@@ -56,7 +56,7 @@ def why_not_drained(
     name: str, containers: Collection[int], *, facts: ClusterFacts, now_ms: int
 ) -> Mapping[str, list[int]]:
     """The reasons for which containers of a drained store cannot leave it now, each with these containers, sorted.
-    Containers that will move are in none. ``now_ms``: wall clock, milliseconds since the Unix epoch."""
+    Containers that will move are not listed. ``now_ms``: wall clock, milliseconds since the Unix epoch."""
     found: dict[str, list[int]] = {}
     targets = receivers(facts.stores, now_ms)
     for number in sorted(set(containers) - set(facts.disabled)):

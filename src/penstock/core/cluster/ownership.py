@@ -148,7 +148,8 @@ def counted_objects(names: Iterable[ObjectName], at: CataloguePosition) -> list[
 
 
 def judge_change(found: ContainerRecord | None, wanted: ContainerRecord) -> Standing:
-    """What a record means that refused the change to ``wanted``. None: it does not exist."""
+    """What the record ``found`` means for an owner whose change to ``wanted`` failed. ``found``: None if it does not
+    exist."""
     if found is None or found.owner != wanted.owner:
         return Standing.DEPOSED
     return Standing.MADE if found == wanted else Standing.BEHIND

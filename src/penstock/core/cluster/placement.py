@@ -12,9 +12,9 @@ from itertools import pairwise
 MOVE_PAUSE_MS = 10_000
 """Pause between moves that only balance: each one costs the container a pause of some 0.3 s."""
 WISHED_PAUSE_MS = 1_000
-"""Pause before a move that an operator wants: somebody waits for it."""
+"""Pause before a move that an operator wants, because somebody is waiting for it."""
 FLAP_WINDOW_MS = 600_000
-"""Time within which losses of a store are counted, and for which it must then stay without a loss."""
+"""Losses of a store are counted over this time. After too many of them, the store must stay up for this time."""
 FLAP_LOSSES = 3
 """Losses within the window after which a store gets no containers: each loss is a takeover of all that it owns."""
 
@@ -70,14 +70,14 @@ def place(
 ) -> Placement:
     """The next map.
 
-    Containers without a live owner are placed at once, each with the store that has the fewest; no other container moves
-    in that step. So are containers that their owner cannot open, unless no other store can. Otherwise one container moves:
-    first to the store that an operator has chosen for it, then away from a draining store, both if the last such move is
-    ``WISHED_PAUSE_MS`` ago; else, after ``MOVE_PAUSE_MS``, from the store with the most to that with the fewest if they
-    differ by more than one. A store that
-    flaps or drains receives a container only if no other store is alive, and one that could not open a container only if
-    all others could not either. A disabled container has no owner, whatever else holds. Ties: the first name, the lowest
-    container. Without stores, the map stays as it is, except that disabled containers lose their owner.
+    Containers without a live owner are placed at once, each with the store that has the fewest; no other container
+    moves in that step. The same holds for containers that their owner cannot open, unless no other store can. Otherwise
+    one container moves: first to the store that an operator has chosen for it, then away from a draining store, both if
+    the last such move is ``WISHED_PAUSE_MS`` ago; else, after ``MOVE_PAUSE_MS``, from the store with the most to that
+    with the fewest if they differ by more than one. A store that flaps or drains receives a container only if no other
+    store is alive, and one that could not open a container only if all others could not either. A disabled container
+    has no owner, whatever else holds. Ties: the first name, the lowest container. Without stores, the map stays as it
+    is, except that disabled containers lose their owner.
 
     Args:
         before: The last map. stores: Those registered now, in any order. containers: Their fixed number, from 0 on.

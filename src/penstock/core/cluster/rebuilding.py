@@ -1,4 +1,4 @@
-"""A container's record made again, from the names in tier 2's catalogue and the ledgers of its log.
+"""Rebuilds the record of a container from the names in tier 2's catalogue and the ledgers of its log.
 
 Source: docs/design/0065-cluster.md, "Rebuild".
 """
@@ -15,10 +15,10 @@ from penstock.codec.store.container_record import CataloguePosition, ListedLedge
 def positions(names: Sequence[ObjectName]) -> Iterator[CataloguePosition]:
     """Positions that the catalogue of a container may have had, the best first, without ``upto``.
 
-    An epoch begins behind the last batch that counts of the epochs before it. So its first batch shows which batches of
-    earlier epochs are void: those of an owner that was deposed and did not know. A snapshot counts if it needs no void
-    batch, and all that it needs are there. What the last owner has written and not published counts too: it describes
-    frames that were in the log.
+    An epoch begins after the last valid batch of earlier epochs. So its first batch shows which batches of earlier
+    epochs are void: those of an owner that was deposed and did not know. A snapshot counts if it needs no void batch,
+    and all that it needs are there. What the last owner has written and not published counts too: it describes frames
+    that were in the log.
     """
     journals: dict[int, list[ObjectName]] = {}
     for name in names:
@@ -92,14 +92,14 @@ class Chain:
 
 
 def chain(upto: int, extents: Sequence[LedgerExtent], *, epoch: int) -> Chain:
-    """The ledgers that have the frame behind the address ``upto``, or end there: in order, without a gap, as far back as
-    there are any. Rows up to ``upto`` may name bytes that only earlier frames hold.
+    """The ledgers that contain the frame after the address ``upto``, or end at ``upto``: in order, as far back as there
+    is no gap. Rows up to ``upto`` may name bytes that only earlier frames hold.
 
     A log has a ledger from its first opening on, and each opening adds one. So without any ledger, or with none of the
-    newest epoch that names in tier 2 show (``epoch``; 0: none), ledgers are missing. So they are if the newest one was begun
-    behind the end, or if there is one behind a gap. A ledger is void if one of a later epoch begins at or before its end:
-    that owner has found the log without it. A ledger without its key cannot be used; nothing is lost if a wipe has destroyed
-    the key, because tier 2 then has all its frames.
+    newest epoch that names in tier 2 show (``epoch``; 0: none), ledgers are missing. Ledgers are also missing if the
+    newest one begins after the end, or if one follows a gap. A ledger is void if one of a later epoch begins at or
+    before its end: the later owner found the log without it. A ledger without its key cannot be used. If a wipe
+    destroyed the key, nothing is lost, because tier 2 has all its frames.
     """
     filled = [one for one in extents if one.last >= one.first]
     readable = [one for one in filled if one.is_readable]

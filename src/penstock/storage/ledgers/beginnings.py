@@ -47,7 +47,7 @@ class Beginnings:
 
     def __init__(self, ledgers: Ledgers, spec: LedgerSpec, keyring: Keyring | None, *, uid: str, epoch: int) -> None:
         self._ledgers = ledgers
-        # Tools find the ledgers of a log by it, and those that no record names any more.
+        # Tools find the ledgers of a log by this label, including those that no record names any more.
         self._spec = replace(spec, labels=(*spec.labels, (LOG_LABEL, uid.encode())))
         self._keyring = keyring
         self._epoch = epoch

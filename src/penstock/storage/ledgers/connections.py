@@ -158,7 +158,7 @@ class BookieConnections:
         return answer
 
     def note_failure(self, name: str) -> None:
-        """From now on, the bookie rests."""
+        """Let the bookie rest from now on; see ``resting``."""
         self._failed_at[name] = asyncio.get_running_loop().time()
 
     def resting(self) -> set[str]:

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _FRAME_BYTES = 64
-"""What a frame in flight counts beside its bytes: headers of its entries, and objects. Frames without bytes count too."""
+"""Overhead that each frame in flight counts beside its bytes: entry headers and objects. So empty frames count too."""
 
 
 @asynccontextmanager
@@ -87,8 +87,8 @@ class LedgerLog:
 
     The record of the log lists its ledgers. An opening freezes the record (a new epoch), fences the newest ledger, and
     after ``replay`` extends the list by a ledger of its own. When too few bookies are left, appends wait until another
-    ledger is begun, for as long as it takes. When the ledger was fenced and the coordinator does not answer whose log it
-    is, they wait for ``fenced_s``; then the log is offline. ``publications`` are noted in its record.
+    ledger is begun, for as long as it takes. If the ledger was fenced, and the coordinator does not answer who owns the
+    log, they wait for ``fenced_s``; then the log is offline. ``publications`` are noted in its record.
     """
 
     def __init__(
@@ -417,7 +417,7 @@ class LedgerLog:
             self._fenced_at_s = asyncio.get_running_loop().time()
 
     async def _rest_if_fruitless(self) -> None:
-        """Ledgers that bring nothing, such as on bookies that refuse each frame, follow each other ever more slowly."""
+        """Wait ever longer between ledgers in which nothing is acknowledged, as on bookies that refuse all frames."""
         self._fruitless = self._fruitless + 1 if self._last < self._ledger_first else 0
         if self._fruitless > 1:
             first_s, longest_s = self._limits.retry_s

@@ -27,11 +27,12 @@ class LedgerLogLimits:
     """Sizes in bytes, times in seconds.
 
     A ledger ends at ``ledger_bytes`` or after ``ledger_age_s`` with frames, so that truncation frees space. One whose
-    bookie has failed is replaced after ``ledger_age_min_s``: a bookie may fail in each. ``in_flight_bytes``: frames that
-    are not acknowledged; further callers wait. ``retry_s``: first and longest pause between attempts to begin a ledger, and
-    after two ledgers that brought nothing. ``close_s``: how long closing waits for bookies that do not answer.
-    ``fenced_s``: how long a log whose ledger was fenced waits for the coordinator to answer whose log it is, and one call
-    more. Until then it may be a deposed owner that still answers reads. An election of ZooKeeper takes some seconds.
+    bookie has failed is replaced after ``ledger_age_min_s``: a bookie may fail in each. ``in_flight_bytes``: frames
+    that are not acknowledged; further callers wait. ``retry_s``: first and longest pause between attempts to begin a
+    ledger, and after two ledgers in which nothing was acknowledged. ``close_s``: how long closing waits for bookies
+    that do not answer. ``fenced_s``: how long a log whose ledger was fenced waits for the coordinator to answer who
+    owns the log, plus one call. Until then it may be a deposed owner that still answers reads. An election of ZooKeeper
+    takes some seconds.
     """
 
     frame_max_bytes: int = 17 << 20

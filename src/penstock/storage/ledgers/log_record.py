@@ -61,8 +61,8 @@ class HeldRecord:
         write encrypted ledgers.
 
         Raises, before anybody is fenced: InvalidArgumentError (another log is there), NotFoundError (the record is
-        missing, without ``create``), CorruptDataError, VersionTooNewError. UnavailableError: others open it all the
-        time, or the coordinator does not answer: the epoch may have begun.
+        missing, without ``create``), CorruptDataError, VersionTooNewError. UnavailableError: others keep opening it, or
+        the coordinator does not answer, and the epoch may have begun.
         """
         owner = str(rng.uuid())
         for _ in range(_TRIES):

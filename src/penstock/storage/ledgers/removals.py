@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Removals:
-    """The ledgers noted and not yet deleted. Those of a process that ends before are left as orphans."""
+    """Ledgers that are noted and not deleted yet. If the process ends first, they are left as orphans."""
 
     def __init__(self, ledgers: Ledgers, held: HeldRecord, deleted: Callable[[int], None]) -> None:
         """``deleted`` is called with each ledger that was deleted."""
@@ -48,8 +48,8 @@ class Removals:
             self._deleted(ledger)
 
     async def discard(self, ledger: int) -> None:
-        """Delete a ledger of ours after a later opening owns the record. An attempt whose answer was lost may have put it
-        there: then it is that opening's. Left as an orphan if the coordinator does not answer."""
+        """Delete a ledger of ours once a later opening owns the record. If an attempt whose answer was lost has listed
+        it there, it belongs to that opening, and stays. Left as an orphan if the coordinator does not answer."""
         try:
             if not await self._held.lists(ledger):
                 await self._ledgers.delete(ledger)

@@ -28,7 +28,7 @@ from penstock.storage.ledgers.metadata import LedgerNodes, closed_at, names_of
 APPLICATION = ("application", b"penstock")
 """A label of all our ledgers: they begin with a header on all their bookies."""
 _TRIES = 10
-"""Changes of the metadata by others during one takeover. Each is another takeover's; one of them ends first."""
+"""How many changes of the metadata by other takeovers one takeover survives; one of them ends first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from penstock.storage.ledgers.limits import LedgerLimits
 from penstock.storage.ledgers.metadata import LedgerNodes, closed_at, names_of
 
 _BUSY_S = 0.05
-"""Pause before an add is repeated that a bookie refused because it was busy."""
+"""Pause before an add is repeated that a busy bookie refused."""
 
 
 @dataclass(slots=True, eq=False)

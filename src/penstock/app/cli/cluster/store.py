@@ -51,10 +51,10 @@ def store(
     ] = Path("./store"),
     host: HostOption = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", help="Port for clients; 0 takes a free port.")
+        int, typer.Option("--port", metavar="PORT", help="Port for clients; 0 selects a free port.")
     ] = STORE_PORT,
     links_port: Annotated[
-        int, typer.Option("--links-port", metavar="PORT", help="Port for controllers; 0 takes a free port.")
+        int, typer.Option("--links-port", metavar="PORT", help="Port for controllers; 0 selects a free port.")
     ] = _LINKS_PORT,
     advertise: AdvertiseOption = None,
     memory: MemoryOption = "512MiB",

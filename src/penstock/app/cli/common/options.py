@@ -58,7 +58,7 @@ OwnerOption = Annotated[
         show_default=False,
     ),
 ]
-REASON = "Why."
+REASON = "Reason for this action."
 
 ReasonOption = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help=f"{REASON} The audit log keeps it.", show_default=False)
@@ -71,7 +71,9 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would 
 LimitOption = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="Stop after this many events.", show_default=False)
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Required without a terminal.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Required without a terminal.")
+]
 EndpointOption = Annotated[
     str | None,
     typer.Option(

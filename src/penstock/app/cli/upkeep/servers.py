@@ -33,7 +33,7 @@ from penstock.net.tls.settings import TlsSettings
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help=f"{DATA} Created if it does not exist.")]
 HostOption = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")]
 ControllerPortOption = Annotated[
-    int, typer.Option("--controller-port", metavar="PORT", help="Controller API; 0 takes a free port.")
+    int, typer.Option("--controller-port", metavar="PORT", help="Controller API; 0 selects a free port.")
 ]
 StorePortOption = Annotated[
     int,
@@ -44,7 +44,7 @@ StorePortOption = Annotated[
     ),
 ]
 HttpPortOption = Annotated[
-    int, typer.Option("--http-port", metavar="PORT", help="REST interface; 0 takes a free port.")
+    int, typer.Option("--http-port", metavar="PORT", help="REST interface; 0 selects a free port.")
 ]
 AdvertiseOption = Annotated[
     str | None,
@@ -192,7 +192,7 @@ TracesOption = Annotated[
     bool,
     typer.Option(
         "--traces",
-        help="Send spans to an OpenTelemetry collector; its variables, such as OTEL_EXPORTER_OTLP_ENDPOINT, say where."
+        help="Send spans to the OpenTelemetry collector that OTEL_EXPORTER_OTLP_ENDPOINT and related variables name."
         " Needs penstock[tracing].",
     ),
 ]

@@ -11,7 +11,8 @@ _NONCE_BYTES: Final = 12
 
 
 def seal(key: bytes, data: bytes, *, about: str, rng: Rng) -> bytes:
-    """Encrypt. ``key``: 32 bytes. ``about``: what the bytes are, such as cluster and name: they open as nothing else."""
+    """Encrypt. ``key``: 32 bytes. ``about``: what the bytes are, such as cluster and name. Decryption needs the same
+    value."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = rng.randrange(1 << 8 * _NONCE_BYTES).to_bytes(_NONCE_BYTES, "big")

@@ -42,7 +42,7 @@ OBJECTS: Final = "access"
 """Directory of tier 2 with the encrypted objects."""
 _LOOK_S: Final = 1.0
 _ATTEMPTS: Final = 16
-"""Changes by other controllers that are followed before ours is published; operators are few."""
+"""How often publishing is repeated because other controllers have published; operators are few."""
 _FILE_MAX_BYTES: Final = 16 << 20
 
 
@@ -74,9 +74,9 @@ class SharedFiles:
     async def sync(self) -> Mapping[str, Step]:
         """Bring the files and the cluster to the same state once. Returns what was done, for each file that differed.
 
-        Raises UnavailableError (the coordinator or tier 2 does not answer), CorruptDataError (the object cannot be decrypted:
-        another secret), InvalidArgumentError (others can read a file), NodeChangedError (others change them all the time),
-        OSError.
+        Raises UnavailableError (the coordinator or tier 2 does not answer), CorruptDataError (the object cannot be
+        decrypted: another secret), InvalidArgumentError (others can read a file), NodeChangedError (others keep
+        changing them), OSError.
         """
         for _ in range(_ATTEMPTS):
             done = await self._attempt()
@@ -140,8 +140,9 @@ class SharedFiles:
         return wanted if is_written else None
 
     async def catch_up(self) -> None:
-        """``sync``, before callers are served. If that is impossible now, the files of this machine count: one object that is
-        damaged or away must not end all controllers. Raises as ``sync`` if this machine has no files, and SessionEndedError.
+        """``sync``, before callers are served. If that is impossible now, the files of this machine are used: one
+        damaged or unreachable object must not end all controllers. Raises as ``sync`` if this machine has no files, and
+        SessionEndedError.
         """
         try:
             await self.sync()
@@ -153,7 +154,7 @@ class SharedFiles:
             log.error("users and tokens may be out of date", extra={"reason": str(error)})
 
     async def follow(self) -> NoReturn:
-        """Do it again after each change, until cancelled. Raises SessionEndedError."""
+        """Call ``sync`` after each change, until cancelled. Raises SessionEndedError."""
         changed = asyncio.Event()
         watching = asyncio.ensure_future(self._watch(changed))
         last: str | None = None
@@ -253,8 +254,8 @@ class SharedFiles:
         return {name: data for name, data in found.items() if data is not None}
 
     def _replace(self, name: str, data: bytes, expected: bytes | None, kept_because: str | None) -> bool:
-        """Write the file. False: it has changed since it was read, and was left. ``kept_because``: why it is kept beside, or
-        None."""
+        """Write the file. False: it has changed since it was read, and was left. ``kept_because``: why the replaced
+        file is kept as ``*.conflict``; None: it is not kept."""
         path = self._path(name)
         with locked(path):
             current = read_secret(path, max_bytes=_FILE_MAX_BYTES)

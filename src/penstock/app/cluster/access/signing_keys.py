@@ -1,4 +1,4 @@
-"""The private keys of the audit log, which whichever controller is active must have.
+"""The private keys of the audit log, which every controller needs when it becomes active.
 
 Each key is a file, as on a single server, and an encrypted object in tier 2. Source: docs/design/0065-cluster.md, "Users and
 tokens".
@@ -63,7 +63,7 @@ class SharedSigningKeys:
 
     async def catch_up(self) -> None:
         """Fetch the keys that earlier active controllers have made, and delete the files of keys that one of them has
-        replaced. Tier 2 that is away, and an object that is damaged, are logged: signing may then fail, and nothing else.
+        replaced. If tier 2 is away or an object is damaged, this is logged: signing may then fail, but nothing else.
         """
         try:
             names = await self.objects.list(OBJECTS)

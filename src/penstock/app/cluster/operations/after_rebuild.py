@@ -1,8 +1,8 @@
 """What the first active controller does after a rebuild that has lost the end of a log.
 
-Containers then know different times, so streams can name segments that are gone. And positions that clients remember may
-be given to other events. So missing segments are created, and all streams move to new segments, as after the restore of a
-backup. Source: docs/design/0023-backup.md, docs/design/0065-cluster.md, "Rebuild".
+Containers are then recovered up to different times, so streams can name segments that are lost. And positions that
+clients remember could be given to other events. So missing segments are created, and all streams move to new segments,
+as after the restore of a backup. Source: docs/design/0023-backup.md, docs/design/0065-cluster.md, "Rebuild".
 """
 
 from __future__ import annotations

@@ -56,9 +56,9 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """How a doctor reaches what is around the nodes of a cluster. ``created_ms``: when a node was created, by ZooKeeper's
-    clock, in milliseconds since the Unix epoch; its path is below the cluster's root. ``inspect``: a look into ledgers.
-    ``objects``: of tier 2, raises InvalidArgumentError."""
+    """How the doctor reaches what lies outside the nodes of a cluster. ``created_ms``: when a node was created, by
+    ZooKeeper's clock, in milliseconds since the Unix epoch; its path is below the cluster's root. ``inspect``: a look
+    into ledgers. ``objects``: of tier 2, raises InvalidArgumentError."""
 
     created_ms: Callable[[str], Awaitable[int]]
     inspect: Callable[[ClusterConfig], AbstractAsyncContextManager[LedgerInspection]]

@@ -1,4 +1,4 @@
-"""``penstock cluster doctor --rebuild``: the nodes of a cluster whose ZooKeeper data were lost, made again.
+"""``penstock cluster doctor --rebuild``: rebuilds the nodes of a cluster whose ZooKeeper data were lost.
 
 Source: docs/design/0065-cluster.md, "Rebuild".
 """
@@ -67,7 +67,8 @@ from penstock.storage.memory.memory_keyvalue import MemoryKeyValue
 from penstock.storage.objects.ledger_keys import ObjectLedgerKeys
 
 _STEPS_BACK: Final = 64
-"""Batches that are given up one by one while they name chunks that are gone: those of a deposed owner, a few seconds."""
+"""At most this many batches are dropped, one by one, while they name missing chunks. A deposed owner wrote them within
+a few seconds."""
 _JUMP_MIN, _JUMP_SPAN = 1 << 20, 1 << 23  # as for a restored store
 _CHUNKS = "chunks/"
 
@@ -77,10 +78,10 @@ class RebuiltContainer:
     """``state``: ``new`` (it was never used), ``complete`` (nothing is known to be missing), ``cut`` (its log ends early), or
     ``tier2`` (its log is lost).
 
-    ``upto``: the last address of the log that is recovered. ``as_of_ms``: when the newest batch of its catalogue was made,
-    wall clock; None: there is none. ``log_bytes``: recovered from the log. ``unreachable_bytes``: of the log that is there
-    and cannot be applied; what ledgers that are gone held is unknown. ``lost_bytes`` and ``lost_events``: that tier 2 names
-    and lacks. ``missing_chunks``: that it names and lacks as a whole.
+    ``upto``: the last address of the log that is recovered. ``as_of_ms``: when the newest batch of its catalogue was
+    made, wall clock; None: there is none. ``log_bytes``: recovered from the log. ``unreachable_bytes``: of ledgers that
+    exist and cannot be applied; what missing ledgers held is unknown. ``lost_bytes`` and ``lost_events``: what the
+    catalogue in tier 2 names and tier 2 lacks. ``missing_chunks``: chunks that are missing as a whole.
     """
 
     container: int
@@ -130,7 +131,7 @@ async def rebuild_nodes(
     clock: Clock,
     rng: Rng,
 ) -> RebuildReport:
-    """Make again what is missing or damaged among the nodes of a cluster; what is valid stays.
+    """Rebuild the missing and damaged nodes of a cluster; valid nodes stay.
 
     The ledgers of containers without a record are fenced, so no earlier owner acknowledges anything any more. Nodes are
     written in one step, with a new incarnation: a process that knew earlier ones cannot change them. If something is lost and
@@ -199,7 +200,7 @@ async def _config(reader: NodeReader, wanted: ClusterConfig) -> ClusterConfig:
 
 
 def _refuse_unlabelled(facts: Sequence[LedgerFacts]) -> None:
-    """An earlier version did not note whose a ledger is: the log that seems to be lost may be there."""
+    """An earlier version did not label ledgers, so they may contain the log that seems to be lost."""
     unknown = [one.ledger for one in facts if one.is_ours and one.log is None]
     if unknown:
         raise ConflictError(

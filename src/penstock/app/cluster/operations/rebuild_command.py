@@ -48,7 +48,7 @@ class RebuildPlan:
 async def rebuild_cluster(
     address: ClusterAddress, plan: RebuildPlan, *, clock: Clock, rng: Rng, offload: Offload
 ) -> RebuildReport:
-    """Make the nodes of the cluster that tier 2 names again. Raises as ``rebuild_nodes`` and ``adopt_namespace``;
+    """Rebuild the nodes of the cluster that tier 2 names. Raises as ``rebuild_nodes`` and ``adopt_namespace``;
     NotFoundError: tier 2 has no mark of a cluster, or no BookKeeper is there."""
     config = await _config_of(plan, offload)
     async with (

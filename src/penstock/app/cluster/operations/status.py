@@ -233,7 +233,7 @@ async def _level(reader: NodeReader) -> int | None:
 
 def _store_states(nodes: _Nodes, now_ms: int) -> Sequence[StoreState]:
     owners = nodes.assignment.owners
-    # A store may have left, and still own containers on paper.
+    # Containers may still be assigned to a store that has left.
     names = sorted({*nodes.names, *nodes.wishes.drained, *owners.values(), *(one.store for one in nodes.held.values())})
     found = []
     for name in names:

@@ -36,7 +36,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.cluster.coordination import Coordination
 
 _ATTEMPTS: Final = 16
-"""Changes of the wishes by others that are followed; operators are few."""
+"""How often a change is repeated because others changed the wishes; operators are few."""
 REASON_CHARS_MAX: Final = 200
 """Of a disabled container: all of them share one node of the coordinator."""
 
@@ -45,8 +45,8 @@ async def wish_pinned(coordination: Coordination, container: int, store: str | N
     """Note that the container should be in this store, and stay there; None: it may be anywhere again. Returns whether this
     changed anything.
 
-    Raises InvalidArgumentError (no such container), NotFoundError (no store of this name is registered), ConflictError (the
-    store is drained), NodeChangedError (others change the wishes all the time).
+    Raises InvalidArgumentError (no such container), NotFoundError (no store of this name is registered), ConflictError
+    (the store is drained), NodeChangedError (others keep changing the wishes).
     """
     await _check_container(coordination, container)
 
@@ -116,8 +116,8 @@ async def _check_pinned(coordination: Coordination, container: int, store: str) 
 async def wish_disabled(coordination: Coordination, container: int, reason: str | None) -> bool:
     """Note that no store may open the container, and why; None: stores may. Returns whether this changed anything.
 
-    Raises InvalidArgumentError (no such container; the reason is empty or too long), NodeChangedError (others change the
-    wishes all the time).
+    Raises InvalidArgumentError (no such container; the reason is empty or too long), NodeChangedError (others keep
+    changing the wishes).
     """
     await _check_container(coordination, container)
     if reason is not None and not 1 <= len(reason) <= REASON_CHARS_MAX:
@@ -138,7 +138,7 @@ async def until_closed(coordination: Coordination, container: int, progress: Cal
     try:
         while True:
             wake.clear()
-            # A store registers first, and looks at the wishes then. So a store that is not seen here will see them.
+            # A store registers before it reads the wishes. So a store that is not seen here will see them.
             await coordination.sync()
             wishes = decode_node(Wishes, (await coordination.read(WISHES)).data)
             if container not in wishes.disabled:
@@ -158,8 +158,8 @@ async def until_closed(coordination: Coordination, container: int, progress: Cal
 async def wish_drained(coordination: Coordination, store: str, *, drained: bool) -> bool:
     """Note that the store should be empty, or not any more. Returns whether this changed anything.
 
-    Raises NotFoundError: no store of this name is registered, or owns a container. NodeChangedError: others change the
-    wishes all the time.
+    Raises NotFoundError: no store of this name is registered, or owns a container. NodeChangedError: others keep
+    changing the wishes.
     """
 
     async def change(wishes: Wishes) -> Wishes:

@@ -441,6 +441,36 @@ def test_a_rebuild_is_refused_while_a_process_runs_and_for_other_settings(tmp_pa
     asyncio.run(main())
 
 
+def test_a_refused_rebuild_has_written_nothing_to_tier_2(tmp_path: Path) -> None:
+    cluster = MemoryCluster(tmp_path, containers=2)
+
+    def stored() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in tmp_path.glob("tier2/**/*") if path.is_file()}
+
+    async def main() -> None:
+        async with cluster.shared("a") as a:
+            for number in range(2):
+                await serve(a, number, cluster.segment_of(number), range(9), kill=True, flush=True)
+            nodes = cluster.bookkeeper.nodes.nodes
+            ledgers = {path: node for path, node in nodes.items() if path.startswith(f"{ROOT}/")}
+            sound = stored()
+            lose(cluster, ledgers=True)
+            for path in (tmp_path / "tier2" / "container-1" / "catalogue").rglob("s-*"):
+                path.write_bytes(b"damaged")
+            before = stored()
+            with pytest.raises(CorruptDataError):
+                await rebuild(cluster, accept_loss=True)
+            assert stored() == before
+            nodes |= ledgers  # from a backup
+            for name, data in sound.items():
+                Path(name).write_bytes(data)
+            assert (await rebuild(cluster)).is_whole
+            for number in range(2):
+                assert await serve(a, number, cluster.segment_of(number), []) == [*range(9)]
+
+    asyncio.run(main())
+
+
 def test_a_damaged_catalogue_is_never_replaced_by_an_empty_container(tmp_path: Path) -> None:
     cluster = MemoryCluster(tmp_path, containers=2)
 

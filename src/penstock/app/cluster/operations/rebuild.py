@@ -154,14 +154,17 @@ async def rebuild_nodes(
     if not missing and not reader.damaged:
         return RebuildReport(cluster=config.cluster, containers=[], applied=False)
     facts = await ledger_facts(sources.inspection.nodes, besides=set())
-    found = {
-        number: await _Container(number, config, sources, facts, clock, rng).rebuild(accept_loss) for number in missing
-    }
+    found = {number: await _Container(number, config, sources, facts, clock, rng).rebuild(False) for number in missing}
     report = RebuildReport(cluster=config.cluster, containers=[one for _, one in found.values()], applied=False)
     if not report.is_whole:
         _refuse_unlabelled(facts)
         if not accept_loss:
             return report
+        # Only now: a snapshot of what is left replaces what was published. If another container refused the rebuild then,
+        # the log that seems to be lost would be of no use any more, wherever it is found.
+        for number in [number for number, (_, one) in found.items() if not one.is_whole]:
+            found[number] = await _Container(number, config, sources, facts, clock, rng).rebuild(True)
+        report = replace(report, containers=[one for _, one in found.values()])
     records |= {number: record for number, (record, _) in found.items()}
     config = replace(config, incarnation=str(rng.uuid()))
     lost = None if report.is_whole else Restored(jump=_JUMP_MIN + rng.randrange(_JUMP_SPAN), reason=reason)

@@ -511,6 +511,40 @@ def test_a_wipe_keeps_the_key_of_a_ledger_that_is_begun_while_it_waits(verb: str
     run(scenario)
 
 
+def test_a_key_that_is_released_during_a_wipe_is_destroyed_too() -> None:
+    async def scenario(world: SimBookKeeper) -> None:
+        async with open_log(world) as log:
+            await replayed(log)
+            await log.append([b"old"])
+            await asyncio.sleep(1)
+            await log.truncate(await log.begin_wipe())
+            await log.append([b"new"])
+            await asyncio.sleep(5)
+            orphan = f"{DIRECTORY}/{log.uid}/{key(77)}"
+            await tier_of(world).create(orphan, encode_secret(SECRET))
+            go_on = asyncio.Event()
+
+            async def slow(verb: str, name: str) -> None:
+                if verb == "overwrite" and name == orphan:
+                    await go_on.wait()
+
+            tier_of(world)._before = slow
+            wiping = asyncio.ensure_future(log.end_wipe())
+            await asyncio.sleep(1)
+            log._start_roll()
+            await asyncio.sleep(1)
+            await log.truncate(log.last)
+            await log.append([b"newest"])
+            await asyncio.sleep(1)
+            go_on.set()
+            assert await wiping is not None
+            await asyncio.sleep(5)
+            assert len(secrets_of(world)) == 2, "that of the current ledger, and the reserve"
+        assert await content(world, seed=2) == [b"newest"]
+
+    run(scenario)
+
+
 def test_a_log_that_was_not_encrypted_says_from_when_on_it_can_be_wiped() -> None:
     async def scenario(world: SimBookKeeper) -> None:
         async with open_log(world, encrypts=False) as log:

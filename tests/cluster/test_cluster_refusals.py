@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from penstock.app.cluster.init import ClusterPlan, check_incarnation, check_tier, create_nodes
 from penstock.codec.store.cluster_nodes import CONFIG, FEATURES, INCARNATIONS
 from penstock.codec.store.container_record import ContainerRecord, encode_record
+from penstock.core.cluster.levels import LEVEL
 from penstock.model.errors import ConditionFailedError, ContainerOfflineError, InvalidArgumentError, WrongClusterError
 from penstock.storage.cluster.nodes import open_nodes
 from penstock.storage.ledgers.bookkeeper import open_ledgers
@@ -179,7 +180,7 @@ def test_init_store_and_controller_refuse_with_a_sentence(
             assert "has no node at this root" in refused(cluster, *process(role, cluster.url + "x"))
             client.set(f"{root}/{FEATURES}", b'{"format": 1, "level": 99}')
             assert "install the version that other machines run" in refused(cluster, *process(role))
-            client.set(f"{root}/{FEATURES}", b'{"format": 1, "level": 1}')
+            client.set(f"{root}/{FEATURES}", b'{"format": 1, "level": %d}' % LEVEL)
             client.set(f"{root}/{CONFIG}", b"{")
             assert "cannot be read" in refused(cluster, *process(role))
             configured()

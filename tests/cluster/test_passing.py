@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,5 +178,33 @@ def test_stores_that_pass_requests_to_each_other_wait_for_no_room_of_their_own(t
                     read = t.ReadTableEntriesDelta(2, table, "", 0, 10)
                     found = await asyncio.gather(*(asked_again(peer, read) for peer in peers))
                     assert {type(answer) for answer in found} == {t.TableEntriesDeltaRead}
+
+    run(main())
+
+
+def test_a_store_that_hangs_takes_no_room_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "_WAIT_S", 0.3)
+    cluster = MemoryCluster(tmp_path)
+
+    async def main() -> None:
+        async with cluster.store("a") as a, cluster.store("b") as b, AsyncExitStack() as stack:
+            await moved(cluster, a)
+            table = two_names(cluster)[0]
+            peers = [await stack.enter_async_context(a.peer()) for _ in range(3 * passing._LARGE_AT_A_TIME)]
+            go_on = asyncio.Event()
+            unit = b.unit(0)
+            scan = unit.table_scan
+
+            async def hang(*words: Any, **options: Any) -> Any:
+                await go_on.wait()
+                return await scan(*words, **options)
+
+            monkeypatch.setattr(unit, "table_scan", hang)
+            read = t.ReadTableKeys(2, table, "", 10)
+            found = await asyncio.gather(*(peer.ask(read) for peer in peers))
+            assert found == [None] * len(peers), "the connections are closed, and clients open others"
+            go_on.set()
+            async with a.peer() as peer:
+                assert isinstance(await peer.ask(read), t.TableKeysRead)
 
     run(main())

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from penstock.codec.wire import commands as c
 from penstock.codec.wire import table_commands as t
 from penstock.codec.wire.frames import Command
-from penstock.model.errors import ContainerOfflineError, SessionEndedError, UnavailableError
+from penstock.model.errors import ContainerOfflineError, NotConnectedError, SessionEndedError, UnavailableError
 from penstock.net.dial.addresses import host_of, parse_address
 from penstock.net.dial.security import DialSecurity
 from penstock.net.dial.wire_dial import DialLimits, NeverSentError
@@ -26,6 +26,8 @@ from penstock.ports.telemetry import Telemetry
 
 _LIMITS = DialLimits(connect_s=3.0, retry_for_s=10.0, backoff_max_s=0.5)
 """A takeover takes a few seconds, and the client waits for its answer."""
+_WAIT_S = 20.0
+"""A store that hangs keeps its session and its connections for a while. The client's connection is closed then."""
 _AT_A_TIME, _LARGE_AT_A_TIME = 256, 8
 """Requests in flight at other stores; fewer of those whose replies may be as large as a frame. Further requests wait,
 and their connections take no more requests meanwhile."""
@@ -62,15 +64,17 @@ class TablePassing:
             return None
         token = own_token(plain_token(command.token))  # type: ignore[attr-defined]
         marked = command._replace(token=token)  # type: ignore[attr-defined]
-        async with self._large_slots if isinstance(command, LARGE) else self._slots:
-            try:
+        try:
+            async with asyncio.timeout(_WAIT_S), self._large_slots if isinstance(command, LARGE) else self._slots:
                 reply = await self._pool.call(
                     segment, lambda rid: marked._replace(rid=rid), repeat=isinstance(command, _READS)
                 )
-            except NeverSentError as error:
-                raise ContainerOfflineError(
-                    "the store that has the segment could not be reached", segment=segment, reason=str(error)
-                ) from error
+        except NeverSentError as error:
+            raise ContainerOfflineError(
+                "the store of the segment was not reached", segment=segment, reason=str(error)
+            ) from error
+        except TimeoutError as error:
+            raise NotConnectedError("the store of the segment does not answer", segment=segment) from error
         is_plain = isinstance(reply, c.ErrorMessage) and reply.code == ILLEGAL_ARGUMENT
         if not is_plain and not isinstance(reply, _ANSWERS):
             raise error_of(reply, segment)

@@ -183,6 +183,23 @@ async def unserved(world: World) -> None:
     await world.session.register(failed_path(1, "a"), encode_node(failure))
 
 
+async def all_unserved(world: World) -> None:
+    for number in range(COUNT):
+        await world.put(f"{HELD}/{number}", None)
+    await world.put(f"{STORES}/a", None)
+
+
+async def served_elsewhere(world: World) -> None:
+    for number in range(COUNT):
+        failure = FailedOpening(store="b", container=number, reason="another secret")
+        await world.session.register(failed_path(number, "b"), encode_node(failure))
+
+
+async def elected_only(world: World) -> None:
+    entry = ControllerEntry(controller="c", grpc="c:1", http="c:2", active=False, pid=1, level=LEVEL, at_ms=START_MS)
+    await world.put(f"{CONTROLLERS}/c", encode_node(entry))
+
+
 async def disabled(world: World) -> None:
     await world.put(f"{HELD}/1", None)
     await world.put(WISHES, encode_node(Wishes(disabled={1: "repair"})))
@@ -240,6 +257,15 @@ CASES: dict[str, tuple[Spoil, list[tuple[bool, str]]]] = {
         unserved,
         [(True, "container 1: not served: could not be opened by a: disk full")],
     ),
+    "all containers for one reason": (
+        all_unserved,
+        [(True, "containers 0, 1: not served: no store is up. To do: start")],
+    ),
+    "a store that could not open containers": (
+        served_elsewhere,
+        [(False, "containers 0, 1: could not be opened by b: another secret; another store serves")],
+    ),
+    "a controller that does not reach all": (elected_only, [(True, "controllers: none is active: c was elected")]),
     "a disabled container": (disabled, [(False, "container 1: disabled: repair")]),
     "no controller": (no_controller, [(True, "controllers: none is up")]),
     "a damaged record": (damaged, [(True, "node containers/0: it is damaged")]),

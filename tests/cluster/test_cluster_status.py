@@ -174,5 +174,6 @@ def test_the_command_shows_the_state(monkeypatch, as_json):
     if as_json:
         assert json.loads(shown.output)["unserved"] == [1, 2, 3]
     else:
-        assert "3 containers of 4 not served: 1, 2, 3" in shown.output
+        assert "3 of 4 are not served" in shown.output
+        assert "not served: containers 1 to 3: " in shown.output
         assert "none is active" in shown.output

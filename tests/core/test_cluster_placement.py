@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.cluster.explanations import ClusterFacts, why_not_drained
+from penstock.core.cluster.explanations import ClusterFacts, alike, container_names, why_not_drained
 from penstock.core.cluster.placement import (
     FLAP_WINDOW_MS,
     MOVE_PAUSE_MS,
@@ -249,3 +249,12 @@ def test_a_drained_store_keeps_in_the_end_exactly_the_containers_that_have_a_rea
             left = {number for number, name in last.items() if name == store.name}
             found = why_not_drained(store.name, left, facts=facts, now_ms=late_ms)
             assert {number for numbers in found.values() for number in numbers} == left
+
+
+def test_containers_with_one_reason_are_one_line() -> None:
+    found = alike([(0, "full"), (1, "lost"), (2, "full"), (3, "full"), (4, "full")])
+    assert [(reason, container_names(numbers)) for reason, numbers in found] == [
+        ("full", "containers 0, 2 to 4"),
+        ("lost", "container 1"),
+    ]
+    assert container_names({5, 4}) == "containers 4, 5"

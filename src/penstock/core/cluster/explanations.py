@@ -5,10 +5,13 @@ The rules are those of ``placement``. Source: docs/how-to/cluster.md, "Watch it"
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from penstock.core.cluster.placement import Choices, StoreFacts, able_stores, receivers
+
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +76,23 @@ def why_not_drained(
         if reason is not None:
             found.setdefault(reason, []).append(number)
     return found
+
+
+def alike(reasons: Iterable[tuple[int, _R]]) -> Sequence[tuple[_R, Sequence[int]]]:
+    """Each reason once, with its containers, so that a cause that many share is one line. Order: of first appearance."""
+    found: dict[_R, list[int]] = {}
+    for number, reason in reasons:
+        found.setdefault(reason, []).append(number)
+    return list(found.items())
+
+
+def container_names(numbers: Collection[int]) -> str:
+    """``container 3``, or ``containers 0, 2 to 5``. ``numbers``: at least one, all different."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [", ".join(map(str, run)) if len(run) < 3 else f"{run[0]} to {run[-1]}" for run in runs]
+    return f"container{'' if len(numbers) == 1 else 's'} {', '.join(parts)}"

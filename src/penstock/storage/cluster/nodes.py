@@ -108,8 +108,9 @@ class ZooKeeperNodes:
         return sorted(await self._done(path, self._client.get_children_async(path)))
 
     async def created_ms(self, path: str) -> int:
-        """When the node was created, by the clock of ZooKeeper's leader, in milliseconds since the Unix epoch. Raises as
-        ``read``."""
+        """When the node was created, by the clock of ZooKeeper's leader, in milliseconds since the Unix epoch. Sees a node
+        that another connection has just created. Raises as ``read``."""
+        await self._done(path, self._client.sync_async(path))  # a follower that lags does not have it yet
         _, stat = await self._done(path, self._client.get_async(path))
         return int(stat.ctime)
 

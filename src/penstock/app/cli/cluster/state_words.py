@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.cli.common.output import print_facts, print_rows
-from penstock.core.units import counted, format_duration, format_size
+from penstock.core.cluster.explanations import alike, container_names
+from penstock.core.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from penstock.app.cluster.operations.logs import LogState
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 def print_status(found: ClusterState, *, now_ms: int) -> None:
     """Print the state for people: tables, and then what needs attention, one line each. ``now_ms``: wall clock."""
     unserved = found.unserved
-    away = (
-        f"{counted(len(unserved), 'container')} of {len(found.containers)} not served: {', '.join(map(str, unserved))}"
-    )
+    away = f"{len(unserved)} of {len(found.containers)} are not served"
     config = found.config
     print_facts(
         {
@@ -98,13 +97,23 @@ def _notes(found: ClusterState) -> Sequence[str]:
     lines = []
     for store in found.stores:
         lines += [
-            f"store {store.name} cannot be emptied: {reason} (container {', '.join(map(str, numbers))})"
+            f"store {store.name} cannot be emptied: {reason} ({container_names(numbers)})"
             for reason, numbers in store.stuck.items()
         ]
+    lines += [
+        f"not served: {container_names(numbers)}: {reason}"
+        for reason, numbers in alike((one.number, one.unserved) for one in found.containers if one.unserved is not None)
+    ]
+    lines += [
+        f"could not be opened by {store}: {container_names(numbers)}: {reason}"
+        for (store, reason), numbers in alike(
+            (one.number, (bad.store, bad.reason))
+            for one in found.containers
+            if one.unserved is None
+            for bad in one.failed
+        )
+    ]
     for one in found.containers:
-        lines += [f"container {one.number} is not served: {one.unserved}"] if one.unserved is not None else []
-        if one.unserved is None:
-            lines += [f"container {one.number} could not be opened by {bad.store}: {bad.reason}" for bad in one.failed]
         if one.log is not None:
             lines += [
                 f"container {one.number}: ledger {thin.ledger} lacks a copy, because {', '.join(thin.absent)}"

@@ -14,6 +14,7 @@ from penstock.app.tier2 import shared_objects
 from penstock.codec.store.cluster_nodes import CONTROLLERS, STORES, ClusterConfig
 from penstock.core.cluster import diagnosis
 from penstock.core.cluster.diagnosis import Finding, LedgerFacts
+from penstock.core.cluster.explanations import alike, container_names
 from penstock.core.cluster.levels import LEVEL
 from penstock.model.errors import (
     ClusterNotFoundError,
@@ -96,7 +97,7 @@ async def diagnose(address: ClusterAddress, *, insecure: bool, clock: Clock, rng
         problem = str(error)
         action = (
             "correct the root in --cluster, or create the cluster with `penstock cluster init`. If ZooKeeper's data were"
-            " lost: `penstock cluster doctor --rebuild`"
+            " lost: `penstock cluster doctor --rebuild --tier2 PLACE`"
         )
     return Diagnosis(cluster=None, findings=[Finding(subject="ZooKeeper", problem=problem, action=action)])
 
@@ -113,8 +114,8 @@ async def examine(
         finding = Finding(
             subject="ZooKeeper",
             problem="the creation of the cluster was not finished",
-            action="repeat `penstock cluster init` with the same options. If the cluster was in use before, ZooKeeper's data"
-            " were lost: `penstock cluster doctor --rebuild`",
+            action="repeat `penstock cluster init`. If the cluster was in use before, ZooKeeper's data were lost:"
+            " `penstock cluster doctor --rebuild --tier2 PLACE`",
         )
         return Diagnosis(cluster=None, findings=[finding])
     findings = _state_findings(state)
@@ -132,19 +133,12 @@ def _state_findings(state: ClusterState) -> list[Finding]:
         Finding(subject=f"node {one.node}", problem=f"it is damaged: {one.reason}", action=one.action)
         for one in state.damaged
     ]
-    if not any(one.active for one in state.controllers):
-        found.append(
-            Finding(
-                subject="controllers",
-                problem="none is active" if state.controllers else "none is up",
-                action="start a controller. If one is up and does not become active, its log shows why",
-            )
-        )
+    found += _controller_findings(state)
     for store in state.stores:
         found += [
             Finding(
                 subject=f"store {store.name}",
-                problem=f"it is drained and cannot be emptied: {reason} (container {', '.join(map(str, numbers))})",
+                problem=f"it is drained and cannot be emptied: {reason} ({container_names(numbers)})",
                 action="start another store, or undrain one",
                 wrong=False,
             )
@@ -153,15 +147,37 @@ def _state_findings(state: ClusterState) -> list[Finding]:
         if store.flaps:
             problem = "it was lost three times in ten minutes, so it gets no containers for now"
             found.append(Finding(subject=f"store {store.name}", problem=problem, action="see its log for the cause"))
+    return found + _container_findings(state)
+
+
+def _container_findings(state: ClusterState) -> list[Finding]:
+    action = "see the log of the store; it keeps trying"
+    action = action if any(store.entry for store in state.stores) else "start a store"
+    found = [
+        Finding(subject=container_names(numbers), problem=f"not served: {reason}", action=action)
+        for reason, numbers in alike(
+            (one.number, one.unserved) for one in state.containers if one.unserved is not None and one.disabled is None
+        )
+    ]
+    found += [
+        Finding(
+            subject=container_names(numbers),
+            problem=f"could not be opened by {store}: {reason}; another store serves what it could not open",
+            action=f"remove the cause, and restart {store}; it is asked again after ten minutes or more",
+            wrong=False,
+        )
+        for (store, reason), numbers in alike(
+            (one.number, (bad.store, bad.reason))
+            for one in state.containers
+            if one.unserved is None
+            for bad in one.failed
+        )
+    ]
     for one in state.containers:
         subject = f"container {one.number}"
         if one.disabled is not None:
             action = f"after the repair: `penstock cluster enable {one.number}`"
             found.append(Finding(subject=subject, problem=f"disabled: {one.disabled}", action=action, wrong=False))
-        elif one.unserved is not None:
-            action = "see the log of the store; it keeps trying"
-            action = "start a store" if not any(store.entry for store in state.stores) else action
-            found.append(Finding(subject=subject, problem=f"not served: {one.unserved}", action=action))
         if one.log is not None:
             found += [
                 Finding(
@@ -176,6 +192,18 @@ def _state_findings(state: ClusterState) -> list[Finding]:
                 for problem in one.log.problems
             ]
     return found
+
+
+def _controller_findings(state: ClusterState) -> list[Finding]:
+    if any(one.active for one in state.controllers):
+        return []
+    problem = "none is active" if state.controllers else "none is up"
+    action = "start a controller. If one is up and does not become active, its log shows why"
+    name = None if state.leader is None else state.leader.controller
+    if any(one.controller == name for one in state.controllers):
+        problem = f"none is active: {name} was elected, and waits until it reaches all containers"
+        action = f"if this lasts, see the log of {name} for the containers that it does not reach, and why"
+    return [Finding(subject="controllers", problem=problem, action=action)]
 
 
 async def _process_findings(state: ClusterState, around: Surroundings, own_ahead_ms: int) -> list[Finding]:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 ADDRESS = "Address of the cluster: zk://ZOOKEEPER:PORT/ROOT; separate several servers with commas."
 
-ClusterOption = Annotated[str, typer.Option("--cluster", metavar="URL", help=ADDRESS, show_default=False)]
+ClusterOption = Annotated[
+    str, typer.Option("--cluster", metavar="URL", help=ADDRESS, envvar="PENSTOCK_CLUSTER", show_default=False)
+]
 NameOption = Annotated[
     str,
     typer.Option("--name", metavar="NAME", help=f"{NAME} It must be unique in the cluster.", show_default=False),

@@ -192,6 +192,9 @@ def test_init_store_and_controller_refuse_with_a_sentence(
         assert "tier 2 lacks the mark of this cluster" in refused(cluster, *process("store"))
         other = ("cluster", "init", cluster.url + "2", *cluster.init[3:])
         assert "tier 2 belongs to another cluster" in refused(cluster, *other)
+        absent = tmp_path / "absent.secret"
+        assert "copy it from the machine" in refused(cluster, *cluster.init, "--secret-file", str(absent))
+        assert not absent.exists(), "a second secret would keep processes apart"
         assert "was not finished" in refused(cluster, *process("controller", cluster.url + "2"))
         mark.with_name("theirs").rename(mark)
         assert "no BookKeeper has its metadata" in refused(cluster, *cluster.init, "--ledgers", "/none")

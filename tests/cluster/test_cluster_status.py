@@ -148,6 +148,8 @@ def test_a_controller_beyond_loopback_and_a_bad_name_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"TLS is missing .* authentication is missing .*--insecure"):
         settings(tmp_path, host="10.0.0.1")
     settings(tmp_path, host="10.0.0.1", insecure=True)
+    with pytest.raises(InvalidArgumentError, match="give --advertise"):
+        settings(tmp_path, host="0.0.0.0", insecure=True)
     for name in ("", "a/b", "_a"):
         with pytest.raises(InvalidArgumentError):
             settings(tmp_path, name=name)

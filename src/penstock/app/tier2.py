@@ -280,5 +280,5 @@ def _checked_directory(place: str, data: Path) -> Path:
 def _existing_directory(place: str) -> Path:
     directory = Path(place).absolute()
     if not directory.is_dir():
-        raise InvalidArgumentError("the directory of tier 2 does not exist", tier2=place)
+        raise InvalidArgumentError("the directory of tier 2 does not exist: mount or create it", tier2=place)
     return directory

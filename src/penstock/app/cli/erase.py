@@ -337,6 +337,8 @@ def print_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
     print(f"  by        {requester_words(receipt['who'], receipt.get('identity', UNSET))}: {receipt['why']}")
     print(f"  finished  {moment(receipt['finished_ms'])}")
     print(f"  chunks    {receipt['chunks']['count']} written anew")
+    if "log_keys" in receipt:
+        print(f"  log       {receipt['tiers']['log']}")
     print(f"  receipt   {receipt['sequence']}, sha256 {receipt['sha256']}")
     if NOT_EXAMINED in (receipt.get("looked_for") or {}):
         print(f"  {not_examined(receipt['looked_for'])}")

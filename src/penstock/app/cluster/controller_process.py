@@ -30,7 +30,7 @@ from penstock.app.cluster.operations.store_metrics import StoreMetrics
 from penstock.app.embedded import Runtime
 from penstock.app.replicated.log_place import NO_ERASURE
 from penstock.app.serving import Parts, open_control, open_ports, run_server, securing
-from penstock.app.settings import StandaloneSettings
+from penstock.app.settings import WILDCARDS, StandaloneSettings
 from penstock.app.telemetry import Counters
 from penstock.app.tier2 import shared_objects
 from penstock.codec.store.cluster_nodes import CONTROLLERS, ClusterConfig, ControllerEntry, Term, encode_node
@@ -89,6 +89,10 @@ class ControllerProcessSettings:
         check_path(self.name)
         if not self.name or "/" in self.name:
             raise InvalidArgumentError("the name of a controller must not be empty or contain /", given=self.name)
+        if self.serving.host in WILDCARDS and self.serving.advertised_host is None:
+            raise InvalidArgumentError(
+                "clients on other machines need an address of this one: give --advertise", host=self.serving.host
+            )
 
 
 def run_controller(

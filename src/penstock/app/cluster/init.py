@@ -228,7 +228,8 @@ async def read_config(coordination: Coordination) -> ClusterConfig:
         node = await coordination.read(CONFIG)
     except NodeNotFoundError as error:
         raise NotFoundError(
-            "the creation of the cluster was not finished: repeat `penstock cluster init` with the same options"
+            "the creation of the cluster was not finished: repeat `penstock cluster init`. If the cluster was in use before,"
+            " see `penstock cluster doctor`"
         ) from error
     return decode_node(ClusterConfig, node.data)
 
@@ -251,7 +252,10 @@ async def _refuse_others(objects: Objects, config: ClusterConfig, own: str) -> N
     others = [name for name in await objects.list(MARKS) if name != own]
     if others:
         raise InvalidArgumentError(
-            "tier 2 belongs to another cluster; use an empty prefix or directory", tier2=config.tier2, object=others[0]
+            "tier 2 belongs to another cluster; use an empty prefix or directory. If it is this cluster's, and ZooKeeper's"
+            " data were lost: `penstock cluster doctor --rebuild --tier2 PLACE`",
+            tier2=config.tier2,
+            object=others[0],
         )
     store = await tier_mark(objects)
     workers = False

@@ -172,7 +172,11 @@ def decode_node(kind: type[_N], data: bytes) -> _N:
         known = {one.name: str(one.type) for one in fields(kind)}
         return kind(**{name: _value(known[name], value) for name, value in parts.items() if name in known})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptDataError("node of the cluster cannot be read", kind=kind.__name__, reason=str(error)) from error
+        raise CorruptDataError(
+            "node of the cluster cannot be read; `penstock cluster doctor` reports what to do",
+            kind=kind.__name__,
+            reason=str(error),
+        ) from error
 
 
 def _text(value: Any) -> str:

@@ -58,7 +58,7 @@ async def check_listens(address: str, *, wait_s: float = REFUSED_S, security: Di
                 raise failure
             raise NotConnectedError(
                 "connection refused: nothing listens at this address; check the host, the port, and that"
-                " `penstock standalone` runs there",
+                " `penstock standalone`, or the active `penstock controller` of a cluster, runs there",
                 address=",".join(targets),
                 waited_s=wait_s,
             ) from failure

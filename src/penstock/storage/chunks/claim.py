@@ -121,7 +121,10 @@ async def examine_tier(objects: Objects, files: Files, *, place: str) -> tuple[T
     if record is None:
         if mark is not None or owners:
             raise InvalidArgumentError(
-                "tier 2 belongs to another store; name an unused prefix", tier2=place, store=mark
+                "tier 2 belongs to another store; name an unused prefix. A store with its log on BookKeeper is continued here"
+                " with --take-over",
+                tier2=place,
+                store=mark,
             )
         if await objects.list("chunks"):
             raise InvalidArgumentError("tier 2 holds chunks of an unknown store; choose an unused prefix", tier2=place)

@@ -16,6 +16,9 @@ from penstock.app.cli.common.target import JsonOption
 from penstock.core.units import counted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.app.cluster.init import Initialised
     from penstock.ports.cluster.coordination import Coordination
 
 app = typer.Typer(no_args_is_help=True, help="A store on several machines: create, inspect, move, repair, upgrade.")
@@ -52,7 +55,8 @@ def init(
 ) -> None:
     """Create a cluster in ZooKeeper, and its secret if the file does not exist. Running it again changes nothing.
 
-    The number of containers, tier 2 and BookKeeper's root cannot be changed later.
+    Run it once, on one machine. A directory as --tier2 must exist. The number of containers, tier 2 and the root of
+    BookKeeper cannot be changed later.
 
     \b
     penstock cluster init zk://zk1:2181,zk2:2181/penstock/shop --tier2 s3://bucket/shop --secret-file cluster.secret
@@ -60,6 +64,7 @@ def init(
     from penstock.app.cluster.access.secret import ensure_cluster_secret
     from penstock.app.cluster.address import parse_cluster_address
     from penstock.app.cluster.init import ClusterPlan, init_cluster
+    from penstock.model.errors import NotFoundError
     from penstock.storage.machine.clock import RealClock
     from penstock.storage.machine.offload import ThreadOffload
     from penstock.storage.machine.rng import RealRng
@@ -68,12 +73,23 @@ def init(
     plan = ClusterPlan(tier2=tier2, endpoint=s3_endpoint, containers=containers, ledgers=ledgers, insecure=insecure)
     rng = RealRng()
 
-    async def work() -> Any:
+    async def work() -> Initialised:
         async with ThreadOffload(threads=2) as offload:
             return await init_cluster(address, plan, clock=RealClock(), rng=rng, offload=offload)
 
     is_new = ensure_cluster_secret(secret_file, rng)
     found = run(work)
+    if is_new and not found.created:
+        secret_file.unlink()
+        raise NotFoundError(
+            "a cluster exists at this root, and the file with its secret is not here: copy it from the machine of the first"
+            " `penstock cluster init`",
+            path=str(secret_file),
+        )
+    _print_created(found, secret_file, is_new=is_new, as_json=json)
+
+
+def _print_created(found: Initialised, secret_file: Path, *, is_new: bool, as_json: bool) -> None:
     facts: dict[str, Any] = {
         "cluster": found.config.cluster,
         "created": found.created,
@@ -83,8 +99,8 @@ def init(
         "secret_file": str(secret_file),
         "secret_created": is_new,
     }
-    print_facts(facts, as_json=json)
-    if not json:
+    print_facts(facts, as_json=as_json)
+    if not as_json:
         few = "" if len(found.bookies) >= 3 else " Each container needs three bookies, or at least two."
         print(f"next: copy {secret_file} to all machines; run penstock store and penstock controller there.{few}")
 

@@ -85,7 +85,7 @@ def confirm_lock(where: str, before: PolicyDocument, after: PolicyDocument, *, y
 def refusal(action: str, **fields: Any) -> InvalidArgumentError:
     """The error of a command that cannot ask."""
     return InvalidArgumentError(
-        "nothing was changed: this command deletes, and there is no terminal to ask for confirmation; use --yes",
+        "nothing was changed: this command asks for confirmation, and there is no terminal; use --yes",
         action=action,
         **fields,
     )

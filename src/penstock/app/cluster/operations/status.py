@@ -177,7 +177,8 @@ async def _config(coordination: Coordination, reader: NodeReader) -> ClusterConf
     except NodeNotFoundError as error:
         if not await reader.members(CONTAINERS, needed=False):
             raise NotFoundError(
-                "the creation of the cluster was not finished: repeat `penstock cluster init` with the same options"
+                "the creation of the cluster was not finished: repeat `penstock cluster init`. If the cluster was in use"
+                " before, see `penstock cluster doctor`"
             ) from error
     return await reader.needed(CONFIG, ClusterConfig)
 

@@ -444,7 +444,9 @@ def run(directory: Path, zookeepers: int, bookies: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fetch and run ZooKeeper and BookKeeper.")
     parser.add_argument("action", nargs="?", choices=("fetch", "run"), default="fetch")
-    parser.add_argument("--directory", type=Path, help="where the servers keep their data")
+    parser.add_argument(
+        "--directory", type=Path, help="where the servers keep their data; empty, as each start has new ports"
+    )
     parser.add_argument("--zookeepers", type=int, choices=(1, 3, 5), default=1)
     parser.add_argument("--bookies", type=int, default=3)
     wanted = parser.parse_args()

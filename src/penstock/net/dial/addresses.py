@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import socket
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.redaction import redacted_address
+
+if TYPE_CHECKING:
+    import asyncio
 
 DEFAULT_PORT = 9090
 
@@ -92,6 +94,8 @@ def looks_up_in_threads(loop: asyncio.AbstractEventLoop) -> bool:
 async def connected_socket(host: str, port: int) -> socket.socket:
     """A connected, non-blocking socket. Raises OSError: the error of the last address that was tried, or the host can be no
     name of DNS."""
+    import asyncio  # not above: settings parse addresses, and `penstock --help` must start fast
+
     loop = asyncio.get_running_loop()
     look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     if not is_host(host):

@@ -89,7 +89,14 @@ class ClusterOfProcesses:
     """Use it in a ``with`` block: at its end, all processes are gone."""
 
     def __init__(
-        self, directory: Path, zookeeper: str, ledgers: str, *, containers: int = 4, tier2: str | None = None
+        self,
+        directory: Path,
+        zookeeper: str,
+        ledgers: str,
+        *,
+        containers: int = 4,
+        tier2: str | None = None,
+        endpoint: str | None = None,
     ) -> None:
         self.directory = directory
         self.url = f"zk://{zookeeper}/penstock/{directory.name}-{os.getpid()}"
@@ -101,6 +108,7 @@ class ClusterOfProcesses:
         self.init = (
             *("cluster", "init", self.url, "--tier2", tier2, "--ledgers", ledgers),
             *("--containers", str(containers), "--secret-file", str(self.secret)),
+            *(() if endpoint is None else ("--s3-endpoint", endpoint)),
         )
         self.run(*self.init)
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.errors import InvalidArgumentError, NotConnectedError, UnauthenticatedError
+from penstock.net.dial.security import DialSecurity
 from penstock.net.tls.certificates import NO_ALPN, load_tls
 from penstock.net.tls.client import RELOAD_S, ClientTls, FreshTls
 from penstock.net.workers.frame_exchange import FrameExchange
@@ -240,3 +241,22 @@ def test_a_peer_that_has_proved_nothing_is_read_up_to_a_limit(run) -> None:
         assert not wire.reading, "more than the limit still waits"
 
     run(body)
+
+
+def test_a_store_that_dials_others_takes_renewed_authorities_and_keeps_the_old_ones_if_they_are_broken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = ROOT.write(tmp_path / "ca.pem")
+    dialling = DialSecurity(tls=ClientTls(ca=file))
+    first = dialling.context()
+    assert first is not None
+    file.write_text("no certificate")
+    dialling.reload()
+    assert dialling.context() is first
+    assert "renewed TLS files cannot be used" in caplog.text
+    STRANGER.write(file)
+    dialling.reload()
+    second = dialling.context()
+    assert second is not None
+    assert second.get_ca_certs() != first.get_ca_certs()
+    DialSecurity().reload()  # without TLS there is nothing to read

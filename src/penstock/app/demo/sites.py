@@ -21,8 +21,8 @@ Start = Callable[..., Child]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """Something that is killed once this ``share`` of the events is written. ``run`` may start it again at once; where it
-    comes back only later, that happens in ``Site.look``."""
+    """Something that is killed, by ``run``, once this ``share`` of the events is written. ``run`` may start it again before
+    it returns; else it stays away."""
 
     share: float
     what: str

@@ -17,7 +17,7 @@ help:
 	@echo "make test-java  run Pravega's own Java client against a server (JDK, Maven, 100 MB of jars)"
 	@echo "make test-prometheus  let a real Prometheus scrape a server and evaluate the alerts (Debian's package, 100 MB)"
 	@echo "make test-registry  run the tests of schema registries against Apicurio Registry (Maven, 160 MB)"
-	@echo "make test-cluster  run the tests of clusters against real ZooKeeper servers and bookies (JDK, Maven, 108 MB of jars)"
+	@echo "make test-cluster  run the tests of clusters against real ZooKeeper servers and bookies (37 MB of jars)"
 	@echo "make setup-cluster  only fetch those"
 	@echo "make cluster-demo  the demo on a cluster of them, with chunks in HDFS: a store, a bookie and a controller are killed (3 to 10 minutes)"
 	@echo "make test-idp  test tokens, new keys and an outage of a real Keycloak (JDK, Maven, 147 MB; its first start takes minutes)"
@@ -42,12 +42,16 @@ cluster-demo: setup-cluster setup-hdfs
 
 # Four processes also on two cores: of three, one waited for servers that it had started.
 test: setup
-	@$(MAKE) --no-print-directory -j 2 lint-all compile-tests
+	@$(MAKE) --no-print-directory -j 2 lint-all compile-tests try-cluster
 	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
 # Once, beside the lint: else each of the four processes compiles all tests, 35 s of CPU.
 compile-tests:
 	@found=$$($(BIN)/python -m pytest --collect-only -qq -m "" 2>&1) || { echo "$$found" | tail -60; exit 1; }
+
+# Without a network, the tests that need them are skipped, with the reason.
+try-cluster:
+	@$(BIN)/python scripts/cluster_engines.py try
 
 test-slow: setup
 	$(BIN)/python -m tests.soak --only "slow tests"

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from cluster_engines import Engine, EngineError, Server, fetch, free_ports, jars, java
+from cluster_engines import HOME, Engine, EngineError, Server, free_ports, jars, java
+from jars import JarsError, fetch_by_maven
 
 HADOOP = "hadoop-3.4.3"
 ENGINES = {
@@ -41,6 +42,17 @@ def missing() -> str | None:
     if not jars(HADOOP).is_dir():
         return "HDFS is fetched by: make setup-hdfs"
     return None
+
+
+def fetch() -> None:
+    """Fetch what is missing. Raises EngineError without Maven."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    if not jars(HADOOP).is_dir():
+        print(f"cluster: fetch {HADOOP}", flush=True)
+        try:
+            fetch_by_maven(HADOOP, ENGINES[HADOOP], jars(HADOOP))
+        except JarsError as error:
+            raise EngineError(str(error)) from error
 
 
 class Hdfs(Engine):
@@ -185,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--datanodes", type=int, default=2)
     wanted = parser.parse_args(arguments)
     try:
-        fetch(ENGINES)
+        fetch()
         if wanted.action == "run":
             if wanted.directory is None:
                 parser.error("run needs --directory")

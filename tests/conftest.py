@@ -15,13 +15,16 @@ settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile("laws")
 
 SPARK = Path(__file__).parent / "spark"
+FIRST = (SPARK, Path(__file__).parent / "cluster" / "test_small_cluster.py")
+"""The longest pieces of work, longest first. The cluster waits for most of its time, so it slows the others little."""
 SPARK_PROCESSES = 2
 """How many of the processes run Spark's tests: a JVM takes 30 s of CPU until it is warm, and a process has one."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of Spark begin: they are the two longest pieces of work."""
-    items.sort(key=lambda item: SPARK not in item.path.parents)
+    """The longest pieces of work begin."""
+    ranks = {place: rank for rank, place in enumerate(FIRST)}
+    items.sort(key=lambda item: min(ranks.get(one, len(FIRST)) for one in (item.path, *item.path.parents)))
 
 
 @pytest.hookimpl(optionalhook=True)

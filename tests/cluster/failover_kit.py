@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -40,6 +40,7 @@ from tests.cluster.failover_facts import (
     parse_probes,
     whole_lines,
 )
+from tests.cluster.failover_places import parse_placed, place_anomalies
 from tests.cluster.relays import Relays
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
@@ -334,27 +335,41 @@ def judged(cluster: FailoverCluster) -> dict[str, Any]:
     notes = cluster.notes
     acked = [line.strip() for line in whole_lines(notes / "events")]
     probes = parse_probes(whole_lines(notes / "probes"))
+    placed = parse_placed(whole_lines(notes / "places"))
     counters = Counters.parse(whole_lines(notes / "counters"))
     probed = [f"probe-{probe.container} {probe.number}" for probe in probes]
     with penstock.connect(cluster.clients) as store:
         found = [event.data.decode() for event in store.stream(failover_load.EVENTS).reader(until_tail=True)]
-        seen: list[str] = []
+        places: dict[int, dict[int, str]] = {}
         for container in range(cluster.sizes.containers):
-            name = failover_load.probe_stream(container, cluster.sizes.containers)
-            seen += [event.data.decode() for event in store.stream(name).reader(until_tail=True)]
+            reader = store.stream(failover_load.probe_stream(container, cluster.sizes.containers)).reader(
+                until_tail=True
+            )
+            places[container] = {event.offset: event.data.decode() for event in reader}
         table = store.table(failover_load.COUNTERS)
         entries = {name: table.get(name) for name in failover_load.COUNTER_NAMES}
     values = {name: int(entry.value) for name, entry in entries.items() if entry is not None}
-    events, of_probes = event_anomalies(acked, found), event_anomalies(probed, seen)
+    seen = [event for of_container in places.values() for event in of_container.values()]
+    of_probes = [event for event in seen if not is_visit(event)]
+    anomalies = Counter(event_anomalies(acked, found)) + Counter(event_anomalies(probed, of_probes))
+    visits = [one.event for one in placed if is_visit(one.event)]
+    anomalies += Counter(event_anomalies(visits, [event for event in seen if is_visit(event)]) | {"gaps": 0})
     return {
-        "acked": len(acked) + len(probes),
+        "acked": len(acked) + len(probes) + len(visits),
         "read": len(found) + len(seen),
+        "visits": len(visits),
         "increments": counters.acked.total(),
         "unknown_increments": counters.unknown.total(),
         "anomalies": {
-            **{name: count + of_probes[name] for name, count in events.items()},
+            **anomalies,
+            **place_anomalies(placed, places),
             "stale_reads": counters.stale,
             "wrong_counters": counters.wrong(values),
             "failed_clients": [line.strip() for line in whole_lines(notes / "failures")],
         },
     }
+
+
+def is_visit(event: str) -> bool:
+    """Whether the visitor wrote the event."""
+    return event.startswith(failover_load.VISITOR)

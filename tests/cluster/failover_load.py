@@ -1,15 +1,17 @@
 """Load on a cluster, as a process of its own: it notes what was acknowledged, in files of the directory.
 
     python -m tests.cluster.failover_load ADDRESS DIRECTORY CONTAINERS          writes and counts
-    python -m tests.cluster.failover_load ADDRESS DIRECTORY CONTAINERS visitor  counts, with a new client each second
+    python -m tests.cluster.failover_load ADDRESS DIRECTORY CONTAINERS visitor  the same, with a new client each second
 
     probes     container, number, sent, acknowledged (seconds of the monotonic clock), one stream for each container
     events     key and number of each acknowledged event; the numbers of a key have no gap
+    places     where each of these events lies, and those of the visitor; see ``failover_places``
     counters   ``acked NAME VALUE MOMENT`` or ``unknown NAME`` for each increment, ``read NAME VALUE BEGAN ENDED``
     failures   what ended with an error that a client does not survive
 
 The visitor finds the new owner of a container while the other process may still wait for an owner that is paused: what
-that one answers when it continues must not be older than what the visitor has changed. It ends when the file ``stop``
+that one answers when it continues must not be older than what the visitor has changed, and it must not acknowledge places
+that the visitor's events have. The visitor ends when the file ``stop``
 exists.
 """
 
@@ -27,6 +29,7 @@ import penstock
 from penstock import AsyncStore, AsyncTable
 from penstock.core.segments.placement import container_of
 from penstock.model.errors import BadKeyVersionError, FencedError, PenstockError, UnavailableError
+from tests.cluster.failover_places import PlacedEvent
 
 SCOPE = "failover"
 EVENTS = f"{SCOPE}/events"
@@ -41,6 +44,8 @@ READ_EVERY_S, READS_MAX = 0.2, 64
 VISIT_S, VISIT_MAX_S = 1.0, 5.0
 """How long a client of the visitor counts; how long it waits for an answer."""
 RETRY_S = 0.5
+VISITOR = "visit"
+"""The key of the visitor's events. A number may be missing: the visitor does not repeat what it gave up."""
 
 
 def probe_stream(container: int, containers: int) -> str:
@@ -91,13 +96,17 @@ class Load:
             print(f"{time.monotonic()} {type(error).__name__} {error}".replace("\n", " "), file=self._failures)
 
     async def _probe(self, container: int, notes: TextIO) -> None:
+        places = self._file("places")
         stream = self._store.stream(probe_stream(container, self._containers))
         async with stream.writer(deadline_s=DEADLINE_S) as writer:
             number = 0
             while not self._stopped():
                 sent = time.monotonic()
-                await (await writer.write_acknowledged(f"probe-{container} {number}", key="probe"))
-                print(f"{container} {number} {sent:.6f} {time.monotonic():.6f}", file=notes)
+                event = f"probe-{container} {number}"
+                place = await (await writer.write_acknowledged(event, key="probe"))
+                acked = time.monotonic()
+                print(f"{container} {number} {sent:.6f} {acked:.6f}", file=notes)
+                print(note_of(container, event, place.offset, sent, acked), file=places)
                 number += 1
                 await asyncio.sleep(PROBE_EVERY_S)
 
@@ -135,6 +144,10 @@ class Load:
                     reads.add(read)
                     read.add_done_callback(reads.discard)
                 await asyncio.sleep(READ_EVERY_S)
+
+
+def note_of(container: int, event: str, offset: int | None, sent_s: float, acked_s: float) -> str:
+    return PlacedEvent(container=container, event=event, offset=offset, sent_s=sent_s, acked_s=acked_s).line
 
 
 async def read_counter(table: AsyncTable, name: str, notes: TextIO) -> None:
@@ -182,20 +195,36 @@ class Counting:
         await asyncio.sleep(PAUSE_S)
 
 
-async def visit(address: str, directory: Path) -> None:
-    with (directory / "counters").open("a", buffering=1) as notes:
+async def visit(address: str, directory: Path, containers: int) -> None:
+    with (
+        (directory / "counters").open("a", buffering=1) as notes,
+        (directory / "places").open("a", buffering=1) as places,
+    ):
+        visits = 0
         while not (directory / "stop").exists():
-            with suppress(TimeoutError, UnavailableError, FencedError):
+            visits += 1
+            with suppress(TimeoutError, UnavailableError, FencedError, ExceptionGroup):
                 async with asyncio.timeout(VISIT_MAX_S), penstock.connect_async(address) as store:
                     counting, end = Counting(store, notes), time.monotonic() + VISIT_S
-                    while time.monotonic() < end:
-                        await counting.step()
+                    async with asyncio.TaskGroup() as group:
+                        for container in range(containers):
+                            group.create_task(append_once(store, container, containers, visits, places))
+                        while time.monotonic() < end:
+                            await counting.step()
+
+
+async def append_once(store: AsyncStore, container: int, containers: int, number: int, places: TextIO) -> None:
+    """Append one event to the container's probe stream, with a writer that nobody knows."""
+    event, sent = f"{VISITOR}-{container} {number}", time.monotonic()
+    async with store.stream(probe_stream(container, containers)).writer(deadline_s=VISIT_MAX_S) as writer:
+        place = await (await writer.write_acknowledged(event, key=VISITOR))
+        print(note_of(container, event, place.offset, sent, time.monotonic()), file=places)
 
 
 async def main() -> None:
     address, directory, containers = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     if sys.argv[4:] == ["visitor"]:
-        await visit(address, directory)
+        await visit(address, directory, containers)
         return
     async with penstock.connect_async(address) as store:
         await prepare(store, containers)

@@ -17,6 +17,7 @@ from tests.cluster.failover_facts import (
     whole_lines,
 )
 from tests.cluster.failover_load import probe_stream
+from tests.cluster.failover_places import PlacedEvent, parse_placed, place_anomalies
 
 
 def test_only_events_sent_after_the_failure_show_that_a_container_is_back() -> None:
@@ -95,3 +96,28 @@ def test_totals_of_several_runs_are_of_all_their_values() -> None:
     assert found["seconds_of_failures"][ELECTED]["count"] == 3
     assert found["seconds_of_all_takeovers"]["count"] == 5
     assert totals([])["takeovers"] == 0
+
+
+def test_places_show_a_second_owner_and_what_is_gone() -> None:
+    def placed(event: str, offset: int | None, sent_s: float, acked_s: float) -> PlacedEvent:
+        return PlacedEvent(container=0, event=event, offset=offset, sent_s=sent_s, acked_s=acked_s)
+
+    sound = [
+        placed("a 0", 0, 1.0, 2.0),
+        placed("b 0", 20, 1.5, 5.0),
+        placed("a 1", 10, 3.0, 4.0),
+        placed("a 2", None, 6, 7),
+    ]
+    there = {0: {0: "a 0", 10: "a 1", 20: "b 0", 30: "a 2"}}
+    assert parse_placed([f"{one.line}\n" for one in sound]) == sound
+    assert parse_placed([sound[0].line]) == []
+    assert not any(place_anomalies(sound, there).values())
+    # An owner that was deposed goes on at the place where its successor began.
+    twice = place_anomalies([*sound, placed("z 7", 20, 2.0, 5.0)], there)
+    assert twice["two_owners"] == ["container 0: b 0 and z 7 at 20"]
+    assert twice["misplaced"] == ["container 0: z 7 at 20"]
+    late = place_anomalies([*sound, placed("z 7", 15, 5.5, 6.0)], {0: there[0] | {15: "z 7"}})
+    assert late["two_owners"] == ["container 0: z 7 at 15 after b 0 at 20"]
+    assert place_anomalies(sound, {0: {}})["misplaced"] == [
+        f"container 0: {one.event} at {one.offset}" for one in sound[:3]
+    ]

